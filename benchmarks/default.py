@@ -34,10 +34,10 @@ from sottovoce.queries import projected
 DELTA = 1e-5
 
 
-def unmoved(self: Any, white: Any, start: Any, weights: Any) -> Generator[Any, Any, Any]:  # noqa: ARG001
+def unmoved(self: Any, plan: Any, white: Any, descent: Any, start: Any) -> Generator[Any, Any, Any]:  # noqa: ARG001
     """The weights as the gradients left them; the budget of the rescale is not given back."""
-    return Solution(weights)
-    yield
+    yield from ()
+    return Solution(start.weights + white.weights(descent.mean, descent.stiffness, plan.scaled_regulariser))
 
 
 def plain_eigenvalues(gram: Any, noise: float) -> rule.Moments:
@@ -66,7 +66,7 @@ LEFT_OUT: dict[str, tuple[Any, str, Any]] = {
     "no damping": (rule, "DAMPING", 0.0),
     "steps not shortened": (rule.Descent, "_widen", lambda self, gradient: None),  # noqa: ARG005
     "no prior": (private, "Descent", without_prior),
-    "no rescale": (private.Run, "rescale", unmoved),
+    "no rescale": (private.PrivateWhitened, "rescale", unmoved),
 }
 
 

@@ -15,7 +15,7 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms.cd.walk import ColumnSquares, CoordinateWalk, Moves, Scores, most_squares, shrunk, visits
+from sottovoce.algorithms.cd.walk import BoundedSquares, CoordinateWalk, HeldScores, Moves, most_squares, shrunk, visits
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
@@ -74,7 +74,7 @@ def rows_for(plan: Plan, seed: int = 0, count: int = RECORDS) -> tuple[np.ndarra
     return X, y
 
 
-def asked_at(plan: Plan, block: Block, memory: Scores, weights: Any, curvatures: Any) -> Round:
+def asked_at(plan: Plan, block: Block, memory: HeldScores, weights: Any, curvatures: Any) -> Round:
     """The first round of the walk."""
     told = {"weights": weights, "curvatures": curvatures}
     return Round(plan, plan.release("coordinates").first, told, block, memory)
@@ -82,7 +82,7 @@ def asked_at(plan: Plan, block: Block, memory: Scores, weights: Any, curvatures:
 
 def walk(plan: Plan, block: Block, noise: Any, step: float, weights: Any, curvatures: Any) -> Any:
     query = CoordinateWalk(plan.dimension, len(noise))
-    return query.walk(asked_at(plan, block, Scores(block), weights, curvatures), noise, step)
+    return query.walk(asked_at(plan, block, HeldScores(block), weights, curvatures), noise, step)
 
 
 # --- sensitivities ------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_a_null_row_adds_nothing_even_where_scores_overflow(loss: str, kind: str
     block = Block.prepare(sp.csr_matrix(X) if kind == "sparse" else X, y, plan.preparation)
     noise = np.zeros(6, dtype=np.int64)
     for scores in (0.0, math.inf, -math.inf, math.nan):
-        memory = Scores(block)
+        memory = HeldScores(block)
         memory.values[:] = scores
         round_ = asked_at(plan, block, memory, np.zeros(plan.dimension), np.ones(plan.dimension))
         found = query_of(plan, "coordinates").walk(round_, noise, 2.0**-10)
@@ -207,10 +207,10 @@ def test_constants_of_the_squares() -> None:
     assert most_squares(Bounds.declare(row_norm=3.0, entry_bound=1.0), 20) == pytest.approx(9.0)
     assert most_squares(Bounds.declare(row_norm=9.0, entry_bound=1.0), 20) == 20.0
     assert most_squares(Bounds.declare(row_norm=2.5, entry_bound=(1.0, 2.0, 3.0)), 3) == pytest.approx(2.2)
-    whole = ColumnSquares(Bounds.declare(entry_bound=1.0), FEATURES)
+    whole = BoundedSquares(Bounds.declare(entry_bound=1.0), FEATURES)
     assert whole.sensitivity("zero-out") == pytest.approx(math.sqrt(FEATURES), rel=1e-5)
     assert whole.sensitivity("replace-one") == math.sqrt(FEATURES)
-    narrow = ColumnSquares(Bounds.declare(row_norm=1.0), FEATURES)
+    narrow = BoundedSquares(Bounds.declare(row_norm=1.0), FEATURES)
     assert narrow.sensitivity("zero-out") == pytest.approx(1.0, rel=1e-5)
     assert narrow.sensitivity("replace-one") == pytest.approx(math.sqrt(2), rel=1e-5)
 

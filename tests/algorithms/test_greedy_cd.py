@@ -15,7 +15,7 @@ from scipy import stats
 
 import sottovoce as sv
 from sottovoce.algorithms.cd.greedy import greedy_scores
-from sottovoce.algorithms.cd.walk import Moves, Scores
+from sottovoce.algorithms.cd.walk import HeldScores, Moves
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.query import Round
@@ -52,7 +52,7 @@ def greedy_plan(**fields: Any) -> Plan:
 def scores_of(plan: Plan, block: Block, weights: Any, curvatures: Any) -> np.ndarray:
     """The score of every coordinate, without noise."""
     said = {"weights": weights, "curvatures": curvatures}
-    return at(query_of(plan, "choice"), block, plan=plan, memory=Scores(block), **said)
+    return at(query_of(plan, "choice"), block, plan=plan, memory=HeldScores(block), **said)
 
 
 # --- scores -------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_a_holder_scores_by_its_own_mean_gradient() -> None:
 
 
 def chosen(plan: Plan, block: Block, size: int) -> np.ndarray:
-    query, memory = query_of(plan, "choice"), Scores(block)
+    query, memory = query_of(plan, "choice"), HeldScores(block)
     said = {"weights": np.zeros(plan.dimension), "curvatures": np.full(plan.dimension, 0.3)}
     drawn = []
     for seed in range(size // plan.rounds):

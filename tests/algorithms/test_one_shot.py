@@ -16,7 +16,7 @@ from sklearn.linear_model import Lasso, LinearRegression, Ridge
 import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms, losses
-from sottovoce.algorithms.one_shot.private import LABEL_SHARE, LabelValues, RowSketch
+from sottovoce.algorithms.one_shot.private import FLOAT, LABEL_SHARE, RowSketch, SharedLabels
 from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
@@ -344,7 +344,7 @@ def test_plans_that_are_not_its_own_are_refused() -> None:
     short = rows.model_copy(update={"charged_zero_out": 0.5})
     with pytest.raises(LeakError, match="more sensitive"):
         short.check(sketch_of(plan, "party-1"), RECORDS)
-    labels.check(LabelValues(plan), RECORDS)
+    labels.check(SharedLabels(plan, FLOAT), RECORDS)
     for update in (
         {"releases": (short, labels)},
         {"layout": "rows"},

@@ -24,7 +24,7 @@ from sottovoce.privacy.events import Unbounded
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.labels import NoisyLabels
-from sottovoce.queries.parts import FLOAT, PartGradient, PartGram, PartRows, PartSums, RowScores, Slopes, cut
+from sottovoce.queries.parts import FLOAT, PartGradient, PartGram, PartRows, PartSlopes, PartSums, RowScores, cut
 from sottovoce.queries.pricing import together_event
 from sottovoce.queries.sketches import LabelSketch
 from support import at
@@ -61,8 +61,8 @@ def queries_of(problem: Problem, party: str, slope_bound: float = 0.7) -> list[A
     return [*made, NoisyLabels(problem, FLOAT), PartGradient(problem, party, slope_bound)]
 
 
-class Given(Slopes):
-    """Slopes that a test has chosen."""
+class Given(PartSlopes):
+    """PartSlopes that a test has chosen."""
 
     def __init__(self, slopes: np.ndarray) -> None:
         super().__init__(losses.get("squared"))

@@ -13,7 +13,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.algorithms.standard_errors import queries as own_queries
 from sottovoce.algorithms.standard_errors.estimates import OneStep, Sums
-from sottovoce.algorithms.standard_errors.queries import Curvature, ShortRows, Slopes, SquaredSlopes
+from sottovoce.algorithms.standard_errors.queries import FittedCurvature, FittedGradient, ShortRows, SquaredSlopes
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.projection import short_rows
@@ -28,7 +28,11 @@ from support import at, check_price_by_rows, epsilons_of, query_of, told_to
 FEATURES, RECORDS = 3, 7
 NULL = (np.full(FEATURES, math.nan), 0.0)
 WEIGHTS = np.array([3.0, -2.0, 1.0, 0.5])
-KINDS: dict[str, type[Any]] = {"curvature": Curvature, "squared-slopes": SquaredSlopes, "gradient": Slopes}
+KINDS: dict[str, type[Any]] = {
+    "curvature": FittedCurvature,
+    "squared-slopes": SquaredSlopes,
+    "gradient": FittedGradient,
+}
 CASES = [*((loss, name) for loss in ("logistic", "squared") for name in KINDS), ("huber", "curvature")]
 
 
@@ -153,14 +157,14 @@ def test_a_sum_is_that_of_its_records_to_the_last_bit(loss: str, name: str, spar
 
 
 def test_the_sums_are_those_of_a_weighted_problem() -> None:
-    """Curvature, gradient and its variance of records that weigh c^2, in units of what bounds them."""
+    """FittedCurvature, gradient and its variance of records that weigh c^2, in units of what bounds them."""
     rng = np.random.default_rng(1)
     rows, labels = rng.standard_normal((RECORDS, FEATURES)), rng.choice([-1.0, 1.0], RECORDS)
     block, loss = block_of("logistic", rows, labels), get("logistic")
     told = {"projection": (1e6 * np.tril(rng.standard_normal((4, 4)))[np.tril_indices(4)]).astype(np.int64)}
     told |= {"unit": np.array([0.9e-6]), "slope": np.array([0.9])}
     prepared, scores = block.rows.astype(float), block.rows.astype(float) @ WEIGHTS
-    seen = prepared @ Slopes(WEIGHTS, loss).shape.matrix(told)
+    seen = prepared @ FittedGradient(WEIGHTS, loss).shape.matrix(told)
     shares = np.minimum(1.0, 1 / np.linalg.norm(seen, axis=1))
     assert 0 < np.count_nonzero(shares < 1) < RECORDS
     slopes = np.clip(loss.derivative(scores, labels) / 0.9, -1, 1)

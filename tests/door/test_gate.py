@@ -25,7 +25,7 @@ import pytest
 from scipy.stats import binom, chi2, laplace
 
 from sottovoce import losses
-from sottovoce.algorithms.newton.exact import Curvature
+from sottovoce.algorithms.newton.exact import CurvatureSum
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import gate as gate_module
@@ -222,7 +222,7 @@ def test_rows_prepared_without_privacy_get_no_noisy_release() -> None:
 
 
 def test_an_unbounded_query_gets_no_noisy_release() -> None:
-    query = Curvature(losses.get("logistic"), 3)
+    query = CurvatureSum(losses.get("logistic"), 3)
     release = Release(
         query="curvature", first=0, count=1, std=1.0, step=1.0, charged_zero_out=1e9, charged_replace_one=1e9
     )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sottovoce import losses
-from sottovoce.algorithms.newton.exact import Curvature, LossSum
+from sottovoce.algorithms.newton.exact import CurvatureSum, LossSum
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import gate as gate_module
@@ -235,15 +235,15 @@ def test_constants_are_those_of_the_proof() -> None:
     assert gram.sensitivity("replace-one") == pytest.approx(math.sqrt(2), rel=1e-15)
     assert gram.rounding_entries == 25
     assert np.square(gram.noise_weights).sum() == pytest.approx(gram.rounding_entries)
-    for unbounded in (Curvature(losses.get("logistic"), 5), LossSum(losses.get("logistic"), 5)):
+    for unbounded in (CurvatureSum(losses.get("logistic"), 5), LossSum(losses.get("logistic"), 5)):
         for relation in RELATIONS:
             assert unbounded.sensitivity(relation) == unbounded.rounding_entries == math.inf
 
 
-@pytest.mark.parametrize("query", [GradientSum(5, 0.7, losses.get("logistic")), GramMatrix(5), Curvature])
+@pytest.mark.parametrize("query", [GradientSum(5, 0.7, losses.get("logistic")), GramMatrix(5), CurvatureSum])
 def test_a_relation_that_is_not_known_has_no_sensitivity(query: Any) -> None:
     asked: Any = "add-or-remove"
-    made = query(losses.get("logistic"), 5) if query is Curvature else query
+    made = query(losses.get("logistic"), 5) if query is CurvatureSum else query
     with pytest.raises(InputError, match="relation='add-or-remove'"):
         made.sensitivity(asked)
 
@@ -278,6 +278,6 @@ def test_without_privacy_curvature_and_loss_are_exact() -> None:
     w, loss = rng.standard_normal(FEATURES), losses.get("logistic")
     rows = block.rows
     bend = loss.curvature(rows @ w, y)
-    curvature = at(Curvature(loss, FEATURES), block, weights=w)
+    curvature = at(CurvatureSum(loss, FEATURES), block, weights=w)
     np.testing.assert_allclose(curvature, ((rows.T * bend) @ rows)[np.triu_indices(FEATURES)])
     np.testing.assert_allclose(at(LossSum(loss, FEATURES), block, weights=w), [loss.value(rows @ w, y).sum()])

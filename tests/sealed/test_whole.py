@@ -16,9 +16,8 @@ from sottovoce import losses
 from sottovoce.algorithms.base import Solution
 from sottovoce.algorithms.registry import choose, find
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.columns import ColumnsWhitened, JointRun, mean_factor, sharpened
+from sottovoce.algorithms.whitened.columns import ColumnsWhitened, mean_factor, sharpened, whole_projection
 from sottovoce.algorithms.whitened.evidence import Evidence
-from sottovoce.algorithms.whitened.private import Columns
 from sottovoce.algorithms.whitened.rule import Clips, Units, White
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Plan
@@ -79,32 +78,35 @@ def test_what_a_fit_says_of_scores_and_of_other_penalties(kind: dict[str, Any]) 
     assert solution.spread == pytest.approx((scores.mean(), scores.std()), abs=0.15 * float(scores.std()))
 
 
-def white_of(plan: Plan, spread: float = 1.0) -> tuple[White, Columns]:
+FORM = ColumnsWhitened()
+
+
+def white_of(plan: Plan, spread: float = 1.0) -> White:
     """Moments over five orders of magnitude."""
     values = np.geomspace(0.3 * spread, 3e-6, plan.dimension)
     vectors = np.linalg.qr(np.random.default_rng(0).standard_normal((plan.dimension,) * 2))[0]
     moments = rule.Moments(values, vectors, 1e-9)
     q = 1 / (values + 1e-7)
-    return White(moments, q, 2.0, Units.of(plan.scaled_loss, 0.3)), Columns(moments, q)
+    return White(moments, q, Units.of(plan.scaled_loss, 0.3), 2.0)
 
 
 def test_a_clip_is_widened_until_the_projection_fits() -> None:
     plan = plan_for(2_000, (3, 3))
-    run, (white, columns) = JointRun(plan), white_of(plan)
-    clips, left = run.clips(white, columns)
-    plain = white.clips(run.noise("gradient"))
+    white = white_of(plan)
+    clips, left = FORM.clips(plan, white)
+    plain = white.clips(FORM.noise(plan, "gradient"))
     exponent, square = exponent_of(plan), plan.row_square
-    assert not fits_clip(run.projection(columns, plain.cut), exponent, square)
-    assert fits_clip(run.projection(columns, clips.cut), exponent, square)
+    assert not fits_clip(whole_projection(plan, white, plain.cut), exponent, square)
+    assert fits_clip(whole_projection(plan, white, clips.cut), exponent, square)
     assert clips.cut == pytest.approx(math.sqrt(white.q.max() / 252), rel=0.05)
     assert left == mean_factor(white.length / clips.cut)
 
 
 def test_the_unit_of_a_projection_makes_the_clip_a_power_of_two() -> None:
     plan = plan_for(2_000, (3, 3))
-    run, (white, columns) = JointRun(plan), white_of(plan)
+    white = white_of(plan)
     cut = 40.0
-    longest = np.linalg.norm(run.projection(columns, cut), 2) * 2**8  # of a row of length 1
+    longest = np.linalg.norm(whole_projection(plan, white, cut), 2) * 2**8  # of a row of length 1
     assert longest / 2.0 ** (exponent_of(plan) // 2 + 1) == pytest.approx(math.sqrt(white.q.max()) / cut, rel=1e-3)
 
 
@@ -129,16 +131,15 @@ def test_a_sharpened_table_has_its_mean_after_rounding() -> None:
 
 def test_noise_is_that_of_opened_sums() -> None:
     plan = plan_for(1_000, (2, 2, 2))
-    run = JointRun(plan)
     opened = math.sqrt(2 - 1 / 3)
     for name, unit in (("gram", 1.0), ("score", 1.0), ("gradient", 32 / 31)):
         release = plan.release(name)
-        assert run.noise(name) == pytest.approx(release.std * opened * unit / math.sqrt(release.count) / 1_000)
+        assert FORM.noise(plan, name) == pytest.approx(release.std * opened * unit / math.sqrt(release.count) / 1_000)
     release = plan.release("rescale")
     alone = release.std**2 * opened**2
-    assert run.noise("rescale") == pytest.approx(math.sqrt((alone + 800) / release.count) / 1_000)
+    assert FORM.noise(plan, "rescale") == pytest.approx(math.sqrt((alone + 800) / release.count) / 1_000)
     both = math.sqrt((alone * (1 + 1 / 4) + 800) / release.count) / 1_000
-    assert run.clipped_noise("rescale", Clips(2.0, 0.5)) == pytest.approx(both)
+    assert FORM.clipped_noise(plan, "rescale", Clips(2.0, 0.5)) == pytest.approx(both)
 
 
 def test_numbers_have_no_rescale_and_its_share_is_the_gradients() -> None:
@@ -167,8 +168,8 @@ def test_slopes_of_numbers_are_widened_with_the_records() -> None:
     found = []
     for records in (2_000, 2_000_000):
         plan = plan_for(records, (2, 2), epsilon=20.0, **NUMBERS)
-        white, columns = white_of(plan)
-        clips, _ = JointRun(plan).clips(replace(white, units=Units.of(losses.get("squared"), 0.1)), columns)
+        white = replace(white_of(plan), units=Units.of(losses.get("squared"), 0.1))
+        clips, _ = FORM.clips(plan, white)
         found.append(clips.slope)
     assert found[0] == pytest.approx(0.1, rel=1.0)
     assert found[1] == 1.0

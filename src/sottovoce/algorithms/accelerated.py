@@ -7,12 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Asking, Solution, how_far, total
+from sottovoce.algorithms.base import Array, Asking, Solution, how_far, total
 from sottovoce.penalties.scaled import ScaledRegulariser
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -261,7 +261,6 @@ class TailAverage:
 
     @property
     def state(self) -> Array:
-        """The sum, and of how many."""
         return np.append(self._sum, self._count)
 
     @state.setter
@@ -270,5 +269,4 @@ class TailAverage:
 
     @property
     def value(self) -> Array:
-        """The mean so far."""
         return self._sum / max(self._count, 1)

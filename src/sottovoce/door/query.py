@@ -203,10 +203,8 @@ class Query(ABC):
     each_person: ClassVar[bool] = False  # whether an answer has numbers about single people, not sums over all
     samples: ClassVar[bool] = False  # whether it may be asked of a secret batch
     unordered: bool = False  # whether its rounds may come in any order
-    optional: ClassVar[bool] = False  # whether a plan may do without a release of it
-    as_needed: ClassVar[bool] = False  # whether what was released decides in which of its rounds a run asks
     one_by_one: ClassVar[bool] = False  # whether each party is asked on its own, told what those before it said
-    most_asked: int | None = None  # how often a run asks the party, where that is less than the rounds it may ask in
+    most_asked: int | None = None  # how often a run asks a party at most, where released values decide when
     bound: float
     noise_weights: Array | float = 1.0
     rounding_entries: float
@@ -273,7 +271,6 @@ class Walk(Query):
         """round(value_k / step) + noise_k for k = 0, 1, ...; without noise the values. Only the gate calls this."""
 
     def value(self, round: Round) -> Array:
-        """The walk without noise."""
         return np.asarray(self.walk(round, None, 0.0))
 
 

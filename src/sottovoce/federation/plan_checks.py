@@ -47,7 +47,7 @@ def checked(plan: Plan, name: str, rows: Matrix, policy: Policy, known: Known) -
             if release.query not in queries:
                 raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
             _check_release(release, queries[release.query], plan.records)
-        missing = [each for each, query in queries.items() if not (plan.has(each) or query.optional)]
+        missing = [name for name in queries if not plan.has(name)]
         if missing:
             raise RefusedError(f"the plan has no release of {missing[0]!r}, which {plan.algorithm} cannot do without.")
         limits.check_answers(plan, queries)

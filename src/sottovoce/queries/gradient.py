@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
 from sottovoce.data.slopes import Slope, Slopes
-from sottovoce.door.query import Plain, Query, Reals, Round
+from sottovoce.door.query import Array, Plain, Query, Reals, Round
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import ClassesLoss, Loss
-
-Array = NDArray[np.float64]
 
 
 class GradientSum(Query):

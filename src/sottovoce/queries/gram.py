@@ -9,11 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.door.query import Query, Round
+from sottovoce.door.query import Array, Query, Round
 from sottovoce.privacy.relation import Relation, either
 from sottovoce.queries.gradient import check_norm
-
-Array = NDArray[np.float64]
 
 
 class GramMatrix(Query):

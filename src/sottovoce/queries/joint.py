@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.door.query import Query, Reals, Round, Told, Wholes
+from sottovoce.door.query import Array, Integers, Query, Reals, Round, Told, Wholes
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Plan
@@ -37,9 +37,6 @@ from sottovoce.sealed.tables import (
     slope_level,
 )
 from sottovoce.sealed.words import FACTOR_BITS, MOST_FACTOR, UNIT_BITS, exponent_of, fits_clip
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 UNIT = np.array([2**UNIT_BITS])
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sottovoce.door.query import Query, Round, World, label_party
+from sottovoce.door.query import Array, Query, Round, World, label_party
 from sottovoce.plan.problem import Problem
-
-Array = NDArray[np.float64]
 
 
 class NoisyLabels(Query):

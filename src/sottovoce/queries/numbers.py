@@ -10,13 +10,10 @@ import math
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sottovoce.door.query import Query, Reals, Round
+from sottovoce.door.query import Array, Query, Reals, Round
 from sottovoce.losses import Weighted
 from sottovoce.privacy.relation import Relation, either
-
-Array = NDArray[np.float64]
 
 
 class NumberSum(Query):

@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.door.query import Derived, NoisyRows, Query, Reals, Round, Told, World
+from sottovoce.door.query import Array, Derived, NoisyRows, Query, Reals, Round, Told, World
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Loss
 from sottovoce.plan.problem import Problem
 from sottovoce.queries.gram import GramMatrix
-
-Array = NDArray[np.float64]
 
 FLOAT = 1.0 + 2.0**-30  # in a sensitivity, for the floating point of a norm
 

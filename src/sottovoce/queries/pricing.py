@@ -45,7 +45,7 @@ def answers_due(form: Form, plan: Plan, party: str) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for name, query in queries_of(form, plan, party).items():
-        if plan.has(name) and not query.as_needed and plan.release(name).mechanism not in ("kept", "derived"):
+        if plan.has(name) and query.most_asked is None and plan.release(name).mechanism not in ("kept", "derived"):
             release = plan.release(name)
             found[name] = query.answered_by.rounds(plan, party, release.first, release.count)
     return found

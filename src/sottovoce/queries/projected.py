@@ -19,13 +19,11 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.projection import Projected
 from sottovoce.data.slopes import Slope, Slopes
-from sottovoce.door.query import ForgottenError, Query, Reals, Round, Told, Wholes, misfit
+from sottovoce.door.query import Array, ForgottenError, Query, Reals, Round, Told, Wholes, misfit
 from sottovoce.losses import ClassesLoss, Loss
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.queries.numbers import NumberSum
-
-Array = NDArray[np.float64]
 
 Kind = Literal["triangular", "diagonal", "vectors"]
 

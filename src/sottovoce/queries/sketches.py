@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import toward_zero
-from sottovoce.door.query import Query, Round, Turn, Wholes, World, label_party
+from sottovoce.door.query import Array, Query, Round, Turn, Wholes, World, label_party
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Problem
-
-Array = NDArray[np.float64]
 
 Kind = Literal["count", "rademacher", "gaussian"]
 
@@ -45,7 +43,6 @@ class CountSketch:
         return np.bincount(places, weights=signs * values, minlength=self.size).astype(np.float64)
 
     def back(self, sketched: Array) -> Array:
-        """J'q, one number for each record."""
         found = sketched[self.places]
         found *= self.signs
         return np.asarray(found)
@@ -86,7 +83,6 @@ class DenseSketch:
         return found / self.root
 
     def back(self, sketched: Array) -> Array:
-        """J'q."""
         found = np.zeros(self.matrix.shape[1])
         for start in range(0, self.size, 64):
             found += sketched[start : start + 64] @ self.matrix[start : start + 64].astype(np.float64)

@@ -9,7 +9,7 @@ import numpy as np
 from sottovoce.algorithms.base import MOST_ROUNDS, Coordination, Solution, answer, given, how_far, limited, total
 from sottovoce.algorithms.cd.greedy import GreedyNumbers, PrivateGreedyCD, greedy_queries
 from sottovoce.algorithms.cd.private import PrivateCD
-from sottovoce.algorithms.cd.walk import STILL, ColumnSquares, CoordinateWalk, Moves, StepNumbers, visits
+from sottovoce.algorithms.cd.walk import STILL, BoundedSquares, CoordinateWalk, Moves, StepNumbers, visits
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -45,7 +45,7 @@ class ExactCD(PrivateCD):
         passes = limited("rounds", given(options.rounds, PASSES), 1, MOST_ROUNDS // d)
         stride = d if len(problem.parties) == 1 else 1
         numbers = ExactCDNumbers(step=1.0, clip=1.0, stride=stride, order=given(options.order, "cyclic"))
-        squares, walk = ColumnSquares(problem.bounds, problem.features), CoordinateWalk(d, stride)
+        squares, walk = BoundedSquares(problem.bounds, problem.features), CoordinateWalk(d, stride)
         releases = (Release.of(squares, 0, 1, 0.0, 1.0), Release.of(walk, 1, passes * d // stride, 0.0, 1.0))
         return Design(rounds=passes, numbers=numbers, releases=releases)
 

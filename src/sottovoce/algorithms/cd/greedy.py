@@ -7,19 +7,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import Coordination, answer, given, total
+from sottovoce.algorithms.base import Array, Coordination, answer, given, total
 from sottovoce.algorithms.cd.walk import (
-    Array,
-    ColumnSquares,
+    BoundedSquares,
     CoordinateAlgorithm,
     CoordinateWalk,
-    Integers,
     Moves,
     StepNumbers,
     at_weights,
     slopes,
 )
-from sottovoce.door.query import Choice, InTurn, Query, Round, Wholes, World
+from sottovoce.door.query import Choice, Integers, InTurn, Query, Round, Wholes, World
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -90,7 +88,7 @@ class PrivateGreedyCD(CoordinateAlgorithm):
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
-        return greedy_queries(plan, plan.numbers.rule)
+        return *self.estimates(plan), *greedy_queries(plan, plan.numbers.rule)[1:]
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Choose, step, and once more."""
@@ -105,9 +103,9 @@ class PrivateGreedyCD(CoordinateAlgorithm):
         return weights
 
 
-def greedy_queries(problem: Problem, rule: Rule) -> tuple[ColumnSquares, GreedyScores, ChosenCoordinate]:
+def greedy_queries(problem: Problem, rule: Rule) -> tuple[BoundedSquares, GreedyScores, ChosenCoordinate]:
     """What a greedy run may ask."""
-    squares = ColumnSquares(problem.bounds, problem.features)
+    squares = BoundedSquares(problem.bounds, problem.features)
     return squares, GreedyScores(problem.dimension, rule), ChosenCoordinate(problem.dimension)
 
 

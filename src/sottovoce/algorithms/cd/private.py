@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.algorithms.base import MOST_ROUNDS, Coordination, given, total
-from sottovoce.algorithms.cd.walk import ColumnSquares, CoordinateAlgorithm, CoordinateWalk, Moves, StepNumbers, visits
+from sottovoce.algorithms.cd.walk import BoundedSquares, CoordinateAlgorithm, CoordinateWalk, Moves, StepNumbers, visits
 from sottovoce.door.query import Query
 from sottovoce.errors import InputError
 from sottovoce.plan.frozen import Count
@@ -54,7 +54,7 @@ class PrivateCD(CoordinateAlgorithm):
         rounds, numbers = rule(problem, options, squares)
         releases: tuple[Release, ...] = ()
         if share > 0:
-            estimate = ColumnSquares(problem.bounds, problem.features)
+            estimate = BoundedSquares(problem.bounds, problem.features)
             releases = (Release.at_mu(estimate, 0, 1, problem.mu * math.sqrt(share), problem.relation),)
         walk, count = CoordinateWalk(problem.dimension, numbers.stride), rounds * numbers.inner // numbers.stride
         mu = problem.mu * math.sqrt(1 - share)
@@ -62,7 +62,7 @@ class PrivateCD(CoordinateAlgorithm):
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
-        return ColumnSquares(plan.bounds, plan.features), CoordinateWalk(plan.dimension, plan.numbers.stride)
+        return *self.estimates(plan), CoordinateWalk(plan.dimension, plan.numbers.stride)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Replay at the coordinator what was released; several holders' sums are added first."""

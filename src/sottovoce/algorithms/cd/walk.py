@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import SMOOTH, Algorithm, Asking, Need, given, total
+from sottovoce.algorithms.base import SMOOTH, Algorithm, Array, Asking, Need, given, total
 from sottovoce.data.block import Block, CoordinateSteps, Layout
 from sottovoce.data.bounds import LARGEST, SMALLEST, Bounds
 from sottovoce.data.kernels import columns as kernels
-from sottovoce.door.query import Query, Reals, Round, Walk
+from sottovoce.door.query import Integers, Query, Reals, Round, Walk
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss, coded
 from sottovoce.losses.kernels import fill_slopes
@@ -26,9 +26,6 @@ from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.relation import Relation, either
 from sottovoce.solvers import CD, GreedyCD
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 STILL = 1e-13  # without privacy: no coordinate moves by more than this share of the largest
 LEAST = 1e-12  # a curvature counts for at least this share of its bound
@@ -56,9 +53,9 @@ class CoordinateAlgorithm(Algorithm):
     layout: ClassVar[Layout] = "columns"
     curvature_share: ClassVar[float] = 0.1  # of mu^2, by default
 
-    def remember(self, _plan: Plan, rows: Block) -> Scores:
+    def remember(self, _plan: Plan, rows: Block) -> HeldScores:
         """The scores Xw of the holder's records."""
-        return Scores(rows)
+        return HeldScores(rows)
 
     def known_squares(self, problem: Problem, options: CD | GreedyCD) -> tuple[tuple[float, ...], float]:
         """(the mean squares that the user declares to be public, the share of the budget that estimates them).
@@ -79,6 +76,11 @@ class CoordinateAlgorithm(Algorithm):
                 "and public knowledge; leave it out to have it estimated with noise."
             )
         return tuple(map(float, squares * np.asarray(problem.preparation.scale) ** 2)), 0.0
+
+    @staticmethod
+    def estimates(plan: Plan) -> tuple[Query, ...]:
+        """The squares of the columns, where they are estimated and not declared."""
+        return (BoundedSquares(plan.bounds, plan.features),) if plan.has("curvatures") else ()
 
     def check_separable(self, problem: Problem) -> None:
         """Refuse a constraint set, whose prox mixes the coordinates."""
@@ -102,7 +104,7 @@ class CoordinateAlgorithm(Algorithm):
         return plan.scaled_loss.curvature_bound * curvatures
 
 
-class Scores:
+class HeldScores:
     """Xw of one holder for the weights it was last asked at. A row's score is a function of that row and of weights."""
 
     def __init__(self, rows: Block) -> None:
@@ -185,7 +187,7 @@ class CoordinateWalk(Walk):
         """A holder that is alone takes the steps; one of several only says its sum and waits for the others'."""
         rows, order, moves = round.rows, self.order(round), Moves(round.plan, round.told["curvatures"])
         # Numbers of earlier messages are not in the label of a sealed sum, and may not enter it by rounding either.
-        memory = round.memory if round.plan.sealing is None else Scores(rows)
+        memory = round.memory if round.plan.sealing is None else HeldScores(rows)
         scores = memory.follow(rows, round.told["weights"])
         sizes = moves.steps if len(round.plan.parties) == 1 else np.zeros(self.dimension)
         loss = (code_of(moves.loss), moves.loss.parameter)
@@ -194,7 +196,7 @@ class CoordinateWalk(Walk):
         return rows.coordinate_walk(scores, memory.weights, order, steps, drawn, step, bits)
 
 
-class ColumnSquares(Query):
+class BoundedSquares(Query):
     """sum_i x_ij^2 for every feature j, entries at most 1 in absolute value.
 
     Guarantee: zero-out moves it by at most R, replace-one by min(sqrt 2 R, sqrt d), in l2, where R^2 is the most that
@@ -203,7 +205,6 @@ class ColumnSquares(Query):
     """
 
     name = "curvatures"
-    optional: ClassVar[bool] = True  # where curvatures are declared
     title: ClassVar[str] = "squares of every feature"
 
     def __init__(self, bounds: Bounds, features: int) -> None:
@@ -211,7 +212,6 @@ class ColumnSquares(Query):
         self.bound = math.sqrt(most_squares(bounds, features)) * (1 + 2.0**-20)
 
     def sensitivity(self, relation: Relation) -> float:
-        """R, or min(sqrt 2 R, sqrt d)."""
         apart = min(math.sqrt(2) * self.bound, math.sqrt(self.length))
         return either(relation, zero_out=self.bound, replace_one=apart)
 

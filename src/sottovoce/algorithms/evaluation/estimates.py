@@ -37,7 +37,6 @@ class Metric:
 
     @property
     def width(self) -> float:
-        """Of the interval."""
         return self.high - self.low
 
 
@@ -106,12 +105,10 @@ class Counts:
         return self.noise_variance(weights, value) + self.sampling_variance(weights, squares)
 
     def noise_variance(self, weights: Array, value: float) -> float:
-        """Of the mean."""
         around_it = self.projection @ (weights if self.complete else weights - value)
         return float(around_it @ around_it) * (self.noise / self.n) ** 2
 
     def sampling_variance(self, weights: Array, squares: Array) -> float:
-        """Of the mean."""
         second, first = float(squares @ self.clamped) / self.n, float(weights @ self.clamped) / self.n
         return max(second - first**2, LEAST * second, 0.0) / self.n
 

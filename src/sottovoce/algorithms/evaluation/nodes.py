@@ -69,7 +69,6 @@ class Line:
         return found
 
     def averages(self, function: Function) -> Array:
-        """The mean of the function under each hat."""
         return np.asarray(self.gram @ self.projection(function) / self.gram.sum(axis=1))
 
     @functools.cached_property
@@ -115,17 +114,14 @@ class TwoSides:
         return self.left + self.right
 
     def shares(self, scores: Array) -> tuple[Integers, Array]:
-        """As those of a line."""
         (left, t), (right, u) = (side.shares(scores) for side in self.sides)
         positive = scores > 0
         return np.where(positive, right + self.left, left), np.where(positive, u, t)
 
     def projection(self, function: Function) -> Array:
-        """As that of a line, on each side."""
         return np.concatenate([side.projection(function) for side in self.sides])
 
     def averages(self, function: Function) -> Array:
-        """As those of a line."""
         return np.concatenate([side.averages(function) for side in self.sides])
 
     @functools.cached_property

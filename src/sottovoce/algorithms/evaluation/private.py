@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Coordination, Need, Solution, Weight, public_model, total
+from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, Solution, Weight, public_model, total
 from sottovoce.algorithms.evaluation.nodes import REACH, TwoSides
 from sottovoce.algorithms.evaluation.queries import ClassCells, ResidualCells, ScoreCells
 from sottovoce.data.bounds import LARGEST, Bounds
@@ -21,7 +20,6 @@ from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 
-Array = NDArray[np.float64]
 Side = Annotated[int, Field(ge=2, le=64)]
 People = Literal["others", "same"]  # whether test people are others than those of the fit, as declared
 
@@ -124,7 +122,6 @@ class EvaluatedSeveral(_Evaluation):
     several: ClassVar[bool] = True
 
     def design(self, problem: Problem, options: Subject) -> Design:
-        """Nothing to choose."""
         return _design(problem, Evaluated(**options.told), _class_cells(problem, options.weights))
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:

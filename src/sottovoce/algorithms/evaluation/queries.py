@@ -6,14 +6,11 @@ import math
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sottovoce.algorithms.evaluation.nodes import Integers, Line, TwoSides
 from sottovoce.data.block import Block, toward_zero
-from sottovoce.door.query import Query, Round
+from sottovoce.door.query import Array, Query, Round
 from sottovoce.privacy.relation import Relation, either
-
-Array = NDArray[np.float64]
 
 RESIDUALS = Line((0.0, *(2.0**k for k in range(-6, 1))))  # sizes in half-widths of the label's range
 LABELS = Line(tuple(np.linspace(-1.0, 1.0, 8).tolist()))
@@ -57,11 +54,9 @@ class ScoreCells(Query):
         self.length = 2 * len(nodes)
 
     def sensitivity(self, relation: Relation) -> float:
-        """1, or sqrt 2."""
         return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def value(self, round: Round) -> Array:
-        """One pass over the rows."""
         return round.rows.over(self._cells)
 
     def _cells(self, rows: Block) -> Array:
@@ -138,11 +133,9 @@ class ResidualCells(Query):
         self.weights = weights
 
     def sensitivity(self, relation: Relation) -> float:
-        """2, or sqrt 8."""
         return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def value(self, round: Round) -> Array:
-        """One pass over the rows."""
         return round.rows.over(self._cells)
 
     def _cells(self, rows: Block) -> Array:

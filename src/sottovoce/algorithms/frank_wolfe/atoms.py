@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from sottovoce.algorithms.base import MOST_ROUNDS, SMOOTH, Algorithm, Need
@@ -20,8 +18,6 @@ from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Mechanism
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Size = Annotated[float, Field(ge=SMALLEST, le=LARGEST)]
 
 ROOM = 1.0 + 2.0**-20  # in a sensitivity, for the floating point of the sampler (`privacy/proofs/noise.md`)

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Coordination, answer, given, slope_bound
+from sottovoce.algorithms.base import Array, Coordination, answer, given, slope_bound
 from sottovoce.algorithms.frank_wolfe.atoms import (
     ROOM,
     AtomChoice,
@@ -21,7 +20,7 @@ from sottovoce.algorithms.frank_wolfe.atoms import (
 )
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Query, Reals, Round, Wholes
+from sottovoce.door.query import Integers, Query, Reals, Round, Wholes
 from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
@@ -32,9 +31,6 @@ from sottovoce.queries.gradient import clipped_derivative
 from sottovoce.solvers import FrankWolfe
 
 MOST_DEFAULT = 10_000  # rounds; only a radius far beyond the labels asks for more
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class CentralNumbers(BallNumbers):
@@ -64,7 +60,6 @@ class PrivateFrankWolfe(BallAlgorithm):
     numbers: ClassVar[type[Numbers]] = CentralNumbers
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
-        """Rounds and G by public rules."""
         radius, slope = radius_of(problem), slope_bound(problem, options)
         rounds = given(options.rounds, default_rounds(problem, radius, slope))
         numbers = CentralNumbers(radius=radius, slope_bound=slope, total_step=max(1.2, 0.4 * math.log(rounds)))
@@ -81,7 +76,6 @@ class PrivateFrankWolfe(BallAlgorithm):
         return GradientOnPath(self.path(plan), rows)
 
     def path(self, plan: Plan) -> Path:
-        """Where atoms lead to."""
         return Path(plan)
 
     def coordinate(self, plan: Plan) -> Coordination:
@@ -104,7 +98,6 @@ class AtomScores(AtomChoice):
         return {"atoms": Wholes((number,), least=-self.places, most=self.places)}
 
     def value(self, round: Round) -> Array:
-        """From the gradient that the holder keeps."""
         gradient, bound = round.memory.follow(round.rows, round.told["atoms"])
         return np.asarray(gradient / -bound)
 
@@ -117,12 +110,10 @@ class Path:
         self.restart()
 
     def restart(self) -> None:
-        """At w = 0."""
         self.point, self.round = SparsePoint(self.plan.numbers.radius), 0
         self._coins = self.plan.public_coin("exchange")
 
     def step(self, t: int) -> float:
-        """a_t."""
         rounds = self.plan.rounds
         return float(min(self.plan.numbers.total_step * 2.0 * (rounds - t) / (rounds * (rounds + 1.0)), 1.0))
 
@@ -153,7 +144,6 @@ class GradientOnPath:
         self.restart(rows)
 
     def restart(self, rows: Block) -> None:
-        """At w = 0."""
         self.path.restart()
         self.bound = self.path.slope_bound(0.0)
         self.scores = np.zeros(len(rows))

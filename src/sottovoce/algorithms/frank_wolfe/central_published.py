@@ -27,7 +27,6 @@ class PublishedPath(Path):
         return shrink, [(abs(code) - 1, change)] if code else []
 
     def slope_bound(self, _norm: float) -> float:
-        """L, wherever the point is."""
         return float(self.plan.numbers.slope_bound)
 
 
@@ -64,5 +63,4 @@ class PublishedFrankWolfe(PrivateFrankWolfe):
         )
 
     def path(self, plan: Plan) -> Path:
-        """From one atom to the next."""
         return PublishedPath(plan)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import SMOOTH, Coordination, Need, answer, given, limited
+from sottovoce.algorithms.base import SMOOTH, Array, Coordination, Need, answer, given, limited
 from sottovoce.algorithms.frank_wolfe.atoms import (
     AtomChoice,
     BallAlgorithm,
@@ -22,7 +22,7 @@ from sottovoce.algorithms.frank_wolfe.atoms import (
 )
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Query, Reals, Round, Scheduled, Told, Wholes
+from sottovoce.door.query import Integers, Query, Reals, Round, Scheduled, Told, Wholes
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
 from sottovoce.penalties.points import SparsePoint
@@ -34,9 +34,6 @@ from sottovoce.privacy.relation import distance, inside
 from sottovoce.queries.gradient import clipped_derivative
 from sottovoce.queries.sketches import FeatureSketch, LabelSketch, Sketch, sketch_of
 from sottovoce.solvers import FrankWolfe
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 SHORTEST = 40  # a step is at most that of a run of so many rounds
 MOST = 2**24  # rounds, and numbers of a sketch: what a holder will draw because a plan says so
@@ -210,7 +207,6 @@ class SketchedPoint:
         return atom.local if self.plan.numbers.cap is None else self._used[party] - 1
 
     def move(self, atom: Atom) -> None:
-        """By the step of every round."""
         self._ball.move((atom.feature + 1) * atom.sign, step_length(self.plan), added=True)
 
     @property
@@ -348,7 +344,6 @@ def candidates(plan: Plan, part: Part, places: Integers) -> Integers:
 class NewFeature(FeatureSketch):
     """A feature that was chosen for the first time, in the party's next slot of those that its cap allows."""
 
-    as_needed: ClassVar[bool] = True
     one_by_one: ClassVar[bool] = True
 
     def __init__(self, problem: Problem, numbers: Numbers, party: str, columns: int = 1) -> None:

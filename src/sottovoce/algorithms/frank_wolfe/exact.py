@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Coordination, Solution, answer, answers, given, how_far
+from sottovoce.algorithms.base import Array, Coordination, Solution, answer, answers, given, how_far
 from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, RadiusNumbers, radius_of
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Plain, Query, Reals, Round, Told, Turn, Wholes, label_party
@@ -17,8 +17,6 @@ from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.solvers import FrankWolfe
-
-Array = NDArray[np.float64]
 
 ROUNDS = 5000
 NOWHERE = -1e300  # the slope of the worst atom of a party that has none
@@ -198,7 +196,6 @@ class WholeColumn(Plain):
         self.takes = {"place": Wholes((1,), least=0, most=problem.part(party).preparation.dimension - 1)}
 
     def value(self, round: Round) -> Array:
-        """Zeros where a sparse column has no entry."""
         values, records = round.rows.column(int(round.told["place"][0]))
         found = np.zeros(len(round.rows))
         found[slice(None) if records is None else records] = values

@@ -6,28 +6,18 @@ import math
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Coordination, answers, given, limited
+from sottovoce.algorithms.base import Array, Coordination, answers, given, limited
 from sottovoce.algorithms.frank_wolfe.atoms import AtomChoice, radius_of
-from sottovoce.algorithms.frank_wolfe.columns import (
-    MOST,
-    ColumnAlgorithm,
-    SketchNumbers,
-    clipped_slopes,
-    least_size,
-)
-from sottovoce.door.query import Query, Reals, Round
+from sottovoce.algorithms.frank_wolfe.columns import MOST, ColumnAlgorithm, SketchNumbers, clipped_slopes, least_size
+from sottovoce.door.query import Integers, Query, Reals, Round
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Part, Problem
 from sottovoce.plan.release import Mechanism, Release, grid_step
 from sottovoce.queries.sketches import FeatureSketch
 from sottovoce.solvers import FrankWolfe
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 ZETA = 0.1  # the published sketch keeps inner products to about this share
 

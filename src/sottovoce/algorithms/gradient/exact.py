@@ -6,10 +6,9 @@ import math
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sottovoce.algorithms.accelerated import Accelerated, prox_of
-from sottovoce.algorithms.base import Coordination, total
+from sottovoce.algorithms.base import Array, Coordination, total
 from sottovoce.algorithms.gradient.private import GradientNumbers, PrivateGradient, rule, shape_of
 from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Plan
@@ -17,8 +16,6 @@ from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gradient import ColumnSizes
 from sottovoce.solvers import Gradient
-
-Array = NDArray[np.float64]
 
 STILL = 1e-12  # it has converged when no round moves a feature's part of the scores by more than this share
 

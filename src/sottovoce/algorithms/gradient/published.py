@@ -20,7 +20,6 @@ class PublishedGradient(PrivateGradient):
     published: ClassVar[bool] = True
 
     def design(self, problem: Problem, options: Gradient) -> Design:
-        """The published noise."""
         query, step, rounds = rule(problem, options)
         share = math.sqrt(2 * math.log(1.25 * rounds / problem.delta)) * math.sqrt(rounds * math.log(1 / problem.delta))
         std = query.sensitivity(problem.relation) * share / problem.epsilon

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Coordination, Solution, Weight, total
+from sottovoce.algorithms.base import Algorithm, Array, Coordination, Solution, Weight, total
 from sottovoce.algorithms.model_selection.queries import LossDifferences
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.door.query import Query
@@ -17,8 +16,6 @@ from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-
-Array = NDArray[np.float64]
 
 MOST_MODELS = 64
 
@@ -52,7 +49,6 @@ class ComparedLosses(Algorithm):
     numbers: ClassVar[type[Numbers]] = ComparedLossesNumbers
 
     def design(self, problem: Problem, options: Candidates) -> Design:
-        """All of the budget in one release."""
         models = tuple(map(tuple, options.weights.tolist()))
         release = Release.at_mu(
             LossDifferences(options.weights, problem.scaled_loss, options.unit), 0, 1, problem.mu, problem.relation

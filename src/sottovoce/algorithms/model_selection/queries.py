@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, toward_zero
-from sottovoce.door.query import Query, Round
+from sottovoce.door.query import Array, Query, Round
 from sottovoce.losses import Loss
-
-Array = NDArray[np.float64]
 
 CUT = 1.0  # of the vector of a record's differences, in units of the loss: shorter ones hide what a poor model costs
 FLOAT = 1.0 + 2.0**-40  # in a sensitivity, for a length that is computed in floating point

@@ -8,9 +8,18 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import MOST_ROUNDS, Asking, Coordination, Solution, given, how_far, slope_bound, total
+from sottovoce.algorithms.base import (
+    MOST_ROUNDS,
+    Array,
+    Asking,
+    Coordination,
+    Solution,
+    given,
+    how_far,
+    slope_bound,
+    total,
+)
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.door.query import Plain, Query, Reals, Round
 from sottovoce.losses import Loss
@@ -20,8 +29,6 @@ from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
-
-Array = NDArray[np.float64]
 
 
 class ExactNewtonNumbers(Numbers):
@@ -60,7 +67,7 @@ class ExactNewton(PrivateNewton):
     @staticmethod
     def _queries(problem: Problem, slope: float) -> tuple[Query, ...]:
         loss, dimension = problem.scaled_loss, problem.dimension
-        return GradientSum(dimension, slope, loss), Curvature(loss, dimension), LossSum(loss, dimension)
+        return GradientSum(dimension, slope, loss), CurvatureSum(loss, dimension), LossSum(loss, dimension)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Until the weights stand still; without privacy a stopping rule may read the data."""
@@ -118,7 +125,7 @@ class AtWeights(Plain):
         self.takes = {"weights": Reals((dimension,))}
 
 
-class Curvature(AtWeights):
+class CurvatureSum(AtWeights):
     """X' diag(l'') X as its upper triangle."""
 
     name = "curvature"

@@ -6,19 +6,17 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import TailAverage
+from sottovoce.algorithms.base import Array, TailAverage
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.problem import Problem
 
-Array = NDArray[np.float64]
 FLOOR = 0.4  # of the curvature bound: below it a step could run away
 
 
 @dataclass(frozen=True)
-class Rule:
+class DampingRule:
     """The constants of the rule for one kind of loss."""
 
     gram_share: float
@@ -34,10 +32,10 @@ class Rule:
         )
 
 
-RULES = {"classification": Rule(0.10, 200.0, 0.35), "regression": Rule(0.15, 20.0, 1.4)}
+RULES = {"classification": DampingRule(0.10, 200.0, 0.35), "regression": DampingRule(0.15, 20.0, 1.4)}
 
 
-class Descent:
+class NewtonDescent:
     """Steps in the metric k H + lam0 I of a released Gram matrix H; `mean` is that of the iterates from `start` on."""
 
     def __init__(

@@ -20,7 +20,7 @@ from sottovoce.algorithms.base import (
     spread_of,
     total,
 )
-from sottovoce.algorithms.newton.metric import RULES, Descent
+from sottovoce.algorithms.newton.metric import RULES, NewtonDescent
 from sottovoce.door.query import Query
 from sottovoce.penalties.quadratic import Metric, Quadratic
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -82,7 +82,7 @@ class PrivateNewton(Algorithm):
         """Steps in the metric of the released Gram matrix; the mean of the second half of the iterates."""
         damping, query = plan.numbers.damping, gradient_sum(plan, plan.numbers.slope_bound)
         gram = GramMatrix(plan.dimension).matrix((yield from total("gram")))
-        descent = Descent(gram, damping, plan, plan.scaled_regulariser, plan.rounds // 2)
+        descent = NewtonDescent(gram, damping, plan, plan.scaled_regulariser, plan.rounds // 2)
         centre, slope = TailAverage(plan.dimension, 0), TailAverage(plan.dimension, 0)
         for t in range(plan.rounds):
             gradient = yield from total("gradient", **query.message(descent.weights, gram))

@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Coordination, Need, answer, answers, given
+from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, answer, answers, given
 from sottovoce.data.block import Layout
 from sottovoce.door.frames import MAX_BYTES
 from sottovoce.door.query import Query, Round, World
@@ -23,8 +22,6 @@ from sottovoce.plan.release import Release
 from sottovoce.queries.labels import NoisyLabels
 from sottovoce.queries.sketches import make_sketch
 from sottovoce.solvers import OneShot, Sketch
-
-Array = NDArray[np.float64]
 
 SIZE = 16  # numbers for each person and party
 LABEL_SHARE = 0.25  # of mu^2

@@ -65,7 +65,6 @@ class CountedRanges(Algorithm):
         return Design(rounds=2, numbers=numbers, releases=releases, models="kept")
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        """The counts of the party's own columns."""
         last = plan.features - (plan.classes is not None)
         if plan.numbers.columns[-1] > last:
             raise RefusedError(

@@ -8,14 +8,11 @@ from bisect import bisect_left
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sottovoce.algorithms.ranges.rule import EQUAL, POWERS, Integers, ends_of, equal_places, power_places
 from sottovoce.data.block import Block
-from sottovoce.door.query import Query, Round, Told, Turn, Wholes
+from sottovoce.door.query import Array, Query, Round, Told, Turn, Wholes
 from sottovoce.privacy.relation import Relation, either
-
-Array = NDArray[np.float64]
 
 
 def own_columns(plan: Any, party: str) -> tuple[int, ...]:
@@ -49,7 +46,6 @@ class _Counts(Query):
         self.length = self.cells * len(columns)
 
     def sensitivity(self, relation: Relation) -> float:
-        """The root of d, or of 2 d."""
         return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def value(self, round: Round) -> Array:
@@ -65,7 +61,6 @@ class _Counts(Query):
         return counts
 
     def places(self, values: Array, told: Told) -> Integers:
-        """The cell of each value, records x columns."""
         raise NotImplementedError
 
 
@@ -97,5 +92,4 @@ class EqualCounts(_Counts):
         return wrong or ("has a run that ends before it begins" if np.any(np.diff(told["runs"]) < 0) else None)
 
     def places(self, values: Array, told: Told) -> Integers:
-        """In the run of each column."""
         return equal_places(values, *np.array([ends_of((int(first), int(last))) for first, last in told["runs"]]).T)

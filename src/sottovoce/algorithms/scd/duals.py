@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Coordination, Need, TailAverage, answers, summed
+from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, TailAverage, answers, summed
 from sottovoce.data.block import Block, exact_bits, exact_weights
 from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError, LeakError
@@ -19,8 +19,6 @@ from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.solvers import DualStep
-
-Array = NDArray[np.float64]
 
 SMALLEST_CLIP, LARGEST_CLIP = 1e-90, 1024.0
 WITH_DUAL = Need(

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import Coordination, Solution, given, how_far, total
-from sottovoce.algorithms.scd.duals import Array, DualAlgorithm, DualNumbers, DualQuery, move, ridge_of, weights_of
+from sottovoce.algorithms.base import Array, Coordination, Solution, given, how_far, total
+from sottovoce.algorithms.scd.duals import DualAlgorithm, DualNumbers, DualQuery, move, ridge_of, weights_of
 from sottovoce.door.query import Plain, Query, Round
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -43,7 +43,6 @@ class ExactSCD(DualAlgorithm):
         return (Epoch(plan, plan.numbers),)
 
     def coordinate(self, plan: Plan) -> Coordination:
-        """SDCA until the weights stand still."""
         v, first = np.zeros(plan.dimension), math.inf
         for t in range(plan.rounds):
             weights = weights_of(plan, v)
@@ -79,7 +78,6 @@ class Epoch(DualQuery, Plain):
         self.length, self.rounding_entries = problem.dimension + 2, Plain.rounding_entries
 
     def value(self, round: Round) -> Array:
-        """Records in an order drawn afresh."""
         rows, duals, loss = round.rows, round.memory, round.plan.scaled_loss
         losses = rows.scalar_sum(round.told["weights"], loss.value)
         used = rows.squares > 0  # the dual of a null row stays 0 and its loss is a constant

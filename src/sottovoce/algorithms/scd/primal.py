@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Coordination, Solution, TailAverage, answer, given, how_far, limited
+from sottovoce.algorithms.base import Array, Coordination, Solution, TailAverage, answer, given, how_far, limited
 from sottovoce.algorithms.cd.walk import STILL, CoordinateAlgorithm, Size, slopes
 from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError
@@ -19,8 +19,6 @@ from sottovoce.plan.release import Release
 from sottovoce.privacy.relation import Relation, either
 from sottovoce.queries.gradient import ColumnSizes
 from sottovoce.solvers import PrimalSCD
-
-Array = NDArray[np.float64]
 
 
 class PrimalNumbers(Numbers):
@@ -124,11 +122,9 @@ class Minimisers(Query):
         self.takes = {"weights": Reals((self.dimension,))}
 
     def sensitivity(self, relation: Relation) -> float:
-        """2 C sqrt L under both relations."""
         return either(relation, zero_out=self.bound, replace_one=self.bound)
 
     def value(self, round: Round) -> Array:
-        """Sums over the columns of the lot alone."""
         plan, rows, weights = round.plan, round.rows, round.told["weights"]
         order, loss = coordinates_of(plan, round.number), plan.scaled_loss
         scores = round.memory.follow(rows, weights)

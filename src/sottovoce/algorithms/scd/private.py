@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import given
+from sottovoce.algorithms.base import Array, given
 from sottovoce.algorithms.scd.duals import (
     SMALLEST_CLIP,
-    Array,
     ClippedNumbers,
     ClippedSteps,
     DualAlgorithm,
@@ -61,9 +60,9 @@ class PrivateSCD(DualAlgorithm):
     numbers: ClassVar[type[Numbers]] = SCDNumbers
 
     def design(self, problem: Problem, options: SCD) -> Design:
-        """Rate, rounds, steps and clip by the rule of `Rule`."""
+        """Rate, rounds, steps and clip by the rule of `DualRule`."""
         lam, dual_step = ridge_of(self.name, problem), options.dual_step or "slope"
-        rule = Rule(problem, lam, dual_step)
+        rule = DualRule(problem, lam, dual_step)
         rate, rounds = given(options.rate, rule.rate), given(options.rounds, rule.rounds)
         stretch = rule.stretch(rate, rounds)
         numbers = SCDNumbers(
@@ -82,7 +81,7 @@ class PrivateSCD(DualAlgorithm):
         return (DualSteps(plan, plan.numbers),)
 
 
-class Rule:
+class DualRule:
     """Defaults of `scd` from public numbers.
 
     For lam far below the rate a round is a clipped gradient step of length rate stretch / (kappa rate + lam stretch),

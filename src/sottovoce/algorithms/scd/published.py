@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import given
-from sottovoce.algorithms.scd.duals import Array, ClippedNumbers, ClippedSteps, DualAlgorithm, Positive, ridge_of
-from sottovoce.algorithms.scd.private import RATE, Rule
+from sottovoce.algorithms.base import Array, given
+from sottovoce.algorithms.scd.duals import ClippedNumbers, ClippedSteps, DualAlgorithm, Positive, ridge_of
+from sottovoce.algorithms.scd.private import RATE, DualRule
 from sottovoce.data.block import toward_zero
-from sottovoce.door.query import Query, Round, Walk
+from sottovoce.door.query import Integers, Query, Round, Walk
 from sottovoce.errors import LeakError
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -24,8 +23,6 @@ from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile, profile_of, strongest
 from sottovoce.queries.pricing import Form, Pricing
 from sottovoce.solvers import SCD
-
-Integers = NDArray[np.int64]
 
 
 class PublishedSCDNumbers(ClippedNumbers):
@@ -83,7 +80,7 @@ class PublishedSCD(DualAlgorithm):
     def design(self, problem: Problem, options: SCD) -> Design:
         """The published noise; clip and rounds by the rule of the private form."""
         lam = ridge_of(self.name, problem)
-        rule = Rule(problem, lam, options.dual_step or "slope")
+        rule = DualRule(problem, lam, options.dual_step or "slope")
         rate, rounds = given(options.rate, RATE), given(options.rounds, rule.rounds)
         clip = given(options.clip, rule.clip(rate, 1.0))
         numbers = PublishedSCDNumbers(ridge=lam, dual_step="newton", clip=clip, rate=rate, averaged=1)
@@ -117,7 +114,6 @@ class PublishedState(ClippedSteps, Walk):
         self.rounding_entries = problem.dimension + 1.0
 
     def walk(self, round: Round, noise: Integers | None, step: float) -> Integers:
-        """Steps by the published formula, |z_i| <= C."""
         rows, duals, dual_step = round.rows, round.memory, round.plan.scaled_loss.dual_step
         if noise is None or rows.bits is None:
             raise LeakError("the published release has noise.")

@@ -7,16 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import WALK, given, limited
-from sottovoce.algorithms.scd.duals import (
-    SMALLEST_CLIP,
-    Array,
-    ClippedNumbers,
-    ClippedSteps,
-    DualAlgorithm,
-    move,
-    ridge_of,
-)
+from sottovoce.algorithms.base import WALK, Array, given, limited
+from sottovoce.algorithms.scd.duals import SMALLEST_CLIP, ClippedNumbers, ClippedSteps, DualAlgorithm, move, ridge_of
 from sottovoce.door.query import Query, Round
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -94,7 +86,6 @@ class LotSteps(ClippedSteps):
         self.scale = 1.0 / (numbers.ridge * problem.records)
 
     def sensitivity(self, relation: Relation) -> float:
-        """(2 L - 1) C, or 2 L C."""
         return self.bound * (2.0 * self.lot - either(relation, zero_out=1.0, replace_one=0.0))
 
     def uses(self, times: int) -> int:
@@ -102,7 +93,6 @@ class LotSteps(ClippedSteps):
         return math.ceil(times / self.lots)
 
     def value(self, round: Round) -> Array:
-        """The weights follow every step inside the lot."""
         rows, first = round.rows, round.number % self.lots * self.lot
         places = np.arange(min(first, len(rows)), min(first + self.lot, len(rows)), dtype=np.int64)
         lot = round._replace(rows=rows.take(places))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.newton.metric import RULES, Descent
+from sottovoce.algorithms.newton.metric import RULES, NewtonDescent
 from sottovoce.penalties.base import ConstraintSet
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Plan
@@ -37,7 +37,7 @@ class OwnFit:
         half = plan.preparation.label_scale[1]
         regulariser = ScaledRegulariser(whole.inner, recipe.features, recipe.scale * half, whole.objective)
         damping = max(self._damping(), 1e-9 * float(np.trace(gram)))  # without noise a trifle
-        self.descent = Descent(gram, damping, plan, regulariser, plan.rounds // 2)
+        self.descent = NewtonDescent(gram, damping, plan, regulariser, plan.rounds // 2)
         self.mean, self.deviation = 0.0, 1.0
 
     def _damping(self) -> float:

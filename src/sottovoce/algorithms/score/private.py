@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Asking, Coordination, Need, answer, answers, given, slope_bound
+from sottovoce.algorithms.base import Algorithm, Array, Asking, Coordination, Need, answer, answers, given, slope_bound
 from sottovoce.algorithms.newton.metric import RULES
 from sottovoce.algorithms.score.combination import Correlations, combine, expectations
 from sottovoce.algorithms.score.fits import NARROW, WIDE, OwnFit, cut_of, join_fits
@@ -23,8 +22,6 @@ from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.solvers import Score
-
-Array = NDArray[np.float64]
 
 FIT = 0.50  # of mu^2, for the parties' own fits
 SHARES = {"scores": 0.35, "moments": 0.05, "products": 0.10}

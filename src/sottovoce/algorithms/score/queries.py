@@ -10,18 +10,15 @@ import math
 from typing import ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, toward_zero
-from sottovoce.door.query import Query, Reals, Round, World, all_but_label_party, label_party
+from sottovoce.door.query import Array, Query, Reals, Round, World, all_but_label_party, label_party
 from sottovoce.losses import Loss
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.relation import Relation, either
 from sottovoce.queries.gradient import GradientSum, check_norm
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.labels import NoisyLabels
-
-Array = NDArray[np.float64]
 
 
 def labels_last(problem: Problem) -> tuple[str, ...]:
@@ -73,7 +70,6 @@ class OwnQuery(Query):
         self.takes = {name: Reals(shapes[name]) for name in self.carries}  # of any size: the value cuts them
 
     def own_weights(self, round: Round) -> Array:
-        """The slice that is this party's."""
         return np.asarray(round.told["weights"][self.start : self.start + self.dimension])
 
 
@@ -91,7 +87,6 @@ class OwnGradient(OwnQuery, GradientSum):
         OwnQuery.__init__(self, problem, party)
 
     def value(self, round: Round) -> Array:
-        """That of `GradientSum`, at the party's own weights."""
         return GradientSum.value(self, round._replace(told={"weights": self.own_weights(round)}))
 
 
@@ -154,7 +149,6 @@ class ScoreProducts(OwnQuery):
         return self.sums(round, round.told["columns"])
 
     def sums(self, round: Round, columns: Array) -> Array:
-        """For the rows c of `columns`."""
         own = cut_scores(round.rows, self.own_weights(round))
         return np.array([own @ own, *(within(column, round.rows.bits) @ own for column in columns)])
 

@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Algorithm, Coordination, answer, given, slope_bound
+from sottovoce.algorithms.base import Algorithm, Array, Coordination, answer, given, slope_bound
 from sottovoce.door.query import Query, Reals, Round, Scheduled, Told, Wholes, World
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -21,7 +21,6 @@ from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.pricing import Form, Pricing
 from sottovoce.solvers import SGD
 
-Array = NDArray[np.float64]
 RADIUS = 10.0  # |C| of the published step size, where no set is given
 
 
@@ -60,7 +59,6 @@ class PublishedSGD(Algorithm):
     numbers: ClassVar[type[Numbers]] = PublishedSGDNumbers
 
     def design(self, problem: Problem, options: SGD) -> Design:
-        """The published noise."""
         n, slope = problem.records, slope_bound(problem, options)
         rounds = given(options.rounds, n * n)
         std = 4 * slope * n * math.log(1.25 * n * n / problem.delta) / problem.epsilon

@@ -6,12 +6,12 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from sottovoce.algorithms.base import (
     Z_UPDATE,
     Algorithm,
+    Array,
     Coordination,
     Need,
     Solution,
@@ -33,8 +33,6 @@ from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.solvers import ADMM
-
-Array = NDArray[np.float64]
 
 ROUNDS = 2000
 TOLERANCE = 1e-8  # of scores and slopes, root mean square
@@ -120,7 +118,6 @@ class ExactADMM(Algorithm):
         return self.state(rows)
 
     def own_weights(self, memory: Any) -> Array:
-        """x_m."""
         return np.asarray(memory.weights)
 
     def coordinate(self, plan: Plan) -> Coordination:

@@ -7,9 +7,18 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Z_UPDATE, Algorithm, Coordination, Need, Solution, answers, given, slope_bound
+from sottovoce.algorithms.base import (
+    Z_UPDATE,
+    Algorithm,
+    Array,
+    Coordination,
+    Need,
+    Solution,
+    answers,
+    given,
+    slope_bound,
+)
 from sottovoce.algorithms.sharing.admm_published import NoLimit
 from sottovoce.algorithms.sharing.updates import check_rho, curvature
 from sottovoce.data.block import Block, Layout, toward_zero
@@ -23,8 +32,6 @@ from sottovoce.privacy.trade_off import Profile, profile_of
 from sottovoce.queries.parts import PartQuery
 from sottovoce.queries.pricing import Form, Pricing
 from sottovoce.solvers import ADMM
-
-Array = NDArray[np.float64]
 
 ROUNDS = 5
 SMALL = 1e-30
@@ -108,7 +115,6 @@ class FeatureADMM(Algorithm):
         return FeatureState(rows, plan.numbers.column_norm)
 
     def own_weights(self, memory: Any) -> Array:
-        """The weights of the last round."""
         return np.asarray(memory.shrink * memory.weights)
 
     def coordinate(self, plan: Plan) -> Coordination:

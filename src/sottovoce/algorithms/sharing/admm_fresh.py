@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Z_UPDATE, Need, answers, given
+from sottovoce.algorithms.base import Z_UPDATE, Array, Need, answers, given
 from sottovoce.algorithms.sharing.admm_noisy_rows import DualSlopes, GramSteps
 from sottovoce.algorithms.sharing.gradients import OthersScores, OwnGradients, PartWeights, SharedScores, SharingNumbers
 from sottovoce.door.query import Query, Reals, Round, Together, World
@@ -19,8 +18,6 @@ from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.parts import PartQuery, PartSlopes
 from sottovoce.solvers import ADMM
-
-Array = NDArray[np.float64]
 
 CLIP = {"classification": 2.0, "regression": 0.5}  # of a centred score
 
@@ -67,7 +64,6 @@ class FreshScores(SharedScores):
         return (CutScores(problem, party, self.clip),)
 
     def releases(self, problem: Problem, mu: float, rounds: int) -> list[Release]:
-        """One of each party, at half time."""
         scores = Together([CutScores(problem, name, self.clip) for name in problem.names])
         return [Release.at_mu(scores, rounds // 2, 1, mu, problem.relation)]
 
@@ -109,9 +105,7 @@ class FreshADMM(OwnGradients):
     summary_share: ClassVar[float] = 0.2
 
     def scores(self, numbers: Numbers) -> SharedScores:
-        """Told once."""
         return FreshScores(numbers.clip)
 
     def own_numbers(self, problem: Problem, options: ADMM) -> dict[str, float]:
-        """The clip."""
         return {"clip": given(options.clip, CLIP[problem.scaled_loss.kind])}

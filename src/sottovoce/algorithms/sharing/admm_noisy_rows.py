@@ -6,17 +6,14 @@ import math
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Z_UPDATE, Need
+from sottovoce.algorithms.base import Z_UPDATE, Array, Need
 from sottovoce.algorithms.sharing.gradients import OwnGradients, PartWeights, unit_gradients
 from sottovoce.algorithms.sharing.updates import curvature
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.parts import PartGram, PartQuery, PartSlopes
-
-Array = NDArray[np.float64]
 
 
 class DualSlopes(PartSlopes):
@@ -60,7 +57,6 @@ class GramSteps(PartWeights):
         self.damping = damping(plan, self.bound)
 
     def step(self, gradient: Array) -> Array:
-        """The minimum, by eigenvalues."""
         steepness = self.overlap * curvature(self.plan.scaled_loss)
         metric = Metric(steepness * self.values + self.damping + self.ridge, self.vectors)
         return metric.step(self.weights, gradient, self.regulariser, self.plan.records)

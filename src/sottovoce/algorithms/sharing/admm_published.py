@@ -7,9 +7,8 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import given
+from sottovoce.algorithms.base import Array, given
 from sottovoce.algorithms.sharing.admm_exact import ADMMNumbers, ADMMState, ExactADMM, WeightUpdate, admm_design
 from sottovoce.algorithms.sharing.updates import check_penalty, check_rho, square_of
 from sottovoce.door.query import Query, Round
@@ -20,8 +19,6 @@ from sottovoce.privacy.events import Event, Unbounded
 from sottovoce.privacy.mechanisms import rounded_gaussian
 from sottovoce.queries.pricing import Pricing
 from sottovoce.solvers import ADMM
-
-Array = NDArray[np.float64]
 
 ROUNDS = 50
 FINE = 2.0**20  # in units of which normal numbers are drawn
@@ -40,7 +37,6 @@ class NoLimit(Pricing):
         self.price: tuple[Event, ...] = (Unbounded(reason=reason),)
 
     def charge(self, *_: Any) -> tuple[Event, ...]:
-        """Against whoever sees a message."""
         return self.price
 
     def world_events(self, *_: Any) -> tuple[Event, ...]:
@@ -82,7 +78,6 @@ class PublishedADMM(ExactADMM):
     pricing: ClassVar[Pricing] = NoLimit("the noise lies in the span of the party's columns, which it reveals")
 
     def design(self, problem: Problem, options: ADMM) -> Design:
-        """The published update and noise."""
         if problem.labels == "held":
             raise InputError(
                 "labels='held': the published form tells every party the dual, whose sign is the label; take "

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from sottovoce.algorithms.base import (
     Algorithm,
+    Array,
     Coordination,
     Solution,
     TailAverage,
@@ -32,8 +33,6 @@ from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.solvers import FDML
-
-Array = NDArray[np.float64]
 
 ROUNDS, RATE, BATCH = 2000, 0.01, 32  # 20 epochs, of batches that are not too small
 
@@ -83,7 +82,6 @@ class ExactFDML(Algorithm):
         return RowSquares(), FinalWeights(plan, party), BatchScores(plan, party), BatchSlopes(plan)
 
     def remember(self, plan: Plan, rows: Block) -> PartDescent:
-        """Weights of 0."""
         return PartDescent(plan, rows)
 
     def lasting(self, memory: PartDescent) -> dict[str, NDArray[Any]]:

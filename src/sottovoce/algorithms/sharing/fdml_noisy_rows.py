@@ -22,7 +22,6 @@ class LossSlopes(PartSlopes):
     """r = l'(s, label)."""
 
     def made(self, scores: Array, labels: Array) -> Array:
-        """Nothing is kept for the next round."""
         return self.loss_slopes(scores, labels)
 
 
@@ -38,7 +37,6 @@ class MeanSteps(PartWeights):
         self.steepness = curvature(plan.scaled_loss) * plan.records * query.norm_with_intercept**2
 
     def step(self, gradient: Array) -> Array:
-        """A proximal step, and 0.9 of the last one."""
         length = 1 / (self.overlap * self.steepness + self.ridge)
         free = momentum_step(self.weights, self.before, length * gradient)
         self.before = self.weights

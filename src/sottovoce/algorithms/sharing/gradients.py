@@ -20,6 +20,7 @@ from pydantic import Field
 from sottovoce.algorithms.base import (
     MOST_ROUNDS,
     Algorithm,
+    Array,
     Asking,
     Coordination,
     Solution,
@@ -44,7 +45,6 @@ from sottovoce.queries.labels import NoisyLabels
 from sottovoce.queries.parts import FLOAT, PartGradient, PartQuery, PartRows, PartSlopes, RowScores, part_norm
 from sottovoce.solvers import ADMM, FDML
 
-Array = NDArray[np.float64]
 OthersScores = Asking[tuple[dict[str, Array], dict[str, float]]]
 
 ROUNDS = 64
@@ -134,7 +134,6 @@ class OwnGradients(Algorithm):
     summary_share: ClassVar[float]  # of what the scores leave
 
     def scores(self, _numbers: Numbers) -> SharedScores:
-        """How they are told."""
         return NoisyRowScores()
 
     def own_numbers(self, _problem: Problem, _options: Any) -> dict[str, float]:

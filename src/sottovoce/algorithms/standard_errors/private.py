@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from sottovoce.algorithms.base import (
     CONVEX,
     SMOOTH,
     Algorithm,
+    Array,
     Asking,
     Coordination,
     Need,
@@ -24,19 +24,16 @@ from sottovoce.algorithms.base import (
     total,
 )
 from sottovoce.algorithms.standard_errors.estimates import Sums
-from sottovoce.algorithms.standard_errors.queries import Curvature, Slopes, SquaredSlopes
+from sottovoce.algorithms.standard_errors.queries import FittedCurvature, FittedGradient, SquaredSlopes
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.rule import Clips, Moments, Units
-from sottovoce.door.query import Query
+from sottovoce.door.query import Integers, Query
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.numbers import ResidualSum
 from sottovoce.queries.projected import Shape
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 SHARES = {
     "residual": 0.02,
@@ -83,7 +80,6 @@ class PrivateStandardErrors(Algorithm):
     numbers: ClassVar[type[Numbers]] = StandardErrorsNumbers
 
     def design(self, problem: Problem, options: Start) -> Design:
-        """Shares of mu^2."""
         queries = tuple(_queries(problem, options.weights))
         rest = 1 - sum(SHARES.get(query.name, 0.0) for query in queries)
         releases = []
@@ -161,9 +157,9 @@ def _queries(problem: Problem, weights: Array) -> Iterator[Query]:
         yield GramMatrix(problem.dimension)
         if loss.kind == "regression":
             yield ResidualSum(problem.dimension)
-    yield Curvature(weights, loss)
+    yield FittedCurvature(weights, loss)
     yield SquaredSlopes(weights, loss)
-    yield Slopes(weights, loss)
+    yield FittedGradient(weights, loss)
 
 
 def _noise(plan: Plan, query: str) -> float:

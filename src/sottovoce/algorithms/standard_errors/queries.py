@@ -12,17 +12,14 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.projection import short_rows
 from sottovoce.data.slopes import slopes_of
-from sottovoce.door.query import Query, Round
+from sottovoce.door.query import Array, Query, Round
 from sottovoce.losses import Loss
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.projected import POSITIVE, Shape
-
-Array = NDArray[np.float64]
 
 
 class ShortRows(Query):
@@ -34,7 +31,6 @@ class ShortRows(Query):
         self.takes = {**self.shape.takes, "slope": POSITIVE}
 
     def value(self, round: Round) -> Array:
-        """One pass over the rows."""
         return round.rows.over(
             functools.partial(self.summed, self.shape.matrix(round.told), float(round.told["slope"][0]))
         )
@@ -69,7 +65,6 @@ class FactorGram(ShortRows, GramMatrix):
         self.about(weights, loss)
 
     def summed(self, matrix: Array, slope: float, block: Block) -> Array:
-        """The upper triangle, row by row."""
         total = np.zeros((self.dimension, self.dimension))
         for rows, factors in self.pieces(matrix, slope, block):
             scaled = rows * factors[:, None]
@@ -79,14 +74,13 @@ class FactorGram(ShortRows, GramMatrix):
         return np.asarray(total[self.places])
 
 
-class Curvature(FactorGram):
+class FittedCurvature(FactorGram):
     """sum_i l''(x_i'w, y_i) z_i z_i' in units of the largest l''."""
 
     name = "curvature"
     title: ClassVar[str] = "the curvature of the loss at the fitted model"
 
     def factors(self, scores: Array, labels: Array, _slope: float) -> Array:
-        """Roots of curvatures."""
         found = np.asarray(self.loss.curvature(scores, labels), dtype=np.float64)
         return np.asarray(np.sqrt(found / self.loss.curvature_bound))
 
@@ -102,11 +96,10 @@ class SquaredSlopes(FactorGram):
     title: ClassVar[str] = "squares of the slopes of the loss at the fitted model"
 
     def factors(self, scores: Array, labels: Array, slope: float) -> Array:
-        """Slopes in units of G."""
         return slopes_of(self.loss, scores, labels) / slope
 
 
-class Slopes(ShortRows):
+class FittedGradient(ShortRows):
     """sum_i c_i l'(x_i'w, y_i) z_i in units of G.
 
     Guarantee: zero-out moves it by at most 1, replace-one by 2. Edges: a null row adds nothing.
@@ -121,11 +114,9 @@ class Slopes(ShortRows):
         self.about(weights, loss)
 
     def factors(self, scores: Array, labels: Array, slope: float) -> Array:
-        """Slopes in units of G."""
         return slopes_of(self.loss, scores, labels) / slope
 
     def summed(self, matrix: Array, slope: float, block: Block) -> Array:
-        """Slopes times rows."""
         total = np.zeros(self.length)
         for rows, factors in self.pieces(matrix, slope, block):
             total += rows.T @ (factors if block.bits is None else toward_zero(factors, block.bits))

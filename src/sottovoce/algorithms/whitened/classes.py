@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Asking, Solution, check_penalty, total
+from sottovoce.algorithms.base import Array, Asking, Solution, check_penalty, total
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.private import PrivateWhitened, Start, constant_of, shape_of
 from sottovoce.algorithms.whitened.rule import Descent, Units, White
@@ -21,8 +20,6 @@ from sottovoce.queries.gram import ColumnSquares, GramMatrix
 from sottovoce.queries.numbers import ClassCounts
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, first_round
 from sottovoce.solvers import Whitened
-
-Array = NDArray[np.float64]
 
 SPREAD = 1.0  # variance of a class's scores, before anything is known
 
@@ -135,7 +132,6 @@ class ClassesDescent(Descent):
         return centred(self.loss, super().taken(answer))
 
     def bend(self) -> Any:
-        """For each class."""
         return np.minimum(self._more * self._known(), self.loss.curvature_bound)
 
     def _known(self) -> Array:

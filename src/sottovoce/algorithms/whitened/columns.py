@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Asking, Solution, total
+from sottovoce.algorithms.base import Array, Asking, Solution, total
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.evidence import Evidence
 from sottovoce.algorithms.whitened.private import PrivateWhitened, Start, constant_of, mean_of
@@ -50,8 +50,6 @@ from sottovoce.sealed.words import (
 )
 from sottovoce.solvers import Whitened
 from sottovoce.solvers.auto import NEWTON_FEATURES
-
-Array = NDArray[np.float64]
 
 WHOLE = MOST_FACTOR / 2.0**FACTOR_BITS  # what a row of length C adds to a gradient, of 1
 BITS = 0.8  # variance of what the bits of a rescale add, for each record

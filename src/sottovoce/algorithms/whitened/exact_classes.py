@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sottovoce.algorithms.accelerated import Accelerated
 from sottovoce.algorithms.base import (
     CONVEX,
     SMOOTH,
     Algorithm,
+    Array,
     Coordination,
     Need,
     NoNumbers,
@@ -28,8 +28,6 @@ from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gradient import gradient_sum
-
-Array = NDArray[np.float64]
 
 ROUNDS = 2000
 STILL = 1e-9  # it has converged when no step moves the scores by more than this share of their size
@@ -69,7 +67,6 @@ class ExactClasses(Algorithm):
         return WholeGram(problem.dimension), gradient_sum(problem.dimension, loss.slope_bound, loss)
 
     def coordinate(self, plan: Plan) -> Coordination:
-        """Until the weights stand still."""
         d, loss = plan.dimension, loss_of(plan)
         values, vectors = np.linalg.eigh((yield from total("products")).reshape(d, d))
         values = np.maximum(values * loss.curvature_bound, 1e-12 * max(float(values.max()), 1e-300))

@@ -14,6 +14,7 @@ from sottovoce.algorithms.base import (
     CONVEX,
     MOST_ROUNDS,
     Algorithm,
+    Array,
     Asking,
     Coordination,
     Need,
@@ -37,8 +38,6 @@ from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, ScaleGradient, Shape, first_round
 from sottovoce.solvers import Whitened
 from sottovoce.solvers.auto import NEWTON_FEATURES
-
-Array = NDArray[np.float64]
 
 ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are ill-conditioned, 16 are worse
 
@@ -88,7 +87,6 @@ class PrivateWhitened(Algorithm):
         return Design(rounds=rounds, numbers=NoNumbers(), releases=tuple(releases))
 
     def shares(self, problem: Problem, queries: tuple[Query, ...]) -> dict[str, float]:
-        """Of mu^2, by query."""
         names = [query.name for query in queries]
         moments = {"gram": rule.GRAM, "squares": rule.SQUARES}[names[0]]
         one, rescale, rest = rule.shares(problem.signal, len({*names[1:]} - {"gradient", "rescale"}), moments)
@@ -209,7 +207,6 @@ class PrivateWhitened(Algorithm):
         return release.std * math.sqrt(plan.noises() / release.count) / plan.records
 
     def clipped_noise(self, plan: Plan, query: str, clips: Clips) -> float:
-        """Of a mean of gradients."""
         return self.noise(plan, query) * clips.product
 
     def clips(self, plan: Plan, white: White) -> tuple[Clips, float]:
@@ -222,7 +219,6 @@ class PrivateWhitened(Algorithm):
         return mean_of(plan, "length", **shape_of(plan).told(white.matrix), radius=np.array([radius]))
 
     def descent(self, plan: Plan, white: White, _start: Start, left: float, noise: float) -> Descent:
-        """Before its first step."""
         return Descent(
             point=np.zeros(plan.dimension),
             squares=white.squares,
