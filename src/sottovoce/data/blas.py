@@ -27,7 +27,7 @@ def take_buffers() -> None:
 
 
 @functools.lru_cache(maxsize=16)
-def _taken(process: int, jobs: int) -> None:  # noqa: ARG001
+def _taken(_process: int, jobs: int) -> None:
     from scipy.linalg.blas import dtrmm
 
     needed, left = NEEDED + ANOTHER * (jobs - 1), within_limits()

@@ -144,7 +144,7 @@ class AsTheyAre(Arrangement):
     on_grid: ClassVar[bool] = False
     bounded: ClassVar[bool] = False
 
-    def scale(self, recipe: Preparation) -> float:  # noqa: ARG002
+    def scale(self, _recipe: Preparation) -> float:
         """1."""
         return 1.0
 

@@ -100,12 +100,12 @@ def _silently(work: Callable[[int, int], Part]) -> Callable[[int, int], Part]:
 
 
 @functools.lru_cache(maxsize=4)
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:  # noqa: ARG001
+def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sottovoce-rows")
 
 
 @functools.lru_cache(maxsize=1)
-def _controller(process: int) -> Any:  # noqa: ARG001
+def _controller(_process: int) -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

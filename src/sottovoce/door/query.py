@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import RefusedError
-from sottovoce.privacy.relation import Relation, distance
+from sottovoce.privacy.relation import Relation, distance, either
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
@@ -192,6 +192,8 @@ class Query(ABC):
     `bound` is the most that one record adds to the value, in the l2 norm weighted by `noise_weights`; entry k gets
     noise of standard deviation std / noise_weights[k]. `rounding_entries` is the sum of the squared weights of the
     entries that one record can move: what rounding to a grid can add. Of a choice the bound is that of one score.
+    A replaced record moves the value by twice the bound, as the two terms may be opposite, by sqrt 2 of it where no two
+    terms have an inner product below 0, and by the bound where that holds for any two data sets or terms are in [0, 1].
     """
 
     name: str  # on the wire, in the plan, in the ledger
@@ -206,6 +208,7 @@ class Query(ABC):
     one_by_one: ClassVar[bool] = False  # whether each party is asked on its own, told what those before it said
     most_asked: int | None = None  # how often a run asks a party at most, where released values decide when
     bound: float
+    replacement: ClassVar[float | None] = None  # in bounds, how far a replaced record moves it at most; None: 2
     noise_weights: Array | float = 1.0
     rounding_entries: float
     length: int  # how many numbers an answer has
@@ -248,7 +251,9 @@ class Query(ABC):
 
     def sensitivity(self, relation: Relation) -> float:
         """The largest weighted l2 distance between the values on two neighbours."""
-        return distance(relation) * self.bound
+        if self.replacement is None:
+            return distance(relation) * self.bound
+        return either(relation, zero_out=1.0, replace_one=self.replacement) * self.bound
 
     def joint_step(self, bits: int) -> float | None:  # noqa: ARG002
         """The grid on which it is exact, rows and slopes having so many bits; None: each party rounds its part."""

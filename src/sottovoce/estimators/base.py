@@ -403,7 +403,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _loss(self) -> Named:
         raise NotImplementedError
 
-    def _loss_of_several(self, classes: int) -> Named:  # noqa: ARG002
+    def _loss_of_several(self, _classes: int) -> Named:
         """Of more than two classes; a loss of two tells each of them from the rest."""
         return self._loss()
 
@@ -413,7 +413,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _declared_classes(self) -> tuple[Any, ...] | None:
         return None
 
-    def _class_weights(self, classes: tuple[Any, ...] | None) -> tuple[float, ...]:  # noqa: ARG002
+    def _class_weights(self, _classes: tuple[Any, ...] | None) -> tuple[float, ...]:
         return ()
 
     @property
@@ -616,7 +616,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             sealing=federation.sealed() if private else None,
         )
 
-    def _shares(self, records: int, features: int) -> dict[str, float]:  # noqa: ARG002
+    def _shares(self, _records: int, _features: int) -> dict[str, float]:
         """What is bought beside the fit, on the same people: shares of mu squared, by public quantities alone."""
         return {"alpha": SHARE} if self.alpha == "auto" else {}
 
@@ -745,11 +745,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
 
-    def _set_model(self, coef: Array, intercept: Any, plan: Plan) -> None:  # noqa: ARG002
+    def _set_model(self, coef: Array, intercept: Any, _plan: Plan) -> None:
         self.coef_: Array = coef
         self.intercept_: Any = intercept
 
-    def _forget_model(self, plan: Plan) -> None:  # noqa: ARG002
+    def _forget_model(self, _plan: Plan) -> None:
         """The parties keep the coefficients: those of an earlier fit are not these."""
         for name in {"coef_", "intercept_"} & set(vars(self)):
             delattr(self, name)

@@ -216,5 +216,5 @@ class PrivateLinearSVC(_Classifier):
     def _loss(self) -> Named:
         return loss_named(self.loss, "classification")
 
-    def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
+    def _regulariser(self, _split: Split) -> Named:
         return ball_or("l2", "l2_ball", self.alpha, self.radius)

@@ -85,7 +85,7 @@ class PrivateRidge(WithStandardErrors, _Regressor):
             )
         return loss_named(self.loss, "regression", **({} if self.threshold is None else {"threshold": self.threshold}))
 
-    def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
+    def _regulariser(self, _split: Split) -> Named:
         return ball_or("l2", "l2_ball", self.alpha, self.radius)
 
 
@@ -97,7 +97,7 @@ class PrivateLasso(_Regressor):
 
     alpha: float | Literal["auto"] = 1e-4
 
-    def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
+    def _regulariser(self, _split: Split) -> Named:
         return ball_or("l1", "l1_ball", self.alpha, self.radius)
 
     def path(self, X: Any, y: ArrayLike | None = None, *, alphas: ArrayLike | int = 20) -> RegularisationPath:
@@ -127,7 +127,7 @@ class PrivateElasticNet(_Regressor):
     alpha: float | Literal["auto"] = 1e-4
     l1_ratio: float = 0.5
 
-    def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
+    def _regulariser(self, _split: Split) -> Named:
         if self.radius is not None:
             raise InputError(
                 f"radius={self.radius!r}: the elastic net has no ball; use PrivateLasso or PrivateRidge, or alpha."

@@ -282,7 +282,7 @@ class Coordinator:
             return columns.values, columns.recall
         return functools.partial(self._sum, opener), _nothing_to_recall
 
-    def _asks_no_more(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:  # noqa: ARG002
+    def _asks_no_more(self, number: int, ask: Ask, _: Mapping[str, Query]) -> dict[str, Array]:
         """Of a run that is over, whose keys are gone."""
         raise self.journal.unusable(f"its run is over, and has no answer to {ask.query!r} in round {number}")
 

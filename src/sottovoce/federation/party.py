@@ -419,8 +419,7 @@ class Party(Answering):
         query = run.queries.get(frame.query)
         if query is not None and not self._turn(run.plan, query, frame.round):
             raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
-        round = Round(run.plan, frame.round, frame.arrays, run.rows, run.memory)
-        masked = run.columns.stage(frame, query, round)
+        masked = run.columns.stage(frame, query)
         return reply("accept", frame, acknowledged(True)) if masked is None else reply("answer", frame, masked)
 
     def _knows(self) -> Known:

@@ -171,7 +171,7 @@ class Hinge(MarginLoss):
     code: ClassVar[int | None] = kernels.HINGE
     slope_code: ClassVar[int | None] = kernels.HINGE
 
-    def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:  # noqa: ARG002
+    def _proximal(self, points: Vector, y: Vector, rho: float, _start: Vector) -> Vector:
         return _hinge_proximal(points, y, rho, 0.0)
 
     def mean_curvature(self, variance: float) -> float:
@@ -222,7 +222,7 @@ class SmoothedHinge(MarginLoss):
         """1 / g."""
         return 1 / self.smoothing
 
-    def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:  # noqa: ARG002
+    def _proximal(self, points: Vector, y: Vector, rho: float, _start: Vector) -> Vector:
         return _hinge_proximal(points, y, rho, self.smoothing)
 
     def mean_curvature(self, variance: float) -> float:

@@ -48,7 +48,7 @@ class ResidualLoss(Loss):
         """1 + norm: the largest residual."""
         return 1.0 + norm
 
-    def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:  # noqa: ARG002
+    def _proximal(self, points: Vector, y: Vector, rho: float, _start: Vector) -> Vector:
         error = points - y
         slope = np.clip(error * (rho / (1 + rho)), -self.slope_bound, self.slope_bound)
         return np.asarray(points - slope / rho)

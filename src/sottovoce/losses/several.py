@@ -44,7 +44,7 @@ class ClassesLoss(Loss):
         """The rows l'(u, y)."""
         return _at_labels(*self.sides(u), y)
 
-    def mean_curvature(self, variance: float) -> float:  # noqa: ARG002
+    def mean_curvature(self, _variance: float) -> float:
         """Not of one number: `mean_curvatures`."""
         raise InputError(f"loss={self.name!r} has no curvature of one score.")
 

@@ -43,7 +43,7 @@ def distance(relation: Relation) -> float:
     """1 for zero-out, 2 for replace-one: how far a sum moves, in what one record adds to it at most.
 
     Guarantee: where a record adds a term t with |t| <= b, zero-out moves the sum by |t| <= b, replace-one by
-    |t - t'| <= 2 b. What moves otherwise (a Gram matrix, a minimiser) says so with `either`.
+    |t - t'| <= 2 b. What moves otherwise (a Gram matrix, a minimiser) says so (`Query.replacement`, `either`).
     """
     return either(relation, zero_out=1.0, replace_one=2.0)
 

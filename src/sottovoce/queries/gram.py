@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.door.query import Array, Query, Round
-from sottovoce.privacy.relation import Relation, either
 from sottovoce.queries.gradient import check_norm
 
 
@@ -24,6 +23,7 @@ class GramMatrix(Query):
 
     name = "gram"
     title: ClassVar[str] = "products of every two features (Gram matrix)"
+    replacement: ClassVar[float | None] = math.sqrt(2.0)
 
     def __init__(self, dimension: int, square: float = 1.0) -> None:
         self.dimension, self.bound = dimension, square
@@ -39,9 +39,6 @@ class GramMatrix(Query):
     def noise_weights(self) -> Array:  # type: ignore[override]
         """1 on the diagonal, sqrt 2 off it."""
         return np.where(self.places[0] == self.places[1], 1.0, math.sqrt(2.0))
-
-    def sensitivity(self, relation: Relation) -> float:
-        return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def joint_step(self, bits: int) -> float | None:
         return float(4.0**-bits)
@@ -66,13 +63,11 @@ class ColumnSquares(Query):
 
     name = "squares"
     title: ClassVar[str] = "the square of every feature"
+    replacement: ClassVar[float | None] = math.sqrt(2.0)
     bound = 1.0
 
     def __init__(self, dimension: int) -> None:
         self.length, self.rounding_entries = dimension, float(dimension)
-
-    def sensitivity(self, relation: Relation) -> float:
-        return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def value(self, round: Round) -> Array:
         check_norm(round.rows)

@@ -21,7 +21,6 @@ from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Part, Problem
-from sottovoce.privacy.relation import Relation, either
 from sottovoce.queries import gradient
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, WeightSum
@@ -148,14 +147,11 @@ class WholeLength(WhitenedSum):
     title: ClassVar[str] = "the mean length of the whitened rows"
     program: ClassVar[Literal["length", "look-up"]] = "length"
     bound = 1.0
+    replacement: ClassVar[float | None] = 1.0  # no bit is below 0
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self.length = 1
-
-    def sensitivity(self, relation: Relation) -> float:
-        """1: no bit is below 0."""
-        return either(relation, zero_out=1.0, replace_one=1.0)
 
     def joint_step(self, _bits: int) -> float | None:
         return float(2.0**-UNIT_BITS)
@@ -234,10 +230,7 @@ class JointSquares(ScoreSums):
     name = "square"
     title: ClassVar[str] = "the mean square of the scores"
     twice: ClassVar[bool] = False
-
-    def sensitivity(self, relation: Relation) -> float:
-        """1: no bit is below 0."""
-        return either(relation, zero_out=1.0, replace_one=1.0)
+    replacement: ClassVar[float | None] = 1.0  # no bit is below 0
 
     def means(self, scores: Array) -> Array:
         """Less what rounding to levels adds to a square on average."""

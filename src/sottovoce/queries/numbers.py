@@ -111,13 +111,11 @@ class ClassCounts(Query):
     name = "classes"
     title: ClassVar[str] = "how many records each class has"
     bound = 1.0
+    replacement: ClassVar[float | None] = math.sqrt(2.0)
     rounding_entries = 2.0
 
     def __init__(self, classes: int) -> None:
         self.length = classes
-
-    def sensitivity(self, relation: Relation) -> float:
-        return either(relation, zero_out=1.0, replace_one=math.sqrt(2.0))
 
     def value(self, round: Round) -> Array:
         return np.array([round.rows.number_sum(functools.partial(_is, place)) for place in range(self.length)])

@@ -10,7 +10,6 @@ import numpy as np
 from sottovoce.algorithms.evaluation.nodes import Integers, Line, TwoSides
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.door.query import Array, Query, Round
-from sottovoce.privacy.relation import Relation, either
 
 RESIDUALS = Line((0.0, *(2.0**k for k in range(-6, 1))))  # sizes in half-widths of the label's range
 LABELS = Line(tuple(np.linspace(-1.0, 1.0, 8).tolist()))
@@ -46,15 +45,13 @@ class ScoreCells(Query):
 
     name = "cells"
     title: ClassVar[str] = "scores of test records by class, counted in cells"
+    replacement: ClassVar[float | None] = math.sqrt(2.0)
     bound = 1.0
     rounding_entries = 4.0
 
     def __init__(self, nodes: TwoSides, weights: Array) -> None:
         self.nodes, self.weights = nodes, weights
         self.length = 2 * len(nodes)
-
-    def sensitivity(self, relation: Relation) -> float:
-        return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def value(self, round: Round) -> Array:
         return round.rows.over(self._cells)
@@ -77,6 +74,7 @@ class ClassCells(Query):
 
     name = "cells"
     title: ClassVar[str] = "test records by class, predicted class and, where there are probabilities, loss"
+    replacement: ClassVar[float | None] = math.sqrt(2.0)
 
     def __init__(self, weights: Array, *, losses: bool) -> None:
         self.weights, self.losses = weights, losses
@@ -85,10 +83,6 @@ class ClassCells(Query):
         self.length = self.classes**2 + sum(map(len, self.lines))
         self.bound = math.sqrt(2.0) if losses else 1.0
         self.rounding_entries = 6.0 if losses else 2.0
-
-    def sensitivity(self, relation: Relation) -> float:
-        """Sqrt 2, or 2; without losses 1, or sqrt 2."""
-        return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def value(self, round: Round) -> Array:
         """A pass over the rows for each class, with a few numbers of each row at hand."""
@@ -125,15 +119,13 @@ class ResidualCells(Query):
 
     name = "cells"
     title: ClassVar[str] = "residuals and labels of test records, counted in cells, and the labels' first two moments"
+    replacement: ClassVar[float | None] = math.sqrt(2.0)
     bound = 2.0 * FLOAT
     rounding_entries = 10.0
     length = len(RESIDUALS) + len(LABELS) + 2
 
     def __init__(self, weights: Array) -> None:
         self.weights = weights
-
-    def sensitivity(self, relation: Relation) -> float:
-        return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def value(self, round: Round) -> Array:
         return round.rows.over(self._cells)

@@ -12,7 +12,6 @@ import numpy as np
 from sottovoce.algorithms.ranges.rule import EQUAL, POWERS, Integers, ends_of, equal_places, power_places
 from sottovoce.data.block import Block
 from sottovoce.door.query import Array, Query, Round, Told, Turn, Wholes
-from sottovoce.privacy.relation import Relation, either
 
 
 def own_columns(plan: Any, party: str) -> tuple[int, ...]:
@@ -37,6 +36,7 @@ class _Counts(Query):
 
     together: ClassVar[bool] = True
     answered_by = holders
+    replacement: ClassVar[float | None] = math.sqrt(2.0)
     cells: ClassVar[int]
 
     def __init__(self, columns: tuple[int, ...]) -> None:
@@ -44,9 +44,6 @@ class _Counts(Query):
         self.bound = math.sqrt(len(columns))
         self.rounding_entries = 2.0 * len(columns)
         self.length = self.cells * len(columns)
-
-    def sensitivity(self, relation: Relation) -> float:
-        return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def value(self, round: Round) -> Array:
         """One pass over the rows; counts are whole numbers, so their sums are exact."""

@@ -16,7 +16,6 @@ from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
-from sottovoce.privacy.relation import Relation, either
 from sottovoce.queries.gradient import ColumnSizes
 from sottovoce.solvers import PrimalSCD
 
@@ -112,6 +111,7 @@ class Minimisers(Query):
 
     name = "minimisers"
     title: ClassVar[str] = "clipped minimisers along coordinates"
+    replacement: ClassVar[float | None] = 1.0
 
     def __init__(self, problem: Problem, numbers: Numbers) -> None:
         if numbers.lot > problem.dimension:
@@ -120,9 +120,6 @@ class Minimisers(Query):
         self.rounding_entries = float(numbers.lot)
         self.bound = 2 * self.clip * math.sqrt(self.length) * (1 + 2.0**-40)  # the last bits of its own rounding
         self.takes = {"weights": Reals((self.dimension,))}
-
-    def sensitivity(self, relation: Relation) -> float:
-        return either(relation, zero_out=self.bound, replace_one=self.bound)
 
     def value(self, round: Round) -> Array:
         plan, rows, weights = round.plan, round.rows, round.told["weights"]

@@ -27,7 +27,7 @@ from sottovoce.errors import InputError
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
-from sottovoce.privacy.relation import Relation, either
+from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile, profile_of
 from sottovoce.queries.parts import PartQuery
 from sottovoce.queries.pricing import Form, Pricing
@@ -155,6 +155,7 @@ class LocalScores(PartQuery):
     title: ClassVar[str] = "scores of all people"
     each_person: ClassVar[bool] = True
     bound = ROUNDING
+    replacement: ClassVar[float | None] = 1.0  # taken out or replaced, Lemma 3 has one bound
 
     def __init__(self, problem: Problem, party: str, numbers: Numbers) -> None:
         check_numbers(problem, numbers)
@@ -167,10 +168,6 @@ class LocalScores(PartQuery):
         self.bits = 52 - bits - math.ceil(math.log2(problem.records) / 2)  # sums below sqrt(N): exact
         people = Reals((problem.records,))
         self.takes = {"sum": people, "others": people}  # of all messages, and of those of the other parties
-
-    def sensitivity(self, relation: Relation) -> float:
-        """1, with room for floating point: taken out or replaced, Lemma 3 has one bound."""
-        return either(relation, zero_out=self.bound, replace_one=self.bound)
 
     def value(self, round: Round) -> Array:
         state: FeatureState = round.memory

@@ -194,7 +194,7 @@ def play(game: Game, runs: int | None = None, seed: int | None = None) -> Result
 def source(seed: int | None, *labels: object) -> Callable[[str], Randomness]:
     """Each party's randomness: the operating system's, or for tests a stream of its own."""
     if seed is None:
-        return lambda party: SystemRandomness()  # noqa: ARG005
+        return lambda _: SystemRandomness()
     return lambda party: SeededRandomness(seed, *map(str, labels), party)
 
 

@@ -78,7 +78,7 @@ class _SeenColumns(_Seen, ColumnSealer):
 class _SilentColumns(ColumnSealer):
     """One that adds no noise."""
 
-    def sealed(self, values: Integers, noise: Noise, label: Label, randomness: Randomness) -> Integers:  # noqa: ARG002
+    def sealed(self, values: Integers, _noise: Noise, label: Label, _randomness: Randomness) -> Integers:
         words = in_ring(values, self.bits)
         return (words + masks(self._keys, self.name, label[4], label, words.size)).view(np.int64)
 
@@ -92,7 +92,7 @@ class _SeenDeals(LocalDeals):
         super().__init__(plan, keys, SystemRandomness())
         self._source = source
 
-    def _noise(self, query: Query, randomness: Randomness) -> Integers:  # noqa: ARG002
+    def _noise(self, query: Query, _randomness: Randomness) -> Integers:
         self.drawn = np.zeros(query.length, dtype=np.int64)
         if self._source is not None:
             self.drawn = super()._noise(query, self._source)
@@ -304,7 +304,7 @@ class _Protocol:
             words: Mapping[str, NDArray[Any]] = self.runs[name].share(query, round, said).arrays
             self.shares[name] = words["sealed"]
         else:
-            masked = self.runs[name].stage(said, query, round)
+            masked = self.runs[name].stage(said, query)
             words = {} if masked is None else masked.arrays
         return Frame("answer", 0, frame.plan, frame.round, frame.query, dict(words), "")
 

@@ -107,7 +107,7 @@ class Elementary(Sampling):
         self.blocks = whole("blocks", blocks, 1)
         self._all = np.arange(self.blocks)
 
-    def draw(self, generator: np.random.Generator) -> Integers:  # noqa: ARG002 - nothing is random
+    def draw(self, _generator: np.random.Generator) -> Integers:
         """All blocks."""
         return self._all
 
