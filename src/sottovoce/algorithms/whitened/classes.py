@@ -10,7 +10,7 @@ import numpy as np
 
 from sottovoce.algorithms.base import Array, Asking, Solution, check_penalty, total
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.private import PrivateWhitened, Start, constant_of, shape_of
+from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, constant_of, shape_of
 from sottovoce.algorithms.whitened.rule import Descent, Units, White
 from sottovoce.door.query import Query
 from sottovoce.losses import ClassesLoss
@@ -54,7 +54,7 @@ class PrivateClasses(PrivateWhitened):
         gradient = ProjectedGradient(shape, loss, first_round(plan, "gradient"))
         return moments, ClassCounts(loss.outputs), LengthSum(shape), gradient
 
-    def start(self, plan: Plan) -> Asking[Start]:
+    def start(self, plan: Plan) -> Asking[ConstantModel]:
         """At the shares of the classes, drawn to equal ones as far as noise hides them; none is 0."""
         found, noise = (yield from total("classes")) / plan.records, self.noise(plan, "classes")
         count = len(found)
@@ -62,9 +62,9 @@ class PrivateClasses(PrivateWhitened):
         shares = np.maximum(shares, max(min(noise, 1 / count) / 2, 1e-9))
         shares = np.asarray(shares / shares.sum())
         offset = loss_of(plan).constant(shares) if plan.fit_intercept else np.zeros(count)
-        return Start(np.zeros(plan.dimension), offset, units_of(plan, shares), shares)
+        return ConstantModel(np.zeros(plan.dimension), offset, units_of(plan, shares), shares)
 
-    def descent(self, plan: Plan, white: White, start: Start, left: float, noise: float) -> Descent:
+    def descent(self, plan: Plan, white: White, start: ConstantModel, left: float, noise: float) -> Descent:
         one, loss = super().descent(plan, white, start, left, noise), loss_of(plan)
         shares = np.zeros(0) if start.shares is None else start.shares
         return ClassesDescent(
@@ -83,7 +83,7 @@ class PrivateClasses(PrivateWhitened):
             loss=loss,
         )
 
-    def rescale(self, plan: Plan, white: White, descent: Descent, start: Start) -> Asking[Solution]:
+    def rescale(self, plan: Plan, white: White, descent: Descent, start: ConstantModel) -> Asking[Solution]:
         """The weights; of the softmax a constant for all classes is left out. Nothing is asked."""
         yield from ()
         mean, regulariser = centred(loss_of(plan), descent.mean), plan.scaled_regulariser

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sottovoce.algorithms.base import Array, Asking, Solution, total
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.evidence import Evidence
-from sottovoce.algorithms.whitened.private import PrivateWhitened, Start, constant_of, mean_of
+from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, constant_of, mean_of
 from sottovoce.algorithms.whitened.rule import Clips, Descent, FittedScore, White
 from sottovoce.data.slopes import cut
 from sottovoce.door.query import Query, Told
@@ -152,7 +152,7 @@ class ColumnsWhitened(PrivateWhitened):
             answer = yield from total("rescale", weights=weights, chances=chances, scales=scales)
             descent.step(answer * bounds * 2.0**UNIT_BITS / scales * (clips.product / plan.records))
 
-    def rescale(self, plan: Plan, white: White, descent: Descent, start: Start) -> Asking[Solution]:
+    def rescale(self, plan: Plan, white: White, descent: Descent, start: ConstantModel) -> Asking[Solution]:
         """Of classes; numbers need none, and the moments say how their scores are spread."""
         if plan.has("rescale"):
             return (yield from super().rescale(plan, white, descent, start))

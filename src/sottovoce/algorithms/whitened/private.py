@@ -43,7 +43,7 @@ ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are
 
 
 @dataclass(frozen=True)
-class Start:
+class ConstantModel:
     """The constant model that a run starts from: its weights, its scores, and the units that follow from labels."""
 
     weights: Array
@@ -117,7 +117,7 @@ class PrivateWhitened(Algorithm):
         squares = yield from total("squares")
         return rule.of_squares(squares / plan.records, self.noise(plan, "squares"), constant_of(plan))
 
-    def start(self, plan: Plan) -> Asking[Start]:
+    def start(self, plan: Plan) -> Asking[ConstantModel]:
         """For numbers at the mean label, in units of the mean absolute residual there; for classes at 0."""
         weights, residual = np.zeros(plan.dimension), 0.0
         if plan.has("label"):
@@ -130,7 +130,7 @@ class PrivateWhitened(Algorithm):
         if plan.has("weight"):
             mean, noise = (yield from mean_of(plan, "weight")), self.noise(plan, "weight")
             units = units.weighed(min(max(mean, noise, min(plan.class_weight)), 1.0))
-        return Start(weights, weights[-1:] * constant_of(plan), units)
+        return ConstantModel(weights, weights[-1:] * constant_of(plan), units)
 
     def whiten(self, plan: Plan, moments: Moments, units: Units) -> Asking[White]:
         """2. P; the parties say how long whitened rows are on average, which sets the clip."""
@@ -140,7 +140,7 @@ class PrivateWhitened(Algorithm):
         white.length = radius * min(max(mean, 0.05), 1.0)
         return white
 
-    def descend(self, plan: Plan, white: White, start: Start) -> Asking[Descent]:
+    def descend(self, plan: Plan, white: White, start: ConstantModel) -> Asking[Descent]:
         """3. Gradients of whitened rows, one after the other, each at the point that those before led to."""
         clips, left = self.clips(plan, white)
         descent = self.descent(plan, white, start, left, self.clipped_noise(plan, "gradient", clips))
@@ -148,7 +148,7 @@ class PrivateWhitened(Algorithm):
         yield from self.gradients(plan, "gradient", descent, clips, told)
         return descent
 
-    def rescale(self, plan: Plan, white: White, descent: Descent, start: Start) -> Asking[Solution]:
+    def rescale(self, plan: Plan, white: White, descent: Descent, start: ConstantModel) -> Asking[Solution]:
         """4. The weights with the slope and the intercept that two numbers more say, which are the scores' spread too.
 
         Both are shrunk toward the constant model at the start, so where noise rules that is what is left.
@@ -218,7 +218,7 @@ class PrivateWhitened(Algorithm):
         """Of whitened rows, in units of the radius."""
         return mean_of(plan, "length", **shape_of(plan).told(white.matrix), radius=np.array([radius]))
 
-    def descent(self, plan: Plan, white: White, _start: Start, left: float, noise: float) -> Descent:
+    def descent(self, plan: Plan, white: White, _start: ConstantModel, left: float, noise: float) -> Descent:
         return Descent(
             point=np.zeros(plan.dimension),
             squares=white.squares,
