@@ -160,7 +160,7 @@ def test_a_record_moves_its_own_slope_and_no_more_than_is_charged(
         asks, rounds = [next(text) for text in texts], Rounds(plan, algorithm)
         asked: dict[str, int] = {}
         while True:
-            query, (round_, names) = asks[0].query, rounds.place(asks[0])
+            query, (round_, names) = asks[0].query, rounds.assign(asks[0])
             values: list[dict[str, np.ndarray]] = [{}, {}]
             for name in names:
                 one, other = (side.answer(name, ask, round_) for side, ask in zip(sides, asks, strict=True))
@@ -250,7 +250,7 @@ def evidence(plan: Plan, form: OwnGradients, transcript: list[Any], sides: list[
     scores: dict[str, list[float]] = {name: [] for name in weights}
     ask = next(text)
     while True:
-        round_, names = rounds.place(ask)
+        round_, names = rounds.assign(ask)
         values = {name: answers[ask.query, round_, name] for name in names}
         release = plan.release(ask.query)
         for name, value in values.items():

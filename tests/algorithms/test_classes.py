@@ -85,7 +85,7 @@ def value(query: Query, said: dict[str, np.ndarray], records: list[Any], sparse:
     memory: dict[str, Any] = {}
     if isinstance(query, ProjectedGradient):
         own = MATRIX if query.shape.kind == "triangular" else np.append(np.arange(1.0, D), 0.0)
-        memory["gradient"] = Seen(query.shape.projected(block, seen := query.shape.told(own)), seen)
+        memory["gradient"] = Seen(query.shape.project(block, seen := query.shape.message(own)), seen)
     return at(query, block, plan=PLAN, memory=memory, **said)
 
 

@@ -1004,7 +1004,7 @@ def exact_run(plan: Plan, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     try:
         while True:
             answers = {}
-            number, names = rounds.place(ask_)
+            number, names = rounds.assign(ask_)
             for name in names:
                 query, arrays = queries[name, ask_.query], {**ask_.arrays, **ask_.each.get(name, {})}
                 assert query.objection(number, arrays) is None

@@ -232,7 +232,7 @@ def test_scores_and_noisy_labels_enter_the_model_by_cut_sums_alone(
         while True:
             said += [array for name, array in ask.arrays.items() if name not in ("columns", "labels")]
             values = {}
-            for name in rounds.place(ask)[1]:
+            for name in rounds.assign(ask)[1]:
                 source = other if ask.query in tainted else fixed
                 size = query_of(plan, ask.query, name).length
                 values[name] = plan.release(ask.query).std * source.standard_normal(size)

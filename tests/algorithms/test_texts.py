@@ -56,10 +56,10 @@ def test_an_ask_is_the_next_round_of_its_query_for_those_whose_turn_it_is() -> N
     plan = plan_for(form, "rows")
     first, (one, other) = plan.release("choice").first, plan.names
     rounds = Rounds(plan, form)
-    assert rounds.place(Ask("choice")) == (first, (one,))
-    assert rounds.place(Ask("coordinates")) == (first, (one, other))
-    assert rounds.place(Ask("choice")) == (first + 1, (other,))
-    assert rounds.place(Ask("choice", to=(one,), round=7)) == (7, (one,))
+    assert rounds.assign(Ask("choice")) == (first, (one,))
+    assert rounds.assign(Ask("coordinates")) == (first, (one, other))
+    assert rounds.assign(Ask("choice")) == (first + 1, (other,))
+    assert rounds.assign(Ask("choice", to=(one,), round=7)) == (7, (one,))
 
 
 def test_the_three_ways_to_ask() -> None:

@@ -63,8 +63,8 @@ def valued(query: Query, told: Mapping[str, np.ndarray]) -> Values:
     def value(block: Block) -> np.ndarray:
         memory: dict[str, Any] = {}
         if isinstance(query, ProjectedGradient) and query.name == "gradient":
-            seen = query.shape.told(PROJECTIONS[query.shape.kind])
-            memory["gradient"] = Seen(query.shape.projected(block, seen), seen)
+            seen = query.shape.message(PROJECTIONS[query.shape.kind])
+            memory["gradient"] = Seen(query.shape.project(block, seen), seen)
         return at(query, block, plan=PLAN, memory=memory, **told)
 
     return value
@@ -354,7 +354,7 @@ def test_a_cut_leaves_the_intercept_where_it_is() -> None:
     query = ScaleGradient(Shape(D, "vectors", 1), losses.get("logistic"))
     odds = np.array([math.log(42 / 58)])
     for slope in (0.1, 0.5, 0.55, 1.0):
-        told = {**query.shape.told(one), "cut": [0.1], "point": [0.0], "offset": odds, "slope": np.array([slope])}
+        told = {**query.shape.message(one), "cut": [0.1], "point": [0.0], "offset": odds, "slope": np.array([slope])}
         assert abs(at(query, block, plan=PLAN, memory={}, **told)[0]) < 1e-3
     cut = np.clip(losses.get("logistic").derivative(np.full(100, odds[0]), labels), -0.5, 0.5)  # negative control
     assert cut.sum() > 1.0

@@ -265,7 +265,7 @@ def test_a_transcript_has_every_message_and_replays_to_the_model(options: dict[s
     text, rounds = form.coordinate(fitted.plan_), Rounds(fitted.plan_, form)
     question = next(text)
     for (round_, query), values in asked.items():
-        assert (question.query, rounds.place(question)[0]) == (query, round_)
+        assert (question.query, rounds.assign(question)[0]) == (query, round_)
         try:
             question = text.send(values)
         except StopIteration as stop:

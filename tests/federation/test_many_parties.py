@@ -55,7 +55,7 @@ def weights_of(plan: Plan, blocks: Mapping[str, Block]) -> np.ndarray:
     ask = next(text)
     try:
         while True:
-            number, _ = rounds.place(ask)
+            number, _ = rounds.assign(ask)
             query = queries[ask.query]
             told = {name: Round(plan, number, ask.arrays, block, memories[name]) for name, block in blocks.items()}
             ask = text.send({name: query.value(round) for name, round in told.items()})

@@ -20,7 +20,7 @@ from sottovoce.errors import InputError, LeakError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.mechanisms import LEAST_SHARE
-from sottovoce.queries.joint import JointGradient, JointSum, gradient_sum, looked_up
+from sottovoce.queries.joint import JointGradient, JointSum, gradient_sum
 from sottovoce.sealed.tables import CHANCE_BITS
 from sottovoce.sealed.words import LONGEST, ROW_BITS, exponent_of
 from sottovoce.solvers import Gradient, Newton
@@ -226,13 +226,13 @@ def test_gradients_of_rows_are_on_a_grid_of_slopes_that_are_a_power_of_two() -> 
 def test_what_cannot_be_looked_up_is_said() -> None:
     plan = plan_for(50, (2, 2))
     three = plan.changed_problem(classes=(0, 1, 2))
-    assert looked_up(plan)
-    assert not looked_up(three)
+    assert can_look_up(plan)
+    assert not can_look_up(three)
     with pytest.raises(InputError, match="two classes"):
         gradient_sum(three, 1.0)
     weighted = plan_for(50, (2, 2), class_weight=(0.5, 1.0))
-    assert looked_up(weighted)
-    assert looked_up(plan_for(50, (2, 2), loss=Named(name="hinge")))
+    assert can_look_up(weighted)
+    assert can_look_up(plan_for(50, (2, 2), loss=Named(name="hinge")))
     for query in queries_of(plan).values():
         if isinstance(query, JointSum):
             with pytest.raises(LeakError, match="no party has a value"):

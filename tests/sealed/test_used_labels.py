@@ -21,7 +21,7 @@ from sottovoce.errors import LeakError, LedgerError, RefusedError
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import Stage
 from sottovoce.privacy.randomness import SystemRandomness
-from sottovoce.queries.joint import JointGradient, look_up_told
+from sottovoce.queries.joint import JointGradient, look_up_message
 from sottovoce.sealed import pads
 from sottovoce.sealed.pads import TranscriptHash
 from sottovoce.sealed.streams import unbox
@@ -209,7 +209,7 @@ def read_by_another_party(h: Hostile, file: Path) -> tuple[Any, Any]:
 def one_level(self: Any, weights: Any, gram: Any = None) -> dict[str, Any]:
     """Levels so near that scores show a column."""
     level = 4 * 2.0**-6
-    return {**look_up_told(weights, level), "chances": slope_chances(self.loss, self.slope_bound, level)}
+    return {**look_up_message(weights, level), "chances": slope_chances(self.loss, self.slope_bound, level)}
 
 
 def test_a_copy_without_a_ledger_has_other_pads_for_other_numbers(

@@ -26,7 +26,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.mechanisms import wide_gaussian
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.queries.joint import JointGradient, WholeGradient, look_up_told
+from sottovoce.queries.joint import JointGradient, WholeGradient, look_up_message
 from sottovoce.sealed import sums
 from sottovoce.sealed.columns import Columns, dealt_like, places
 from sottovoce.sealed.dealer import Dealer, receiver_of
@@ -191,7 +191,7 @@ def whitened_noise() -> dict[str, NDArray[np.float64]]:
     matrix = np.rint(matrix * 2.0 ** -np.arange(dimension) * 2.0 ** (exponent_of(plan) // 2 - 5)).astype(np.int64)
     assert np.linalg.cond(matrix) > 100
     level, weights = slope_level(query.loss, 1.0, 0.5), np.full(dimension, 0.3)
-    told = {**look_up_told(weights, level), "chances": slope_chances(query.loss, 1.0, level)}
+    told = {**look_up_message(weights, level), "chances": slope_chances(query.loss, 1.0, level)}
     unit, found, seen = plan.release("gradient").std / plan.release("gradient").step, list[Any](), list[Opened]()
     for number in range(first, first + rounds):
         ask = Ask(

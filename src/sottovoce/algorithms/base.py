@@ -91,7 +91,7 @@ class Rounds:
         self._plan, self._asked = plan, Counter[str]()
         self._turns = {query.name: query.answered_by for query in form.queries(plan, plan.names[0])}
 
-    def place(self, ask: Ask) -> tuple[int, tuple[str, ...]]:
+    def assign(self, ask: Ask) -> tuple[int, tuple[str, ...]]:
         """(round, parties): those that it names, or the next of its query's release and all whose turn that is."""
         number = self._plan.release(ask.query).first + self._asked[ask.query] if ask.round is None else ask.round
         self._asked[ask.query] += 1

@@ -58,7 +58,6 @@ from sottovoce.plan.problem import Calibration, Named, Problem, Split
 from sottovoce.plan.sealing import MOST_PARTIES
 from sottovoce.privacy.calibration import mu_for, part_of
 from sottovoce.privacy.relation import Relation, inside
-from sottovoce.queries.joint import looked_up
 from sottovoce.solvers import Options, by_name
 from sottovoce.solvers.auto import NEWTON_FEATURES
 from sottovoce.transports.base import Communication
@@ -493,7 +492,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             return f"{parties} parties, and 2 to {MOST_PARTIES['columns']} can be sealed"
         if problem.features > NEWTON_FEATURES:
             return f"{problem.features} features, and products of at most {NEWTON_FEATURES} are made"
-        return None if looked_up(problem) else f"slopes of {loss.name!r} with these classes cannot be looked up"
+        return None if can_look_up(problem) else f"slopes of {loss.name!r} with these classes cannot be looked up"
 
     @property
     def _whole(self) -> Whole:

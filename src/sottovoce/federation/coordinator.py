@@ -231,7 +231,7 @@ class Coordinator:
         ask = next(text)
         try:
             while True:
-                number, parties = rounds.place(ask)
+                number, parties = rounds.assign(ask)
                 asked = {name: queries[name][ask.query] for name in parties}
                 values = self._taken(plan, number, ask)
                 if values is not None:

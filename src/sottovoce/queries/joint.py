@@ -99,7 +99,7 @@ class JointGradient(JointSum, GradientSum):
         if self.loss.kind == "regression":
             spread = math.hypot(spread, 0.5)  # labels are within [-1, 1]
         level = slope_level(self.loss, self.slope_bound, spread)
-        return {**look_up_told(weights, level), "chances": slope_chances(self.loss, self.slope_bound, level)}
+        return {**look_up_message(weights, level), "chances": slope_chances(self.loss, self.slope_bound, level)}
 
     def lookup(self, told: Told) -> LookUp:
         return slope_lookup(self.loss.kind == "classification", told)
@@ -302,7 +302,7 @@ class HeldWeights(HeldSum, WeightSum):
         super().__init__(problem, party, loss)
 
 
-def look_up_told(weights: Array, level: float) -> dict[str, NDArray[Any]]:
+def look_up_message(weights: Array, level: float) -> dict[str, NDArray[Any]]:
     """Where scores are looked up."""
     return {"weights": weights, "level": np.array([level])}
 
@@ -316,7 +316,7 @@ def slope_lookup(classes: bool, told: Told, projection: Integers | None = None, 
     return LookUp(told["chances"], level, index, weight, matrix, not classes, classes, one, projection)
 
 
-def looked_up(problem: Problem) -> bool:
+def can_look_up(problem: Problem) -> bool:
     """Whether the slopes of a problem can be looked up at secure scores."""
     try:
         check_slopes(problem.scaled_loss)

@@ -184,7 +184,7 @@ class PartSlopes(ABC):
                 self.noisy_labels = np.array(round.told["labels"])
             labels = round.rows.labels if self.noisy_labels is None else self.noisy_labels
             scores = round.rows.scores(round.told["weights"]) + round.told["offset"]
-            self.current = self.made(scores, labels)
+            self.current = self.make(scores, labels)
         return self.current
 
     def loss_slopes(self, scores: Array, labels: Array) -> Array:
@@ -194,7 +194,7 @@ class PartSlopes(ABC):
         return self.loss.noisy_label_slope(scores, labels)
 
     @abstractmethod
-    def made(self, scores: Array, labels: Array) -> Array:
+    def make(self, scores: Array, labels: Array) -> Array:
         """The slopes at these scores; entry i is a function of what record i has and had."""
 
 

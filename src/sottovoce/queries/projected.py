@@ -52,14 +52,14 @@ class Shape:
         shape = {"triangular": (d * (d + 1) // 2,), "diagonal": (d,), "vectors": (d, self.columns)}[self.kind]
         return {"projection": Wholes(shape, -FINEST, FINEST), "unit": Reals((1,), SMALLEST, STEEPEST / FINEST)}
 
-    def told(self, matrix: Array) -> dict[str, NDArray[Any]]:
+    def message(self, matrix: Array) -> dict[str, NDArray[Any]]:
         """What is sent for a matrix, or for the diagonal of one."""
         numbers = matrix[np.tril_indices(self.dimension)] if self.kind == "triangular" else matrix
         unit = max(float(np.abs(numbers).max()) / FINEST, SMALLEST)
         whole = np.clip(np.rint(numbers / unit), -FINEST, FINEST).astype(np.int64)
         return {"projection": whole, "unit": np.array([unit])}
 
-    def projected(self, rows: Block, told: Told) -> Projected:
+    def project(self, rows: Block, told: Told) -> Projected:
         """Rows through the matrix that was told."""
         return rows.projected(self.matrix(told), made=self.kind == "vectors")
 
@@ -90,7 +90,7 @@ class LengthSum(NumberSum):
         self.shape, self.takes = shape, {**shape.takes, "radius": POSITIVE}
 
     def value(self, round: Round) -> Array:
-        rows = self.shape.projected(round.rows, round.told)
+        rows = self.shape.project(round.rows, round.told)
         round.memory["gradient"] = Seen(rows, {name: round.told[name] for name in self.shape.takes})
         radius = float(round.told["radius"][0])
         return np.array([rows.number_sum(lambda lengths, _: lengths / radius)])
@@ -152,7 +152,7 @@ class ProjectedGradient(Query):
         if "projection" in round.told:
             memory.clear()  # the rows of the stage before
             kept = {name: told[name] for name in self.shape.takes}
-            memory[self.name] = Seen(self.shape.projected(round.rows, told), kept)
+            memory[self.name] = Seen(self.shape.project(round.rows, told), kept)
         seen = memory[self.name]
         if not seen.rows.ready:
             seen.rows.cut(float(told["cut"][0]))

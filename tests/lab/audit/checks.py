@@ -1298,7 +1298,7 @@ def _coordinated(plan: Plan, transcript: Transcript, values: list[np.ndarray]) -
         ask = next(text)
         while True:
             asked.append(ask)
-            _, names = rounds.place(ask)
+            _, names = rounds.assign(ask)
             answers, left = left[: len(names)], left[len(names) :]
             ask = text.send({m.party: value for m, value in answers})
     except StopIteration as stop:

@@ -188,10 +188,10 @@ class SketchedPoint:
         for feature, value in zip(self._ball.places, self._ball.values, strict=True):
             if self._parts[party].local(feature, self.plan.features) is None:
                 sketch = sketch + value * self.sketches[feature]
-        told: dict[str, NDArray[Any]] = {"places": self._places, "values": self._ball.values, "sketch": sketch}
+        message: dict[str, NDArray[Any]] = {"places": self._places, "values": self._ball.values, "sketch": sketch}
         if self.labels is None or party == self.plan.label_party_name:
-            return told
-        return {**told, "labels": self.labels}
+            return message
+        return {**message, "labels": self.labels}
 
     def atom(self, party: str, answer: Array) -> Atom | None:
         """The atom that a party's answer names; None if it stays."""

@@ -55,10 +55,10 @@ class ExactFrankWolfe(BallAlgorithm):
         """Every party offers its steepest column; weight goes from the worst atom to the best, until the gap closes."""
         point, radius, first = AtomMean(plan), plan.numbers.radius, math.inf
         for t in range(plan.rounds):
-            told = point.message
+            message = point.message
             if plan.held_labels:
-                told["slopes"] = yield from answer("slopes", scores=point.scores)
-            offers = yield from answers("gap", **told)
+                message["slopes"] = yield from answer("slopes", scores=point.scores)
+            offers = yield from answers("gap", **message)
             pair = point.choose(offers)
             gap = sum(offer[2] for offer in offers.values()) + radius * pair.steepest
             first = gap if t == 0 else first
@@ -111,7 +111,7 @@ class AtomMean:
 
     def add(self, code: int, entries: Array) -> None:
         """Take in the column of an atom, and of its negative."""
-        self.columns[code], self.columns[-code] = (math.copysign(self.radius, each) * entries for each in (code, -code))
+        self.columns[code], self.columns[-code] = (math.copysign(self.radius, sign) * entries for sign in (code, -code))
 
     def move(self, pair: Pair) -> None:
         """As far as decreases a quadratic bound of the objective most."""
@@ -125,9 +125,9 @@ class AtomMean:
 
     @property
     def weights(self) -> Array:
-        found, point = np.zeros(self.plan.dimension), self.message
-        np.add.at(found, point["places"], point["values"])
-        return found
+        weights, point = np.zeros(self.plan.dimension), self.message
+        np.add.at(weights, point["places"], point["values"])
+        return weights
 
 
 class Offer(Plain):

@@ -85,10 +85,10 @@ class ExactNewton(PrivateNewton):
             far = how_far(t + 1, share, "the last step, as a share of the scores,")
             if share <= STILL:
                 break
-            found = yield from self.halve(plan, weights, target, objective, asked)
-            if found is None:
+            lower = yield from self.halve(plan, weights, target, objective, asked)
+            if lower is None:
                 break
-            weights, objective = found
+            weights, objective = lower
         return Solution(weights, model=model, unfinished=far)
 
     @staticmethod

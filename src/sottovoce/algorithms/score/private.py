@@ -164,8 +164,8 @@ def combine_fits(plan: Plan, fits: Mapping[str, OwnFit], columns: Array, correla
     slopes = deviations * expected[:, 1]
     if plan.held_labels:
         centre = float(np.clip(target / loss.label_slope, -1.0, 1.0))
-        found = yield from answer("slopes", columns=columns, centre=np.array([centre]))
-        known = correlations.slopes(found * (1 + abs(centre)), loss.label_slope)
+        products = yield from answer("slopes", columns=columns, centre=np.array([centre]))
+        known = correlations.slopes(products * (1 + abs(centre)), loss.label_slope)
         slopes[:-1] = np.minimum(slopes[:-1], known)
     factors, middle = combine(loss, slopes / least, correlations.matrix, target)
     if not plan.fit_intercept:

@@ -163,11 +163,11 @@ class Ending:
 
     def reached(self, t: int, squares: Array) -> bool:
         """Whether it has come, by the sums of the parties' squared residuals."""
-        tolerance, found = self.plan.numbers.tolerance, certificates(self.plan, squares)
-        fell = found["lyapunov"] < 0.99 * self._least
-        self._least, self._waited = (found["lyapunov"], 0) if fell else (self._least, self._waited + 1)
-        residual = max(found["primal_residual"], found["dual_residual"]) / self._unit
-        self.certificates = found
+        tolerance, residuals = self.plan.numbers.tolerance, certificates(self.plan, squares)
+        fell = residuals["lyapunov"] < 0.99 * self._least
+        self._least, self._waited = (residuals["lyapunov"], 0) if fell else (self._least, self._waited + 1)
+        residual = max(residuals["primal_residual"], residuals["dual_residual"]) / self._unit
+        self.certificates = residuals
         self.far = "" if tolerance == 0.0 else how_far(t + 1, residual, "the residual", max(tolerance, 1e-6))
         return self._waited >= PATIENCE or residual <= tolerance
 

@@ -124,8 +124,8 @@ class FeatureADMM(Algorithm):
         for _ in range(plan.rounds):
             everyone = sum(scores.values(), np.zeros(plan.records))
             others = {name: {"others": everyone - own} for name, own in scores.items()}
-            found = yield from answers("scores", sum=everyone, each=others)  # after z, y and x_m
-            scores = {name: scale * values for name, values in found.items()}
+            messages = yield from answers("scores", sum=everyone, each=others)  # after z, y and x_m
+            scores = {name: scale * values for name, values in messages.items()}
         return Solution(np.zeros(0))
 
 

@@ -27,7 +27,7 @@ class DualSlopes(PartSlopes):
         self.rho = curvature(loss) * (1.0 if loss.convex else 2.0)  # the minimum over z must be one
         self.duals: Array | None = None
 
-    def made(self, scores: Array, labels: Array) -> Array:
+    def make(self, scores: Array, labels: Array) -> Array:
         """Update z, then y; z itself is not needed again."""
         if self.duals is None:
             self.duals = self.loss_slopes(scores, labels)

@@ -99,18 +99,18 @@ class ExactFDML(Algorithm):
         """Sums of scores to the party with the labels, its slopes to all."""
         size = float((yield from total("sizes"))[0]) / plan.records
         step = plan.numbers.step / (curvature(plan.scaled_loss) * size) if size > 0.0 else 0.0
-        told = {"step": np.array([step])}
+        message = {"step": np.array([step])}
         for _ in range(plan.rounds):
-            scores = yield from total("scores", **told)
+            scores = yield from total("scores", **message)
             if not np.abs(scores).max() <= LARGEST:
                 length = f"step={plan.numbers.step:g}"
                 raise InputError(f"{length}: the scores diverge; take a smaller one, or a larger rate.")
-            told = {"slopes": (yield from answer("slopes", scores=scores))}
-        found = yield from answers("weights", **told)
-        apart, whole = np.sqrt(sum(value[-2:] for value in found.values()))
+            message = {"slopes": (yield from answer("slopes", scores=scores))}
+        final = yield from answers("weights", **message)
+        apart, whole = np.sqrt(sum(value[-2:] for value in final.values()))
         share = apart / whole if whole > 0.0 else 0.0
         far = how_far(plan.rounds, share, "the drift of the scores in the last half", 0.05)
-        return Solution(join_weights(plan, {name: value[:-2] for name, value in found.items()}), unfinished=far)
+        return Solution(join_weights(plan, {name: value[:-2] for name, value in final.items()}), unfinished=far)
 
 
 class PartDescent:

@@ -21,7 +21,7 @@ FEWEST, MOST, NOISE = 16, 256, 0.2  # rounds, and how far the noise may carry th
 class LossSlopes(PartSlopes):
     """r = l'(s, label)."""
 
-    def made(self, scores: Array, labels: Array) -> Array:
+    def make(self, scores: Array, labels: Array) -> Array:
         return self.loss_slopes(scores, labels)
 
 

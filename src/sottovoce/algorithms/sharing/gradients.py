@@ -196,27 +196,29 @@ class OwnGradients(Algorithm):
         scores = self.scores(plan.numbers)
         for t in range(plan.rounds):
             centred, stds = yield from scores.scores_of_others(plan, t, parts)  # D_k x_k of each party k, with noise
-            told = tell_scores(parts, centred, stds, plan.numbers.slope_bound)
+            messages = tell_scores(parts, centred, stds, plan.numbers.slope_bound)
             if t == 0 and labels is not None:
-                told |= {name: told[name] | {"labels": labels} for name in parts if name != plan.label_party_name}
-            gradients = yield from answers("gradient", each=told)  # D_m'r; of ADMM after the z- and the dual update
+                messages |= {
+                    name: messages[name] | {"labels": labels} for name in parts if name != plan.label_party_name
+                }
+            gradients = yield from answers("gradient", each=messages)  # D_m'r; of ADMM after the z- and the dual update
             for name, part in parts.items():
                 part.move(t, gradients[name])  # the x-update, or a gradient step
-        return Solution(joined_means(plan, parts))
+        return Solution(join_means(plan, parts))
 
 
 def tell_scores(
     parts: Mapping[str, PartWeights], centred: Mapping[str, Array], stds: Mapping[str, float], bound: float
 ) -> dict[str, dict[str, NDArray[Any]]]:
     """What each party is told: its own weights, and what the others add to the score of every record."""
-    everyone, told = np.asarray(sum(centred.values())), dict[str, dict[str, NDArray[Any]]]()
+    everyone, messages = np.asarray(sum(centred.values())), dict[str, dict[str, NDArray[Any]]]()
     for name, part in parts.items():
         noise = math.hypot(*(std for other, std in stds.items() if other != name), 0.0)
         heard = min(1.0, bound / noise) if noise > 0.0 else 1.0
         part.own_share = 1 + (1 - heard) * OWN_SHARE * (len(parts) - 1)
         offset = heard * (everyone - centred[name]) + part.level - part.own_share * part.centre
-        told[name] = {"weights": part.own_share * part.weights[: part.width], "offset": offset}
-    return told
+        messages[name] = {"weights": part.own_share * part.weights[: part.width], "offset": offset}
+    return messages
 
 
 class PartWeights(ABC):
@@ -282,7 +284,7 @@ class PartWeights(ABC):
         return self._tail.value
 
 
-def joined_means(plan: Plan, parts: Mapping[str, PartWeights]) -> Array:
+def join_means(plan: Plan, parts: Mapping[str, PartWeights]) -> Array:
     """All weights, and the level of the party whose scores vary most: its intercept is the nearest."""
     weights = np.zeros(plan.dimension)
     for name, part in parts.items():

@@ -99,12 +99,12 @@ class PrivateStandardErrors(Algorithm):
         projection, slope = np.eye(plan.dimension), 1.0
         if plan.has("gram"):
             projection, slope = yield from whiten(plan, weights, free)
-        told, unit = {**shape.told(projection), "slope": np.array([slope])}, plan.scaled_loss.curvature_bound
-        curvature = _matrix(plan, (yield from total("curvature", **told)), free)
-        squares = _matrix(plan, (yield from total("squared-slopes", **told)), free)
-        gradient = yield from total("gradient", **told)
+        message, unit = {**shape.message(projection), "slope": np.array([slope])}, plan.scaled_loss.curvature_bound
+        curvature = _matrix(plan, (yield from total("curvature", **message)), free)
+        squares = _matrix(plan, (yield from total("squared-slopes", **message)), free)
+        gradient = yield from total("gradient", **message)
         sums = Sums(
-            projection=shape.matrix(told)[:, free],
+            projection=shape.matrix(message)[:, free],
             curvature=unit * curvature,
             squares=slope**2 * squares,
             gradient=slope * gradient[free],

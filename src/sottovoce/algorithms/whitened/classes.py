@@ -56,9 +56,9 @@ class PrivateClasses(PrivateWhitened):
 
     def start(self, plan: Plan) -> Asking[ConstantModel]:
         """At the shares of the classes, drawn to equal ones as far as noise hides them; none is 0."""
-        found, noise = (yield from total("classes")) / plan.records, self.noise(plan, "classes")
-        count = len(found)
-        shares = 1 / count + (found - found.mean()) / (1 + (count * noise) ** 2)
+        counted, noise = (yield from total("classes")) / plan.records, self.noise(plan, "classes")
+        count = len(counted)
+        shares = 1 / count + (counted - counted.mean()) / (1 + (count * noise) ** 2)
         shares = np.maximum(shares, max(min(noise, 1 / count) / 2, 1e-9))
         shares = np.asarray(shares / shares.sum())
         offset = loss_of(plan).constant(shares) if plan.fit_intercept else np.zeros(count)
@@ -128,8 +128,8 @@ class ClassesDescent(Descent):
         super().__post_init__()
         self._more = np.ones(len(self.shares))
 
-    def taken(self, answer: Array) -> Array:
-        return centred(self.loss, super().taken(answer))
+    def along_directions(self, answer: Array) -> Array:
+        return centred(self.loss, super().along_directions(answer))
 
     def bend(self) -> Any:
         return np.minimum(self._more * self._known(), self.loss.curvature_bound)

@@ -31,7 +31,7 @@ from sottovoce.queries.joint import (
     ScaleLookup,
     WholeGradient,
     WholeLength,
-    look_up_told,
+    look_up_message,
 )
 from sottovoce.queries.projected import Shape
 from sottovoce.sealed.tables import FINE, LEVELS, chances_of, scores_at, slope_chances, slope_level
@@ -117,27 +117,27 @@ class ColumnsWhitened(PrivateWhitened):
         clips = Clips(least_clip(plan, white, cut, longest), slope)
         return clips, mean_factor(white.length / clips.cut)
 
-    def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, told: Told) -> Asking[None]:
-        """Scores are looked up in tables of slopes; P is told in the first round."""
+    def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, message: Told) -> Asking[None]:
+        """Scores are looked up in tables of slopes; P is sent in the first round."""
         if query == "rescale":
-            yield from self.rescale_gradients(plan, descent, clips, told)
+            yield from self.rescale_gradients(plan, descent, clips, message)
             return
         white, loss, start = cast("White", descent.white), descent.units.loss, np.zeros(plan.dimension)
         first: dict[str, NDArray[Any]] = {"projection": _triangle(whole_projection(plan, white, clips.cut))}
         if constant := constant_of(plan):
-            start[-1] = told["offset"][0] / constant
+            start[-1] = message["offset"][0] / constant
         for _ in range(descent.rounds):
             level = slope_level(loss, clips.slope, _looked_up_spread(descent))
-            weights = start + white.matrix @ descent.told
-            said = {**look_up_told(weights, level), "chances": slope_chances(loss, clips.slope, level), **first}
-            answer = yield from total(query, **said)
-            descent.step(descent.taken(answer) * (clips.product / WHOLE / plan.records))
+            weights = start + white.matrix @ descent.along_columns
+            asked = {**look_up_message(weights, level), "chances": slope_chances(loss, clips.slope, level), **first}
+            answer = yield from total(query, **asked)
+            descent.step(descent.along_directions(answer) * (clips.product / WHOLE / plan.records))
             first = {}
 
-    def rescale_gradients(self, plan: Plan, descent: Descent, clips: Clips, told: Told) -> Asking[None]:
+    def rescale_gradients(self, plan: Plan, descent: Descent, clips: Clips, message: Told) -> Asking[None]:
         """Gradients of the slope and the intercept: bits of the mean l'(a t + b, y) (t, 1) / max(|(t, 1)|, C)."""
         size, loss = len(descent.point), descent.units.loss
-        weights = np.ascontiguousarray(Shape(plan.dimension, "vectors", size).matrix(told)[:, 0])
+        weights = np.ascontiguousarray(Shape(plan.dimension, "vectors", size).matrix(message)[:, 0])
         bounds = _bounds(clips, size)
         scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**UNIT_BITS).astype(np.int64)
         levels = scores_at(LEVELS // 2, ScaleLookup.level)
@@ -145,7 +145,7 @@ class ColumnsWhitened(PrivateWhitened):
         rows = np.column_stack([levels, np.ones_like(levels)])[:, :size]
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
         for _ in range(descent.rounds):
-            scores = rows @ descent.point + told["offset"][0]
+            scores = rows @ descent.point + message["offset"][0]
             slopes = [cut(loss, clips.slope, scores, np.full(len(scores), label)) for label in (1.0, -1.0)]
             means = np.hstack([sharpened(shares * each, rounding) for each in slopes])
             chances = chances_of((1 + means) / 2)
@@ -201,10 +201,10 @@ def whole_projection(plan: Plan, white: White, cut: float) -> NDArray[np.int64]:
 def least_clip(plan: Plan, white: White, cut: float, longest: float) -> float:
     """The least clip, from `cut` on, with which no row is longer than the levels of its length reach."""
     exponent, square = exponent_of(plan), plan.row_square
-    found = max(cut, longest * math.sqrt(square / LONGEST))
-    while not fits_clip(whole_projection(plan, white, found), exponent, square):
-        found *= 1.01
-    return found
+    clip = max(cut, longest * math.sqrt(square / LONGEST))
+    while not fits_clip(whole_projection(plan, white, clip), exponent, square):
+        clip *= 1.01
+    return clip
 
 
 def sharpened(values: Array, rounding: float) -> Array:

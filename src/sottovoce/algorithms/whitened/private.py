@@ -144,8 +144,8 @@ class PrivateWhitened(Algorithm):
         """3. Gradients of whitened rows, one after the other, each at the point that those before led to."""
         clips, left = self.clips(plan, white)
         descent = self.descent(plan, white, start, left, self.clipped_noise(plan, "gradient", clips))
-        told = {"offset": start.offset, **shape_of(plan).told(white.matrix)}
-        yield from self.gradients(plan, "gradient", descent, clips, told)
+        message = {"offset": start.offset, **shape_of(plan).message(white.matrix)}
+        yield from self.gradients(plan, "gradient", descent, clips, message)
         return descent
 
     def rescale(self, plan: Plan, white: White, descent: Descent, start: ConstantModel) -> Asking[Solution]:
@@ -162,9 +162,9 @@ class PrivateWhitened(Algorithm):
         rescaled = max(slope, 0.0) / unit * score.weights
         if constant:
             rescaled[-1] = (offset + shift[0] - max(slope, 0.0) / unit * mean) / constant
-        found = regulariser.prox(rescaled, 0.0)
+        rescaled = regulariser.prox(rescaled, 0.0)
         spread = (float(offset + shift[0] if constant else 0.0), float(max(slope, 0.0)))
-        return Solution(found, spread=spread, model=Evidence.of(white, descent, start.weights, found))
+        return Solution(rescaled, spread=spread, model=Evidence.of(white, descent, start.weights, rescaled))
 
     def measure(
         self, plan: Plan, score: FittedScore, moments: Moments, intercept: float
@@ -172,10 +172,10 @@ class PrivateWhitened(Algorithm):
         """The mean and the deviation of a score."""
         mean, radius = score.expected(moments, intercept)
         if score.constant:
-            found = yield from mean_of(plan, "score", weights=score.standardised(mean, radius))
-            mean += radius * found / (1 + (rule.SPREAD * self.noise(plan, "score")) ** 2)
-        found = yield from mean_of(plan, "square", weights=score.standardised(mean, radius))
-        return mean, radius * rule.score_deviation(found, self.noise(plan, "square"))
+            mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, radius))
+            mean += radius * mean_score / (1 + (rule.SPREAD * self.noise(plan, "score")) ** 2)
+        mean_square = yield from mean_of(plan, "square", weights=score.standardised(mean, radius))
+        return mean, radius * rule.score_deviation(mean_square, self.noise(plan, "square"))
 
     def slope_and_shift(
         self, plan: Plan, score: FittedScore, at: tuple[float, float, float, float], units: Units
@@ -197,8 +197,8 @@ class PrivateWhitened(Algorithm):
             units=units,
             penalised=lambda point, stiffness: score.penalised(point, stiffness, unit, regulariser),
         )
-        told = {"offset": np.array([offset]), **Shape(plan.dimension, "vectors", size).told(projection)}
-        yield from self.gradients(plan, "rescale", descent, clips, told)
+        message = {"offset": np.array([offset]), **Shape(plan.dimension, "vectors", size).message(projection)}
+        yield from self.gradients(plan, "rescale", descent, clips, message)
         return score.penalised(descent.mean, descent.stiffness, unit, regulariser)
 
     def noise(self, plan: Plan, query: str) -> float:
@@ -216,7 +216,7 @@ class PrivateWhitened(Algorithm):
 
     def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
         """Of whitened rows, in units of the radius."""
-        return mean_of(plan, "length", **shape_of(plan).told(white.matrix), radius=np.array([radius]))
+        return mean_of(plan, "length", **shape_of(plan).message(white.matrix), radius=np.array([radius]))
 
     def descent(self, plan: Plan, white: White, _start: ConstantModel, left: float, noise: float) -> Descent:
         return Descent(
@@ -233,15 +233,15 @@ class PrivateWhitened(Algorithm):
             white=white,
         )
 
-    def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, told: Told) -> Asking[None]:
+    def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, message: Told) -> Asking[None]:
         """P and C are told once, or when lost; P of "gradient" was told with the lengths."""
-        kept = {"cut": np.array([clips.cut]), **{name: told[name] for name in told if name != "offset"}}
+        kept = {"cut": np.array([clips.cut]), **{name: message[name] for name in message if name != "offset"}}
         first = {"cut": kept["cut"]} if query == "gradient" else kept
         for _ in range(descent.rounds):
-            point = descent.told
-            said = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": told["offset"], **first}
-            answer = (yield from total(query, reminder=kept, **said)).reshape(point.shape)
-            descent.step(descent.taken(answer) * clips.product / plan.records)
+            point = descent.along_columns
+            asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": message["offset"], **first}
+            answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
+            descent.step(descent.along_directions(answer) * clips.product / plan.records)
             first = {}
 
 

@@ -364,11 +364,11 @@ class Descent:
             self._taken.append(free)
 
     @property
-    def told(self) -> Array:
+    def along_columns(self) -> Array:
         """The point as parties are told it."""
         return self.point if self.white is None else self.white.out(self.point)
 
-    def taken(self, answer: Array) -> Array:
+    def along_directions(self, answer: Array) -> Array:
         """A sum of gradients that was asked for there, along the coordinates of the point."""
         return answer if self.white is None else self.white.into(answer)
 

@@ -172,7 +172,7 @@ class SealedRows(Side):
         try:
             ask = next(text)
             while True:
-                (number, _), call = rounds.place(ask), Call(plan.names, said=tuple(ask.arrays))
+                (number, _), call = rounds.assign(ask), Call(plan.names, said=tuple(ask.arrays))
                 shares = {
                     name: np.array(
                         gate.share(
@@ -229,7 +229,7 @@ class SealedColumns:
         try:
             ask = next(text)
             while True:
-                number, _ = rounds.place(ask)
+                number, _ = rounds.assign(ask)
                 value = run.sum(number, ask)
                 opened.append(run.left(number, ask, self.pool))
                 ask = text.send({"sum": value})

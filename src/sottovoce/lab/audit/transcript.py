@@ -86,7 +86,7 @@ class Side:
         try:
             ask = next(text)
             while True:
-                number, parties = rounds.place(ask)
+                number, parties = rounds.assign(ask)
                 scale = self.releases[ask.query].scale
                 values: dict[str, Array] = {}
                 for name in parties:
