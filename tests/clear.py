@@ -141,7 +141,7 @@ class Clear:
 
     def terms(self, table: LookUp, weights: Array) -> Integers:
         """What each record is weighed by: (records, outputs)."""
-        bits = self.can_look_up(table, weights)
+        bits = self.looked_up(table, weights)
         if table.weight == "factor":
             assert self.factors is not None
             value = self.factors[:, None]
@@ -150,7 +150,7 @@ class Clear:
         found = 2 * value * bits - value if table.twice else value * bits
         return found - value * (self.labels == 1.0)[:, None] if table.minus_label else found
 
-    def can_look_up(self, table: LookUp, weights: Array) -> Integers:
+    def looked_up(self, table: LookUp, weights: Array) -> Integers:
         """Bits of every record: (records, outputs)."""
         uniform = self.rng.integers(0, 2**CHANCE_BITS, len(self.rows))
         return (uniform < table.chances[:, self.index(table, weights)]).astype(np.int64).T

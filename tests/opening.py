@@ -94,7 +94,7 @@ def coins_seen() -> Iterator[Coins]:
         return coins.rows[name]
 
     def bits(*arguments: Any) -> NDArray[np.uint8]:
-        coins.shares.append(can_look_up(*arguments))
+        coins.shares.append(looked_up(*arguments))
         return coins.shares[-1]
 
     with mock.patch.object(party, "integers_of", rows), mock.patch.object(ring, "looked_up", bits):
@@ -118,7 +118,7 @@ class Replayed(Clear):
         next(self.bits)
         return np.asarray(next(self.bits) @ (1 << np.arange(5)))
 
-    def can_look_up(self, table: LookUp, weights: Array) -> Integers:
+    def looked_up(self, table: LookUp, weights: Array) -> Integers:
         bits = next(self.bits)
         assert bits.shape == (self.plan.records, table.outputs)
         return bits

@@ -20,7 +20,7 @@ from sottovoce.errors import InputError, LeakError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.mechanisms import LEAST_SHARE
-from sottovoce.queries.joint import JointGradient, JointSum, gradient_sum
+from sottovoce.queries.joint import JointGradient, JointSum, can_look_up, gradient_sum
 from sottovoce.sealed.tables import CHANCE_BITS
 from sottovoce.sealed.words import LONGEST, ROW_BITS, exponent_of
 from sottovoce.solvers import Gradient, Newton

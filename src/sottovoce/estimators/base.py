@@ -58,6 +58,7 @@ from sottovoce.plan.problem import Calibration, Named, Problem, Split
 from sottovoce.plan.sealing import MOST_PARTIES
 from sottovoce.privacy.calibration import mu_for, part_of
 from sottovoce.privacy.relation import Relation, inside
+from sottovoce.queries.joint import can_look_up
 from sottovoce.solvers import Options, by_name
 from sottovoce.solvers.auto import NEWTON_FEATURES
 from sottovoce.transports.base import Communication
