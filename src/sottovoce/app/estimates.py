@@ -434,7 +434,7 @@ def _compiled(rehearse: Callable[[], Told]) -> Told:
 
 def can_be_rehearsed(plan: Plan) -> bool:
     """Whether it is a private fit in one place or by rows."""
-    return plan.private and plan.split != "columns" and plan.algorithm in FAMILIES and not plan.keeps_rows
+    return plan.private and plan.split != "columns" and plan.algorithm in FAMILIES
 
 
 def _seconds(plan: Plan, form: Algorithm, few: Rehearsal, many: Rehearsal, *, remote: bool) -> float:

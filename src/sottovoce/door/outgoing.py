@@ -28,7 +28,6 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "feature_names": "the schema is public",
     "classes": "the class labels are schema",
     "accepted": "an acknowledgement",
-    "kept_rows": "a name that follows from an earlier plan; whether a holder's data changed since counts as public",
     "refused": "made from the plan, the party's policy, its ledger and its alignment; never from rows",
     "error": "one of a fixed list of texts",
     "public_key": "random, and made to be told",
@@ -54,7 +53,6 @@ _SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "feature_names": _is(str, most=10**9),
     "classes": _is(bool, int, float, str, most=MOST_CLASSES),
     "accepted": _is(bool),
-    "kept_rows": lambda value: type(value) is tuple and tuple(map(type, value)) == (str, float),
     "refused": _is(str),
     "error": _is(str),
     "public_key": _is(str),
@@ -153,20 +151,6 @@ class Masked(_Sealed):
         for array in boxes.values():
             array.setflags(write=False)
         self._fill(name=name, arrays=MappingProxyType(dict(boxes)))
-
-
-class Kept(_Sealed):
-    """A party's prepared rows with their noise: records x columns, read-only. They stay with the party.
-
-    Whatever is computed from them and from public numbers may leave (`Derived`).
-    """
-
-    __slots__ = ("rows",)
-    rows: NDArray[Any]
-
-    def __init__(self, rows: NDArray[Any], *, seal: object) -> None:  # noqa: ARG002
-        rows.setflags(write=False)
-        self._fill(rows=rows)
 
 
 class Declared(_Sealed):

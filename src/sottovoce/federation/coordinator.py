@@ -116,12 +116,6 @@ class Coordinator:
         replies = self._exchange(self._parties, Frame("hello", 0, query="classes" if classes else ""))
         return {name: reply.facts for name, reply in replies.items()}
 
-    def kept(self, plan: Plan) -> tuple[tuple[str, float], ...]:
-        """For each party of a plan, name and noise of the rows that it has kept for such a plan."""
-        parties = plan.names
-        replies = self._exchange(parties, Frame("hello", 0, query="rows", text=plan.to_json()))
-        return tuple(replies[name].facts["kept_rows"] for name in parties)
-
     def stored_plan(self, made: Plan) -> Plan | None:
         """The plan that an interrupted run of this fit had in the place of the one `made` now."""
         found = self.journal.next_plan(made)

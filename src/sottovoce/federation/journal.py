@@ -45,7 +45,7 @@ _NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end 
 _MAGIC: Final = b"sottovoce run %d\n" % JOURNAL.number
 _OTHER: Final = re.compile(rb"sottovoce run ([0-9]{1,9})\n")
 _HEAD: Final = struct.Struct("<Q32s8s")
-_OF_THE_RUN: Final = ("run", "coin", "keys", "kept")  # what two plans of one fit differ in
+_OF_THE_RUN: Final = ("run", "coin", "keys")  # what two plans of one fit differ in
 Arrays = Mapping[str, NDArray[Any]]
 
 

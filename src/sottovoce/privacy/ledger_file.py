@@ -280,8 +280,6 @@ def writing(path: Path, *, structure: bool = False) -> Iterator[Entries]:
                 _check_structure(path, connection)
             entries = Entries(path, connection, known)
             yield entries
-            if entries._new:
-                connection.execute(f"PRAGMA user_version = {LEDGER.number}")
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):

@@ -41,7 +41,7 @@ class NoLimit(Pricing):
     def __init__(self, reason: str) -> None:
         self.price: tuple[Event, ...] = (Unbounded(reason=reason),)
 
-    def charge(self, *about: Any) -> tuple[Event, ...]:  # noqa: ARG002
+    def events(self, *about: Any) -> tuple[Event, ...]:  # noqa: ARG002
         """Against whoever sees a message."""
         return self.price
 
