@@ -71,7 +71,6 @@ class Place(NamedTuple):
 
     folder: Path | None = None
     beside: Path | None = None
-    keep: bool = False  # also those that fit
     whole: bool = False  # whether its rows are read whole, and so stay in memory
 
 
@@ -342,7 +341,7 @@ class InFiles(InMemory):
         found, taken = [], 0
         for (name, count), place in zip(plan.parties, self.places or (Place(),) * len(plan.parties), strict=True):
             size = self._prepared_size(plan, name, count)
-            if not place.whole and (place.keep or not room.fits(size, after=taken)):
+            if not place.whole and not room.fits(size, after=taken):
                 found.append(PreparedRows(size, "file", room.named_place(place.folder, place.beside), count))
             else:
                 taken += size

@@ -352,7 +352,7 @@ def _place(job: Job, source: SourceTable) -> Place:
     """Where a source wants its prepared rows that go to a file."""
     folder, beside = (None if path is None else job.resolve(path) for path in (source.folder, source.ledger))
     whole = not goes_by_pieces(source, job.resolve(source.file), job.known_schema)
-    return Place(folder, None if beside is None else beside.parent, source.keep, whole)
+    return Place(folder, None if beside is None else beside.parent, whole)
 
 
 @contextmanager
