@@ -265,7 +265,7 @@ def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> Non
         word_bits(plan)
     for release in plan.releases:
         query = queries[release.query]
-        if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
+        if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.as_needed:
             raise RefusedError(f"the plan seals {release.query!r} of {form.name}, which is no sum over all parties.")
         noise = release.std * math.sqrt(plan.noises()) / float(np.min(query.noise_weights))
         check_room(plan.records, release.charged_zero_out, release.step, noise)

@@ -99,7 +99,6 @@ def _size(block: Block) -> int:
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
-    """One block of several."""
     if len(blocks) == 1:
         return blocks[0]
     parts: Any = [block.rows for block in blocks]
@@ -117,7 +116,6 @@ class PartOfFile(Part):
         self._place, self._kept = place, views
 
     def seen(self, view: View) -> Projected:
-        """Its rows in a view."""
         return self._kept.seen(self._place, self.block, view)
 
 

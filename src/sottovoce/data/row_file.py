@@ -61,7 +61,6 @@ class _Form:
         return found
 
     def size(self, piece: _Piece) -> int:
-        """Bytes of a piece."""
         return max(
             _up(offset + count * np.dtype(kind).itemsize, _EDGE)
             for kind, count, offset in self.sections(piece).values()
@@ -149,7 +148,6 @@ class RowFile:
             self._free.append(read.buffer)
 
     def few(self, piece: _Piece, chosen: Integers, about: Block) -> Block:
-        """A block of the chosen rows alone."""
         sections = self.form.sections(piece)
         labels = self._section(piece, "labels")[chosen]
         if piece.entries < 0:

@@ -47,7 +47,7 @@ class Gate:
     gate itself flips each record's secret coin and answers also for an empty batch. Edges: a query the plan does not
     list, a round outside the plan's, a query whose sensitivity is above what was charged, one that cannot be released
     as was charged, or rows that were not prepared for privacy, are refused and nothing leaves. Without a ledger the
-    rounds of a query go up, unless it is `unordered`: then all its releases are kept. Threads take turns.
+    rounds of a query go up, unless it is asked `as_needed`: then all its releases are kept. Threads take turns.
     """
 
     def __init__(self, plan: Plan, randomness: Randomness, account: Account | None = None) -> None:
@@ -60,7 +60,7 @@ class Gate:
         self._rows: dict[str, NDArray[Any]] = {}  # with noise, by query
         self._checked: dict[str, Query] = {}  # queries are frozen: one check holds for all rounds
         self._last: dict[str, Released] = {}
-        self._all: dict[tuple[str, int], Released] = {}  # of unordered queries, without a ledger
+        self._all: dict[tuple[str, int], Released] = {}  # of queries as needed, without a ledger
         self._answers: Counter[str] = Counter()  # releases by query, without a ledger
         self.unreleased = False  # whether the last release failed on its way, or another process was first
         self.memory: Memory | None = None  # where noisy rows, and what a solver remembers after a release, are stored
@@ -73,20 +73,20 @@ class Gate:
             self.unreleased = False
             if self._sealed:
                 raise LeakError(f"the plan seals its sums, and {query.name!r} would leave alone; nothing was released.")
-            if not isinstance(query, Derived):
-                earlier = self._stored(query, round.number)
-                if earlier is not None:
-                    return earlier
-            release = self._permitted(query, round.number, round.rows)
             if isinstance(query, Derived):
+                self._permitted(query, round.number, round.rows)
                 return Released(query.name, round.number, {"value": self._derived(query, round)}, seal=SEAL)
+            if (earlier := self._stored(query, round.number)) is not None:
+                return earlier
+            release = self._permitted(query, round.number, round.rows)
             self.unreleased = True
             round = round._replace(randomness=self._randomness)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 arrays = self._MECHANISMS[release.mechanism](self, query, release, round)
             if release.dropped:
-                arrays = {name: _without_low_bits(grid, release.dropped) for name, grid in arrays.items()}
-            return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered, round.memory)
+                half, bits = 1 << (release.dropped - 1), release.dropped  # in units of 2^bits, rounded
+                arrays = {name: (grid + half) >> bits for name, grid in arrays.items()}
+            return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.as_needed, round.memory)
 
     def behind(self) -> bool:
         """Whether another process of the holder stored a release since this one's memory was made."""
@@ -258,7 +258,7 @@ class Gate:
         if self._account is not None:
             data = self._account.stored(self._plan.hex(), number, query.name)
             return None if data is None else Released(query.name, number, decode(data).arrays, seal=SEAL)
-        if query.unordered:
+        if query.as_needed:
             return self._all.get((query.name, number))
         last = self._last.get(query.name)
         if last is None or number > last.round:
@@ -267,12 +267,12 @@ class Gate:
             return last
         raise RefusedError(f"round {number} is over, and a party without a ledger keeps only its last release.")
 
-    def _store(self, released: Released, unordered: bool, memory: Any) -> Released:
+    def _store(self, released: Released, as_needed: bool, memory: Any) -> Released:
         """Durably, before anybody sees it; first what the holder remembers after it."""
         self._last[released.query] = released
         if self._account is None:
             self._answers[released.query] += 1
-            if unordered:
+            if as_needed:
                 self._all[released.query, released.round] = released
             self.unreleased = False
             return released
@@ -312,11 +312,6 @@ def split(query: Choice, values: NDArray[np.float64]) -> tuple[NDArray[np.float6
     if query.stays:
         return values[:-1], float(values[-1])
     return values, None
-
-
-def _without_low_bits(grid: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
-    """Noisy whole numbers in units of 2^bits, rounded."""
-    return (grid + (1 << (bits - 1))) >> bits
 
 
 def value_of(arrays: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:

@@ -31,7 +31,7 @@ from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.alignment.party import Aligner
-from sottovoce.federation.announcements import Invitation, check_pinned, check_start, known_keys
+from sottovoce.federation.announcements import check_pinned, check_start, known_keys, read_invitation
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
 from sottovoce.federation.demands import Known, left_out
 from sottovoce.federation.models import Models, PartialModel, own_part
@@ -279,7 +279,7 @@ class Party(Answering):
         if frame.query == "seal":
             if not self._policy.sealed:
                 raise RefusedError(f"{self.name} takes no part in sealed sums; its holder can, by Policy(sealed=True).")
-            return self._announced(Invitation.read(frame.text))
+            return self._announced(read_invitation(frame.text))
         facts = self.facts(classes=frame.query == "classes")
         if frame.query == "predict":
             facts += (
@@ -288,10 +288,10 @@ class Party(Answering):
             )
         return facts
 
-    def _announced(self, invited: Invitation) -> tuple[Declared, ...]:
+    def _announced(self, members: tuple[str, ...]) -> tuple[Declared, ...]:
         """A key for a run of sealed sums; by columns only with ends that this party knows by itself."""
-        check_pinned(self.name, invited.members, self._identity)
-        if invited.members and (reason := left_out(self._policy, invited.members, self.name, self._identity)):
+        check_pinned(self.name, members, self._identity)
+        if members and (reason := left_out(self._policy, members, self.name, self._identity)):
             raise RefusedError(f"{self.name} refuses: {reason}.")
         return (declare_public("public_key", self._keys.new(), reason="random, made to be told"), *self._alignment())
 
@@ -389,7 +389,8 @@ class Party(Answering):
     def _remembered(self, form: Algorithm, plan: Plan, rows: Block) -> tuple[Any, Memory | None]:
         """What the form keeps between rounds and where it is stored, or a refusal if that is lost."""
         fresh = form.remember(plan, rows)
-        if self._account is None or not (form.lasting(fresh) or plan.has_noisy_rows):
+        noisy = any(release.mechanism == "kept" for release in plan.releases)
+        if self._account is None or not (form.lasting(fresh) or noisy):
             return fresh, None
         kept = Memory(self._account.path, self.name, plan.digest, rows.digest())
         kept.clear(own=False, others=True)
@@ -415,8 +416,7 @@ class Party(Answering):
         query = run.queries.get(frame.query)
         if query is not None and not self._turn(run.plan, query, frame.round):
             raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
-        round = Round(run.plan, frame.round, frame.arrays, run.rows, run.memory)
-        masked = run.columns.stage(frame, query, round)
+        masked = run.columns.stage(frame, query)
         return reply("accept", frame, acknowledged(True)) if masked is None else reply("answer", frame, masked)
 
     def _knows(self) -> Known:

@@ -45,7 +45,7 @@ def checked(plan: Plan, name: str, rows: Matrix, policy: Policy, known: Known) -
             if release.query not in queries:
                 raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
             _check_release(release, queries[release.query], plan.records)
-        missing = [each for each, query in queries.items() if not (plan.has(each) or query.optional)]
+        missing = [each for each in queries if not plan.has(each)]
         if missing:
             raise RefusedError(f"the plan has no release of {missing[0]!r}, which {plan.algorithm} cannot do without.")
         limits.check_answers(plan, queries)
@@ -71,7 +71,6 @@ def check_place(plan: Plan, name: str, *, by_pieces: bool, clustered: bool) -> N
 
 
 def _check_release(release: Release, query: Query, records: int) -> None:
-    """Refuse a release that its query is not made for."""
     if release.rate is not None and not query.samples:
         raise RefusedError(f"the plan samples records for {query.name!r}, which needs all of them.")
     if not fits(query, release.mechanism):

@@ -172,11 +172,6 @@ class Plan(Problem, Design):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.digest == other.digest
 
-    @property
-    def has_noisy_rows(self) -> bool:
-        """Whether parties draw noise on their rows once, and answer from these rows."""
-        return any(release.mechanism == "kept" for release in self.releases)
-
     def has(self, query: str) -> bool:
         """Whether something is released under that name."""
         return query in self._by_query
@@ -190,7 +185,6 @@ class Plan(Problem, Design):
         return np.random.default_rng(int.from_bytes(hashlib.sha256(f"{purpose}:{self.coin}".encode()).digest(), "big"))
 
     def release(self, query: str) -> Release:
-        """The release of that name."""
         release = self._by_query.get(query)
         if release is None:
             raise RefusedError(f"query {query!r} is not in the plan.")
@@ -211,7 +205,6 @@ class Plan(Problem, Design):
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan of a canonical text."""
         return cls.model_validate(json.loads(text))
 
     @functools.cached_property

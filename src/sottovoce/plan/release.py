@@ -121,7 +121,6 @@ class Release(Frozen):
         return cls(query=query, first=first, count=count, mechanism="derived", **free)
 
     def times(self, count: int) -> Release:
-        """The same release with another count."""
         return Release.model_validate(self.model_dump() | {"count": count})
 
     @property

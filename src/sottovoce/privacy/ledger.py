@@ -269,13 +269,8 @@ class Account:
 
     def check(self, plan: str, events: Events, *, delta: float | None = None, within: Part | None = None) -> None:
         """Raise what `reserve` would raise now; nothing is charged."""
-        line = self.line()
-        prices = _priced(line, {name: _offers(book.terms, (plan, events, delta, ""), within) for name, book in line})
-        with reading(self.path) as entries:
-            if entries.find("reservation", self.dataset, plan) is not None:
-                return
-        for name, book in line:
-            _check_fits(name, book, prices[name])
+        if self.book().find(plan) is None:
+            self.books_after([(plan, events, delta, within)])
 
     def books_after(self, plans: Sequence[tuple[str, Events, float | None, Part | None]]) -> list[Book]:
         """The books of the line with these plans in them, one after the other; raises what the first to fail would."""
@@ -322,9 +317,7 @@ class Account:
 
     def answers(self, plan: str) -> Counter[str]:
         """How many releases under the plan are stored, by query."""
-        _check_name("plan", plan)
-        with reading(self.path) as entries:
-            return Counter(key.query for key in entries.keys("release", self.dataset, plan))
+        return Counter(query for _, query in self.released(plan))
 
     def released(self, plan: str) -> list[tuple[int, str]]:
         """Round and query of every stored release under the plan."""

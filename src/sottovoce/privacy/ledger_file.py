@@ -234,7 +234,6 @@ class Entries:
         return [key for key in self._known.places if key[:3] == (kind, dataset, plan)]
 
     def last_key(self, kind: str, dataset: str, plan: str) -> Key | None:
-        """The last of these."""
         return next((key for key in reversed(self._known.places) if key[:3] == (kind, dataset, plan)), None)
 
     def append(self, *key: Any, details: str = "", payload: bytes = b"") -> Row:

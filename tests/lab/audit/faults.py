@@ -491,9 +491,9 @@ def _(drawn: Any = Gate._drawn, store: Any = Gate._store) -> Iterator[None]:
             sizes[0] = len(batch)
             yield batch
 
-    def longer(self: Gate, released: Released, unordered: bool, memory: Any) -> Released:
+    def longer(self: Gate, released: Released, as_needed: bool, memory: Any) -> Released:
         arrays = {**released.arrays, "steps": np.zeros(sizes[0])}
-        return store(self, Released(released.query, released.round, arrays, seal=SEAL), unordered, memory)
+        return store(self, Released(released.query, released.round, arrays, seal=SEAL), as_needed, memory)
 
     with patch(Gate, "_drawn", watched), patch(Gate, "_store", longer):
         yield

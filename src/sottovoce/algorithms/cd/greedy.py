@@ -90,8 +90,9 @@ class PrivateGreedyCD(CoordinateAlgorithm):
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """Squares of the columns once, then choices and coordinate sums."""
-        return queries_of(plan, plan.numbers.rule)
+        """Squares of the columns once, unless curvatures are declared, then choices and coordinate sums."""
+        squares, *others = queries_of(plan, plan.numbers.rule)
+        return (squares, *others) if plan.has("curvatures") else tuple(others)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Choose, step, and once more."""

@@ -62,8 +62,9 @@ class PrivateCD(CoordinateAlgorithm):
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """Squares of the columns once, then coordinate sums."""
-        return ColumnSquares(plan.bounds, plan.features), CoordinateWalk(plan.dimension, plan.numbers.stride)
+        """Squares of the columns once, unless curvatures are declared, then coordinate sums."""
+        squares = (ColumnSquares(plan.bounds, plan.features),) if plan.has("curvatures") else ()
+        return *squares, CoordinateWalk(plan.dimension, plan.numbers.stride)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Replay at the coordinator what was released; several holders' sums are added first."""

@@ -207,7 +207,6 @@ class ColumnSquares(Query):
     """
 
     name = "curvatures"
-    optional: ClassVar[bool] = True  # where curvatures are declared
     title: ClassVar[str] = "squares of every feature"
 
     def __init__(self, bounds: Bounds, features: int) -> None:

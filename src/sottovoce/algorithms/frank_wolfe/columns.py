@@ -322,8 +322,6 @@ class FeatureWithinNorm(NewFeature):
     order. The constant column is no part of that norm, and is not released.
     """
 
-    unordered = True
-
     def __init__(self, problem: Problem, numbers: Numbers, party: str) -> None:
         if problem.bounds.row_norm is None:
             raise InputError("cap=None: features without a cap need a declared row_norm.")

@@ -91,7 +91,7 @@ class ColumnRun:
         self._factors: dict[str, Told] = {}  # by query, what its factor was told
         self._pieces = column_pieces(plan.records, widths_of(plan))
 
-    def stage(self, frame: Frame, query: Query | None, round: Round) -> Masked | None:  # noqa: ARG002
+    def stage(self, frame: Frame, query: Query | None) -> Masked | None:
         """What a message of the protocol is answered with; None where it only brings something."""
         stage = Stage.read(frame.text)
         if stage.name == "group":
@@ -117,7 +117,6 @@ class ColumnRun:
         return None
 
     def share(self, query: Query, round: Round, frame: Frame) -> Share:
-        """A party's part of a sum."""
         call = Call.read(frame.text)
         told = {name: array for name, array in frame.arrays.items() if name in call.said}
         sent = {name: array for name, array in frame.arrays.items() if name not in call.said}

@@ -305,7 +305,7 @@ class _Protocol:
             words: Mapping[str, NDArray[Any]] = self.runs[name].share(query, round, said).arrays
             self.shares[name] = words["sealed"]
         else:
-            masked = self.runs[name].stage(said, query, round)
+            masked = self.runs[name].stage(said, query)
             words = {} if masked is None else masked.arrays
         return Frame("answer", 0, frame.plan, frame.round, frame.query, dict(words), "")
 
