@@ -59,7 +59,7 @@ class InMemory(Account):
 
     relation: Relation = "zero-out"
     reservations: list[Reservation] = field(default_factory=list, compare=False)
-    released: dict[tuple[str, int, str], bytes] = field(default_factory=dict, compare=False)
+    released: dict[tuple[str, str, int, str], bytes] = field(default_factory=dict, compare=False)
 
     def line(self) -> list[tuple[str, Book]]:
         terms = Renyi(1.0, 1e-3, self.relation, "renyi", ORDER, 1.0)
@@ -72,14 +72,17 @@ class InMemory(Account):
         self.reservations.append(self.terms().price(plan, events, delta, said["summary"]))
         return self.reservations[-1]
 
-    def release(self, plan: str, round: int, query: str, payload: bytes) -> bytes:
-        return self.released.setdefault((plan, round, query), payload)
+    def release(self, plan: str, round: int, query: str, payload: bytes, *, kind: str = "release") -> bytes:
+        return self.released.setdefault((kind, plan, round, query), payload)
 
-    def stored(self, plan: str, round: int, query: str) -> bytes | None:
-        return self.released.get((plan, round, query))
+    def stored(self, plan: str, round: int, query: str, *, kind: str = "release") -> bytes | None:
+        return self.released.get((kind, plan, round, query))
+
+    def last_release(self, plan: str) -> None:
+        """Nobody is started again."""
 
     def answers(self, plan: str) -> Counter[str]:
-        return Counter(query for known, _, query in self.released if known == plan)
+        return Counter(query for _, known, _, query in self.released if known == plan)
 
 
 @dataclass(frozen=True)
@@ -137,11 +140,31 @@ class Holders:
 class ForTheRun(Party):
     """A party whose rows with noise, and what it remembers, are kept for the run alone, as without a ledger."""
 
-    def _keeper(self, *_: Any) -> None:
-        return None
+    def _remembered(self, form: Algorithm, plan: Plan, rows: Block) -> tuple[Any, Any]:
+        return form.remember(plan, rows), InProcess()
 
-    def _remembered(self, form: Algorithm, plan: Plan, rows: Block) -> tuple[Any, None]:
-        return form.remember(plan, rows), None
+
+class InProcess:
+    """Where what a party remembers is in its process alone."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, Any] = {}
+
+    def write(self, *_: Any) -> None:
+        """Nothing is read again."""
+
+    def settle(self) -> None:
+        """Nothing is deleted."""
+
+    def follows(self, *_: Any) -> bool:
+        return True
+
+    def write_rows(self, rows: Any) -> bytes:
+        self._rows[b"rows"] = rows
+        return b"rows"
+
+    def read_rows(self, digest: bytes) -> Any:
+        return self._rows.get(digest)
 
 
 def answered(party: Party, plan: Plan) -> Iterator[Answer]:

@@ -25,7 +25,7 @@ import sottovoce as sv
 from sottovoce import __version__, algorithms, formats
 from sottovoce.app import model_file
 from sottovoce.data import schema
-from sottovoce.door import frames, noisy_rows
+from sottovoce.door import frames
 from sottovoce.federation import journal, models
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.formats import Format
@@ -73,10 +73,6 @@ def write(folder: Path) -> None:
     kept = models.Models.beside(folder / "budget.ledger", plan.names[0])
     kept._write(folder / "models" / "partial.json", part)
     AlignmentFile(folder / "alignment.json").keep(["north", "south"], b"\1" * 32, np.array([2, 0, 1]), "fingerprint")
-    stock = noisy_rows.Stock(
-        "rows", np.zeros((1, 16), np.uint8), (noisy_rows.Copy(1.0, 0.1, np.ones((1, 2), np.int32)),)
-    )
-    noisy_rows._write(folder / "rows", "", "", stock, {"recipe": "recipe", "plan": "plan"})
     arrays = {"w": np.array([0.5, -1.0]), "n": np.array([[1, 2]])}
     (folder / "frame.bin").write_bytes(frames.encode(frames.Frame("ask", 9, b"p" * 32, 3, "gradient", arrays, "text")))
 
@@ -95,7 +91,6 @@ def shapes(folder: Path) -> dict[str, Any]:
     """The shape of each format: what is declared, and what the files of a folder have."""
     forms = [form for name in (*FAMILIES, *OTHERS) for form in algorithms.forms(name)]
     plan = {"plan": formats.PLAN.number}
-    header = _header(next((folder / "rows").iterdir()))
     return {
         "FRAME": {
             "header": frames._HEADER.format,
@@ -124,7 +119,6 @@ def shapes(folder: Path) -> dict[str, Any]:
             "columns": {kind.__name__: list(kind.keys) for kind in schema.KINDS},
         },
         "ALIGNMENT": shape(json.loads((folder / "alignment.json").read_text())),
-        "KEPT_ROWS": header,
     }
 
 
@@ -171,12 +165,6 @@ def _journal(path: Path) -> dict[str, Any]:
         found[entry.kind] = {"said": sorted(entry.said), "arrays": sorted(entry.arrays)}
         start += length
     return found
-
-
-def _header(path: Path) -> Any:
-    with np.load(path, allow_pickle=False) as arrays:
-        header = json.loads(arrays["header"].tobytes())
-        return {"header": shape(header), "arrays": sorted(arrays.files)}
 
 
 # ----- The record -----

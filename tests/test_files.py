@@ -14,7 +14,6 @@ import pytest
 
 import sottovoce
 from sottovoce import files
-from sottovoce.data.room import Scratch
 from sottovoce.errors import InputError, LedgerError
 from sottovoce.files import (
     appended,
@@ -220,10 +219,9 @@ def linking(source: str) -> list[str]:
 
 
 def test_names_are_given_in_one_place() -> None:
-    """Beside it prepared rows alone have a link: from a file without a name, where the disk makes those."""
     package = Path(sottovoce.__file__).parent
     found = {path.relative_to(package).as_posix(): linking(path.read_text()) for path in package.rglob("*.py")}
-    assert {path: names for path, names in found.items() if names} == {"files.py": ["_name"], "data/room.py": ["keep"]}
+    assert {path: names for path, names in found.items() if names} == {"files.py": ["_name"]}
     assert linking("def place():\n    os.link(a, b)\n") == ["place"]  # planted
 
 
@@ -269,14 +267,6 @@ def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
         sync_folder(tmp_path / "none")
 
 
-def kept(path: Path, folder: Path) -> None:
-    scratch = Scratch(folder, to_keep=True)
-    try:
-        scratch.keep(path)
-    finally:
-        scratch.close()
-
-
 def long_text(path: Path) -> None:
     with written(path, "--output") as file:
         file.write("text")
@@ -289,7 +279,6 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "written": long_text,
     "appended": lambda path: appended(path).close(),
     "check_writable": lambda path: check_writable(path, "--output"),
-    "keep": lambda path: kept(path, path.parent),
 }
 
 
@@ -313,8 +302,7 @@ def test_no_writer_replaces_a_ledger_or_adds_to_it(
     journal.unlink()
     assert Ledger(ledger).verify() == 1
     assert set(tmp_path.iterdir()) == {ledger, linked, second}
-    for module in ("files", "data.room"):  # planted: a writer that does not ask
-        monkeypatch.setattr(f"sottovoce.{module}.check_no_ledger", lambda path: None)
+    monkeypatch.setattr("sottovoce.files.check_no_ledger", lambda path: None)  # planted: a writer that does not ask
     WRITERS[writer](ledger)
 
 
@@ -325,7 +313,7 @@ WRITING = {
     "app/estimates.py": {"_written"},  # in a temporary folder
     "app/provisioning.py": {"provision", "_issue"},  # folders and keys that it has just made
     "app/view/server.py": {"token_in"},  # a new file
-    "data/room.py": {"__init__", "keep"},  # a new file, and its name: asks
+    "data/room.py": {"open_scratch"},  # a new file without a name
     "door/used_labels.py": {"use"},  # a file that it has made new
     "estimators/plots.py": {"picture"},  # into memory
     "federation/journal.py": {"_have"},  # a file that begins as states of runs do

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import shapes
 from sottovoce import __version__
 from sottovoce.app import model_file
 from sottovoce.data import schema
-from sottovoce.door import frames, noisy_rows
+from sottovoce.door import frames
 from sottovoce.errors import SottovoceError
 from sottovoce.federation import journal, models
 from sottovoce.federation.alignment import file as alignment
@@ -52,12 +50,6 @@ def journal_of(folder: Path) -> list[Any]:
     return found.plans
 
 
-def rows_of(folder: Path) -> Any:
-    with np.load(next((folder / "rows").iterdir()), allow_pickle=False) as arrays:
-        header = json.loads(arrays["header"].tobytes())
-    return header if noisy_rows.KEPT_ROWS.read(header["format"]) else None
-
-
 # By format: how a file of it is read, and the module that looks at its number.
 READERS: dict[str, tuple[Callable[[Path], Any], Any]] = {
     "FRAME": (lambda folder: frames.decode((folder / "frame.bin").read_bytes()), frames),
@@ -68,7 +60,6 @@ READERS: dict[str, tuple[Callable[[Path], Any], Any]] = {
     "PARTIAL_MODEL": (lambda folder: models._read(folder / "models" / "partial.json"), models),
     "SCHEMA": (lambda folder: schema.Schema.from_toml(folder / "schema.toml"), schema),
     "ALIGNMENT": (lambda folder: alignment.AlignmentFile(folder / "alignment.json").kept, alignment),
-    "KEPT_ROWS": (rows_of, noisy_rows),
 }
 
 
@@ -114,11 +105,11 @@ def test_a_change_of_the_code_is_a_change_of_the_shape(
     assert [fault.partition(" ")[0] for fault in faults] == [name]
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name != "KEPT_ROWS"])
+@pytest.mark.parametrize("name", READERS)
 def test_another_number_is_refused_by_both(written: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     read, module = READERS[name]
     known = shapes.FORMATS[name]
-    later = known._replace(number=known.number + 7, older=())
+    later = known._replace(number=known.number + 7)
     monkeypatch.setattr(module, name, later)
     if name == "JOURNAL":
         monkeypatch.setattr(module, "_MAGIC", b"sottovoce run %d\n" % later.number)
@@ -135,7 +126,4 @@ def test_the_page_has_the_numbers_and_remedies() -> None:
     for each in shapes.FORMATS.values():
         cells = rows[each.what]
         assert cells[3].strip() == str(each.number), each.what
-        if each.what != "kept rows":  # another number of these is another recipe
-            assert each.remedy in cells[4], each.what
-        for older in each.older:
-            assert f"{older} is read" in cells[4]
+        assert each.remedy in cells[4], each.what

@@ -53,7 +53,7 @@ class BudgetError(SottovoceError):
 
 
 class LedgerError(SottovoceError):
-    """The ledger file, or the noisy rows kept beside it, cannot be read, written or trusted.
+    """The ledger file cannot be read, written or trusted.
 
     When: opening, charging or storing; nothing was released. What to do: see to the disk and the permissions, or
     restore a copy that verifies. Until then treat the budget as spent.

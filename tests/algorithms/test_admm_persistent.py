@@ -29,7 +29,6 @@ from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import gate as gates
-from sottovoce.door import noisy_rows
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.query import Derived, Round
 from sottovoce.errors import BudgetError, InputError, RefusedError
@@ -351,7 +350,6 @@ def test_with_the_noise_off_held_labels_are_read_at_once(monkeypatch: pytest.Mon
         return np.zeros(count, dtype=np.int64)
 
     monkeypatch.setattr(gates, "rounded_gaussian", silence)
-    monkeypatch.setattr(noisy_rows, "rounded_gaussian", silence)
     assert read() == 200
 
 
@@ -601,7 +599,7 @@ def test_any_number_of_parties_and_a_box(parties: int, regulariser: Named, loss:
         assert np.abs(coef).max() <= 0.5 + 1e-9
 
 
-def test_every_account_pays_for_all_parties_and_rows_once(tmp_path: Path) -> None:
+def test_every_account_pays_for_all_parties_and_for_the_rows_of_each_fit(tmp_path: Path) -> None:
     X, scores = problem(400)
     y = np.where(scores > 0, 1, -1)
     accounts = [sv.Ledger.create(tmp_path / f"{k}.db").open("people", epsilon=1.5, delta=1e-5) for k in range(2)]
@@ -611,12 +609,12 @@ def test_every_account_pays_for_all_parties_and_rows_once(tmp_path: Path) -> Non
     assert {round(account.balance().spent, 9) for account in accounts} == {round(accounts[0].balance().spent, 9)}
     first = accounts[0].balance().spent
     assert first == pytest.approx(1.0, rel=0.015)
-    again = sv.PrivateLogisticRegression(1.0, 1e-5, entry_bound=1.0, classes=(-1, 1), solver=by_name("admm", rounds=4))
+    again = sv.PrivateLogisticRegression(0.5, 1e-5, entry_bound=1.0, classes=(-1, 1), solver=by_name("admm", rounds=4))
     again.fit(federation)
-    assert again.privacy_.coordinator.epsilon == pytest.approx(1.0, rel=0.015)  # of the run by itself, rows and all
-    assert accounts[0].balance().spent < 1.35 * first  # 1.4 of mu^2
+    assert again.privacy_.coordinator.epsilon == pytest.approx(0.5, rel=0.015)
+    assert accounts[0].balance().spent > 1.1 * first  # 1.22 of mu^2
     with pytest.raises(BudgetError):
-        again.set_params(solver=by_name("admm", rows="fresh", rounds=4)).fit(federation)  # which keeps nothing
+        again.set_params(epsilon=1.0).fit(federation)
 
 
 @pytest.mark.parametrize("form", FORMS)

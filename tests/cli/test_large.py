@@ -77,21 +77,21 @@ def test_a_plan_says_where_prepared_rows_will_lie(
     job, (memory,) = write_job(data=where), [{"bytes": 600 * (4 * 4 + 9), "where": "memory"}]
     assert json.loads(invoke("plan", job, "--json").stdout)["prepared_rows"] == [memory]
     assert "prepared rows" not in invoke("plan", job).stdout
-    kept = write_job("kept.toml", data={**where, "keep": "true"})
-    told = json.loads(invoke("plan", kept, "--json").stdout)
+    monkeypatch.setattr(room, "fits", lambda size, after=0: False)
+    told = json.loads(invoke("plan", job, "--json").stdout)
     assert told["prepared_rows"] == [{**memory, "where": "file", "folder": str(folder / "rows")}]
     assert f"folder='{folder / 'rows'}' for prepared rows is no folder" in " ".join(told["notes"])
-    assert "is no folder" in invoke("doctor", "--job", kept, code=1).stdout
+    assert "is no folder" in invoke("doctor", "--job", job, code=1).stdout
     (folder / "rows").mkdir()
-    shown = invoke("plan", kept).stdout
+    shown = invoke("plan", job).stdout
     assert f"prepared rows: 15 kB in a file in {folder / 'rows'}" in shown
     assert "note: prepared rows" not in shown
-    assert f"{folder / 'rows'}:" in invoke("doctor", "--job", kept).stdout
+    assert f"{folder / 'rows'}:" in invoke("doctor", "--job", job).stdout
     full = os.statvfs_result((4096, 4096, 10, 0, 0, 0, 0, 0, 0, 255))
     monkeypatch.setattr(room.os, "statvfs", lambda _: full)
-    noted = " ".join(invoke("plan", kept).stdout.split())
+    noted = " ".join(invoke("plan", job).stdout.split())
     assert f"note: prepared rows need 0.0249 MB in {folder / 'rows'}, which has 0 MB free" in noted
-    assert "which has 0 MB free" in invoke("doctor", "--job", kept, code=1).stdout
+    assert "which has 0 MB free" in invoke("doctor", "--job", job, code=1).stdout
 
 
 def test_a_file_that_does_not_fit_is_read_in_pieces(
@@ -103,16 +103,11 @@ def test_a_file_that_does_not_fit_is_read_in_pieces(
     monkeypatch.setattr(room, "available", lambda: 1000)
     monkeypatch.setattr(progress, "LONG", -1.0)
     (folder / "rows").mkdir()
-    data = {"folder": '"rows"', "keep": "true", "ledger": '"a.ledger"'}
+    data = {"folder": '"rows"', "ledger": '"a.ledger"'}
     job = write_job("large.toml", model=SEEDED, solver=solver, data=data)
     assert "preparing rows" in invoke("fit", job).stderr
     assert coefficients(job) == coefficients(folder / "whole.toml")
-    (kept,) = (folder / "rows").iterdir()
-    assert kept.stat().st_mode & 0o777 == 0o600
-    again = write_job("again.toml", model=SEEDED, solver=solver, data=data)
-    told = invoke("fit", again).stderr
-    assert "checking kept rows" in told
-    assert "preparing rows" not in told
+    assert not list((folder / "rows").iterdir())
 
 
 def test_predictions_to_a_file_show_how_far_they_are(
@@ -176,7 +171,9 @@ def test_files_of_numpy_are_named_in_a_job(folder: Path, write_job: Any, invoke:
     assert coefficients(job) == coefficients(folder / "whole.toml")
 
 
-def test_a_party_serves_a_pattern(pieces: Path, folder: Path, open_ledger: Any, invoke: Any) -> None:
+def test_a_party_serves_a_pattern(
+    pieces: Path, folder: Path, open_ledger: Any, invoke: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert pieces.is_dir()
     open_ledger("north.ledger", 5.0)
     (folder / "north.toml").write_text(
@@ -188,10 +185,9 @@ def test_a_party_serves_a_pattern(pieces: Path, folder: Path, open_ledger: Any, 
     assert facts["records"] == 600
     assert facts["solvers"] == ("newton", "gradient", "sgd", "whitened")
     assert "prepared rows" not in invoke("doctor", "--job", job.path, code=1).stdout  # they stay in memory
-    text = job.path.read_text().replace("label =", "keep = true\nlabel =")
-    job.path.write_text(text)
+    monkeypatch.setattr(room, "fits", lambda size, after=0: False)
     assert "prepared rows take" in invoke("doctor", "--job", job.path, code=1).stdout
-    job.path.write_text(text.replace("keep =", 'folder = "gone"\nkeep ='))
+    job.path.write_text(job.path.read_text().replace("label =", 'folder = "gone"\nlabel ='))
     assert "for prepared rows is no folder" in invoke("doctor", "--job", job.path, code=1).stdout
 
 

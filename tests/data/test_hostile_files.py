@@ -2,9 +2,6 @@
 
 import os
 import resource
-import subprocess
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from sottovoce.data import dataset, opening, parts_in_file, room, sources
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.parts_in_file import in_memory_or_file
 from sottovoce.data.preparation import Preparation
-from sottovoce.errors import InputError, LeakError
+from sottovoce.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +58,7 @@ def test_a_source_that_gives_other_rows_than_it_has_is_refused(tmp_path: Path) -
             yield from super().pieces(rows)
             yield self.X[:1], None if self.y is None else self.y[:1]
 
-    made = sv.Dataset._of([More(*saved(tmp_path))], 4, ())._at(tmp_path, False)
+    made = sv.Dataset._of([More(*saved(tmp_path))], 4, ())
     with pytest.raises(InputError, match="had 200 records when it was counted, and has 201"):
         gram(made)
 
@@ -75,43 +72,18 @@ def test_a_file_of_numpy_that_shrinks_is_refused(tmp_path: Path) -> None:
         gram(data)
 
 
-def test_slices_of_a_memory_map_are_kept_apart(tmp_path: Path) -> None:
+def test_slices_of_a_memory_map_are_read_from_where_they_begin(tmp_path: Path) -> None:
     saved(tmp_path)
     X, y = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "Xy")
     parts = [slice(0, 100), slice(100, 200)]
-    found = [gram(sv.Dataset.from_arrays(X[part], y[part], folder=tmp_path, keep=True)) for part in parts]
+    found = [gram(sv.Dataset.from_arrays(X[part], y[part], folder=tmp_path)) for part in parts]
     assert found == [gram(sv.Dataset.from_arrays(np.array(X[part]), np.array(y[part]))) for part in parts]
     assert found[0] != found[1]
-    assert len(list(tmp_path.glob("*.rows"))) == 2
 
 
-@pytest.mark.parametrize("mode", ["c", "r+"])
-def test_a_memory_map_that_can_be_written_is_not_kept(mode: Any, tmp_path: Path) -> None:
-    """What it holds need not be in its file."""
+def test_a_file_that_changes_while_it_is_prepared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path)
-    X, y = np.load(tmp_path / "X.npy", mmap_mode=mode), np.load(tmp_path / "y.npy", mmap_mode="r")
-    with pytest.raises(InputError, match="keep=True is for rows of files"):
-        sv.Dataset.from_arrays(X, y, folder=tmp_path, keep=True)
-
-
-def test_another_file_of_the_same_size_and_time_is_another(tmp_path: Path) -> None:
-    saved(tmp_path)
-    path = tmp_path / "X.npy"
-    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
-
-    def data() -> Any:
-        return sv.Dataset(path, label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
-
-    first = gram(data())
-    X, y = saved(tmp_path, 0.25)
-    os.utime(path, ns=times)
-    assert path.stat().st_mtime_ns == times[1]
-    assert gram(data()) == gram(sv.Dataset.from_arrays(X, y)) != first
-
-
-def test_a_file_that_changes_while_it_is_prepared_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(tmp_path)
-    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
+    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path)
     pieces = sources.NumpySource.pieces
 
     def changed(self: Any, rows: int) -> Any:
@@ -123,7 +95,7 @@ def test_a_file_that_changes_while_it_is_prepared_is_not_kept(tmp_path: Path, mo
     monkeypatch.setattr(sources.NumpySource, "pieces", changed)
     with pytest.raises(InputError, match="changed after it was opened"):
         gram(data)
-    assert not list(tmp_path.glob("*.rows"))
+    assert {path.name for path in tmp_path.iterdir()} == {"X.npy", "y.npy"}
 
 
 def test_no_record_is_read_twice_as_parts_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,60 +115,6 @@ def test_no_record_is_read_twice_as_parts_move(tmp_path: Path, monkeypatch: pyte
     assert len(found) == 100 > len(set(found.tolist()))  # what would be summed
     with pytest.raises(InputError, match="changed after it was opened"):
         gram(data)
-
-
-SCHEMA = """
-import sys
-import sottovoce as sv
-schema = sv.Schema({"a": {"range": (-2, 2)}, "y": {"levels": [0, 1]}}, label="y")
-held = [object() for _ in range(int(sys.argv[2]))]
-print([source.mark() for source in sv.Dataset(sys.argv[1], schema=schema).sources])
-"""
-
-
-def test_a_schema_is_known_again_by_another_process(tmp_path: Path) -> None:
-    """Else every process would keep a file of its own, and two schemas could pass for one."""
-    path = tmp_path / "rows.csv"
-    path.write_text("a,y\n1,0\n2,1\n")
-    other = sv.Dataset(path, schema=sv.Schema({"a": {"range": (-2, 3)}, "y": {"levels": [0, 1]}}, label="y"))
-    same = sv.Dataset(path, schema=sv.Schema({"a": {"range": (-2, 2)}, "y": {"levels": [0, 1]}}, label="y"))
-    command = [sys.executable, "-c", SCHEMA, str(path), "100000"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    assert told == str([source.mark() for source in same.sources])
-    assert told != str([source.mark() for source in other.sources])
-
-
-def test_a_pipe_in_the_place_of_a_kept_file_is_not_waited_for(tmp_path: Path) -> None:
-    saved(tmp_path)
-    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
-    expected = gram(data)
-    (kept,) = tmp_path.glob("*.rows")
-    kept.unlink()
-    os.mkfifo(kept, 0o600)
-    found = list[bytes]()
-    waits = threading.Thread(target=lambda: found.append(gram(data)), daemon=True)
-    waits.start()
-    waits.join(timeout=10)
-    assert found == [expected]
-    assert kept.is_file()
-
-
-def test_two_processes_may_keep_the_same_rows_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(tmp_path)
-    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
-    expected, link = gram(data), os.link
-    (kept,) = tmp_path.glob("*.rows")
-    content = kept.read_bytes()
-    kept.unlink()
-
-    def slower(source: Any, name: Any, **options: Any) -> None:
-        kept.write_bytes(content)  # the other one was quicker
-        kept.chmod(0o600)
-        link(source, name, **options)
-
-    monkeypatch.setattr(os, "link", slower)
-    assert gram(data) == expected
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["X.npy", "y.npy", kept.name])
 
 
 @pytest.mark.parametrize("moment", ["before the first number", "in the middle"])
@@ -235,7 +153,7 @@ def test_an_empty_source_of_sparse_rows_has_none(tmp_path: Path) -> None:
     parts = [
         sources.ArraySource(rows[part], y[part]) for part in (slice(0), slice(150), slice(150, 150), slice(150, 200))
     ]
-    assert gram(sv.Dataset._of(parts, 4, ())._at(tmp_path, False)) == gram(sv.Dataset.from_arrays(rows, y))
+    assert gram(sv.Dataset._of(parts, 4, ())) == gram(sv.Dataset.from_arrays(rows, y))
 
 
 @pytest.mark.parametrize("form", ["coo", "csc", "bsr"])
@@ -339,25 +257,3 @@ def test_raw_rows_of_several_types_are_alike_in_memory_and_in_a_file(
         found.append(np.concatenate(list(held.cells([0, 3]))))
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], np.concatenate([small, large])[:, :2])
-
-
-def test_a_kept_file_that_is_written_to_releases_nothing(tmp_path: Path) -> None:
-    saved(tmp_path)
-    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
-    held = in_memory_or_file(data, recipe(), None)
-    held.gram()
-    kept = next(tmp_path.glob("*.rows"))
-    with kept.open("r+b") as file:
-        file.seek(1000)
-        file.write(b"\x7f" * 8)
-    with pytest.raises(LeakError, match="was written to while it was used"):
-        held.gram()
-
-
-def test_a_kept_file_may_be_removed_while_it_is_used(tmp_path: Path) -> None:
-    saved(tmp_path)
-    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
-    held = in_memory_or_file(data, recipe(), None)
-    first = held.gram()
-    next(tmp_path.glob("*.rows")).unlink()
-    np.testing.assert_array_equal(held.gram(), first)

@@ -22,7 +22,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.data.parts import PartsInMemory
 from sottovoce.data.parts_in_file import PartsInFile, in_memory_or_file
 from sottovoce.data.preparation import Preparation
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, LeakError
 
 COMMON: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "row_norm": 2.0, "insecure_seed": 3}
 MODELS: dict[str, Callable[[], Any]] = {
@@ -189,13 +189,13 @@ def test_memory_that_is_left_is_below_every_limit(tmp_path: Path, monkeypatch: p
 
 def test_views_lie_in_a_file_where_memory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, opened = parts(tmp_path), list[Path]()
-    scratch = room.Scratch
+    scratch = room.open_scratch
 
-    def counted(folder: Path, **options: Any) -> room.Scratch:
+    def counted(folder: Path) -> int:
         opened.append(folder)
-        return scratch(folder, **options)
+        return scratch(folder)
 
-    monkeypatch.setattr(room, "Scratch", counted)
+    monkeypatch.setattr(room, "open_scratch", counted)
     seen = made.projected(np.tril(np.ones((6, 6))))
     lengths = seen.number_sum(lambda lengths, _: np.minimum(lengths, 1.0))
     assert seen.number_sum(lambda lengths, _: np.minimum(lengths, 1.0)) == lengths
@@ -209,79 +209,33 @@ def test_views_lie_in_a_file_where_memory_is_short(tmp_path: Path, monkeypatch: 
 # On the disk.
 
 
+def test_a_file_that_is_cut_releases_nothing(tmp_path: Path) -> None:
+    made = parts(tmp_path)
+    made.gram()
+    os.ftruncate(made._file.handle, 5000)
+    with pytest.raises(LeakError, match="shorter than it was"):
+        made.gram()
+
+
+def test_every_fit_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """Of the same data by the same bounds, at the same time; both are gone with their rows."""
+    X, y = numbers()
+    data = sv.Dataset.from_arrays(X, y, folder=tmp_path)
+    first, second = (in_memory_or_file(data, RECIPE, None) for _ in range(2))
+    assert os.fstat(first._file.handle).st_ino != os.fstat(second._file.handle).st_ino
+    assert first.gram().tobytes() == second.gram().tobytes()
+    handle = first._file.handle
+    del first
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)
+    assert not list(tmp_path.iterdir())
+
+
 def files(folder: Path) -> tuple[Any, Any, Path, Path]:
     X, y = numbers()
     np.save(folder / "X.npy", X)
     np.save(folder / "y.npy", y)
     return X, y, folder / "X.npy", folder / "y.npy"
-
-
-def test_a_kept_file_serves_again_until_anything_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y, rows, labels = files(tmp_path)
-    place = tmp_path / "kept"
-    place.mkdir()
-
-    def data() -> Any:
-        return sv.Dataset(rows, label=str(labels), folder=place, keep=True)
-
-    expected = MODELS["newton"]().fit(X, y).coef_.tobytes()
-    assert MODELS["newton"]().fit(data()).coef_.tobytes() == expected
-    (kept,) = place.iterdir()
-    assert kept.stat().st_mode & 0o777 == 0o600
-    with monkeypatch.context() as told:
-        told.setattr(parts_in_file, "_blocks", None)  # nothing is prepared
-        assert MODELS["newton"]().fit(data()).coef_.tobytes() == expected
-    MODELS["newton"]().set_params(row_norm=3.0).fit(data())
-    assert len(list(place.iterdir())) == 2
-    X[0, 0] += 1.0
-    np.save(rows, X)
-    os.utime(rows, ns=(1, 1))
-    MODELS["newton"]().fit(data())
-    assert len(list(place.iterdir())) == 3
-
-
-@pytest.mark.parametrize("damage", ["piece", "index", "cut", "mode"])
-def test_a_damaged_file_never_breaks_the_bounds_of_rows(
-    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    _, _, rows, labels = files(tmp_path)
-    place = tmp_path / "kept"
-    place.mkdir()
-
-    def made() -> Any:
-        return in_memory_or_file(sv.Dataset(rows, label=str(labels), folder=place, keep=True), RECIPE, None)
-
-    expected = made().gram()
-    (kept,) = place.iterdir()
-    content = bytearray(kept.read_bytes())
-    start = made()._file.form.sections(made()._file.pieces[0])["data"][2]
-    if damage == "piece":
-        content[start : start + 4] = np.float32(1e30).tobytes()  # far beyond the norm that noise is for
-    elif damage == "index":
-        content[-300] ^= 1
-    kept.write_bytes(content[: -(len(content) // 2) or None] if damage == "cut" else content)
-    if damage == "mode":
-        kept.chmod(0o644)
-    caplog.clear()
-    assert made().gram().tobytes() == expected.tobytes()
-    assert "is damaged, or not this user's alone" in caplog.text
-    caplog.clear()
-    assert made().gram().tobytes() == expected.tobytes()  # it was written anew
-    assert not caplog.text
-
-
-def test_a_fault_that_nobody_looks_for_would_break_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, rows, labels = files(tmp_path)
-    data = sv.Dataset(rows, label=str(labels), folder=tmp_path, keep=True)
-    made = in_memory_or_file(data, RECIPE, None)
-    (kept,) = tmp_path.glob("*.rows")
-    assert isinstance(made, PartsInFile)
-    start = made._file.form.sections(made._file.pieces[0])["data"][2]
-    with kept.open("r+b") as file:
-        file.seek(start)
-        file.write(np.float32(1e30).tobytes())
-    monkeypatch.setattr(row_file, "_is_whole", lambda file: True)
-    assert in_memory_or_file(data, RECIPE, None).gram()[0, 0] > 1e50
 
 
 def test_a_disk_without_room_is_told_before_anything_is_charged(
@@ -328,14 +282,15 @@ def test_a_file_system_without_nameless_files_serves_too(tmp_path: Path, monkeyp
     _, _, rows, labels = files(tmp_path)
     place = tmp_path / "rows"
     place.mkdir()
-    for keep in (False, True):
-        data = sv.Dataset(rows, label=str(labels), folder=place, keep=keep)
-        assert in_memory_or_file(data, RECIPE, None).gram().shape == (6, 6)
-        assert [path.stat().st_mode & 0o777 for path in place.iterdir()] == [0o600] * keep
+    data = sv.Dataset(rows, label=str(labels), folder=place)
+    made = in_memory_or_file(data, RECIPE, None)
+    assert made.gram().shape == (6, 6)
+    assert os.fstat(made._file.handle).st_mode & 0o777 == 0o600
+    assert not list(place.iterdir())
 
 
 KILLED = """
-import sys, time
+import pathlib, sys, time
 import sottovoce as sv
 from sottovoce.data import dataset, parts_in_file, room, row_file
 room.SHARE, dataset.ENTRIES = 1 << 60, 50
@@ -348,7 +303,8 @@ class Slow(dataset.ArraySource):
             yield piece
 import numpy as np
 X = np.ones((600, 5))
-data = sv.Dataset._of([Slow(X, X[:, 0] > 0)], 5, (), None)._at(sys.argv[1], False)
+data = sv.Dataset._of([Slow(X, X[:, 0] > 0)], 5, (), None)
+data.folder = pathlib.Path(sys.argv[1])
 parts_in_file.PIECE = 1 << 10
 sv.PrivateLogisticRegression(row_norm=2.0, classes=(0, 1), solver="gradient").fit(data)
 """

@@ -295,7 +295,6 @@ def _cases(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "not the 1 records", lambda: list(sv.Dataset(folder / "two.csv", label="y", records=1).pieces())
     yield "not the 7 records", lambda: list(sv.Dataset(folder / "rows.csv.copy.csv", label="y", records=7).pieces())
     yield "names 2 files for 1", lambda: sv.Dataset(folder / "X.npy", label="*.py")
-    yield "keep=True is for rows of files", lambda: sv.Dataset.from_arrays(X, y, keep=True)
 
 
 def test_errors_name_the_file_and_what_to_do(tmp_path: Path) -> None:
@@ -305,7 +304,7 @@ def test_errors_name_the_file_and_what_to_do(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no file is of" if match.startswith("names 2") else match):
             made()
         count += 1
-    assert count == 19
+    assert count == 18
     assert len(list(sv.Dataset(tmp_path / "two.csv", label="y", records=2).pieces())) == 1
 
 

@@ -55,7 +55,6 @@ WHOLE = {*PUBLIC_NAMES, Released.__name__}
 NOT_PLAYED = {
     "dealt": "of a helper, which has no data",
     "total": "the sum of messages of three parties or more, each of which is played",
-    "kept_rows": "a name that a ledger drew, of rows with noise",
     "budget": "of plans",
     "solvers": "whether the rows are in memory",
 }

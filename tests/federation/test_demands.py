@@ -16,7 +16,7 @@ from sottovoce import algorithms
 from sottovoce.app.jobs import PolicyTable
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.federation import demands
-from sottovoce.federation.announcements import Invitation
+from sottovoce.federation.announcements import invitation
 from sottovoce.federation.demands import NOTHING, Known
 from sottovoce.federation.policy import Policy
 from sottovoce.lab.audit.catalogue import audit_plan
@@ -222,7 +222,7 @@ def test_a_party_refuses_before_anything_is_charged(case: str, tmp_path: Path, m
         party = sv.Party(NAMES[0], rows, labels, account=account, policy=policy, ids=ids)
         assert knows.identity is not None
         party.identify(knows.identity)
-        told = json.loads(said(party, Frame("hello", 1, query="seal", text=Invitation().text)).text)
+        told = json.loads(said(party, Frame("hello", 1, query="seal", text=invitation())).text)
         others = {name: fingerprint_of(RunKey().public) for name in (*plan.names, "coordinator")}
         keys = tuple({**others, NAMES[0]: fingerprint_of(told["public_key"])}.items())
         made = plan.model_copy(update={"keys": keys if plan.split == "columns" else keys[:-1]})

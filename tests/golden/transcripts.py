@@ -462,8 +462,6 @@ def plain_text(text: str) -> Any:
         said.pop("public_key", None)
         said.pop("receipt", None)
         said.pop("signature", None)
-        if "kept_rows" in said:
-            said["kept_rows"] = [bool(said["kept_rows"][0]), said["kept_rows"][1]]
         if "refused" in said:
             said = {"refused": True}  # its wording is in the error that is raised
     return said
@@ -1187,20 +1185,6 @@ def scenes() -> Iterator[Scene]:
         "ledger/greedy-cd/rows",
         lambda: ledger_scene(lambda: regressor("greedy-cd", "PrivateLasso", few), "rows", DATA.y, 1),
     )
-    for labels in LABELS:
-        for solver in ("admm", "fdml"):
-            yield Scene(
-                f"ledger/{solver}/columns2/{labels}/rows used twice",
-                lambda s=solver, n=labels: ledger_scene(
-                    lambda: regressor(s, options={"rounds": 3}), "columns2", DATA.y, 2, labels=n
-                ),
-            )
-    yield Scene(
-        "ledger/admm/columns3/three runs",
-        lambda: ledger_scene(
-            lambda: classifier("admm", {"rounds": 2}, relation="zero-out"), "columns3", DATA.classes, 3, labels="shared"
-        ),
-    )
     yield Scene(
         "ledger/score/columns2", lambda: ledger_scene(lambda: classifier("score", few), "columns2", DATA.classes, 1)
     )
@@ -1725,7 +1709,6 @@ def bad_messages() -> Iterator[Bad]:
         "kind/facts": lambda: gradient_stage().send("facts"),
         "kind/answer": lambda: gradient_stage().send("answer"),
         "hello/classes": lambda: gradient_stage().send("hello", query="classes"),
-        "hello/rows without a plan": lambda: gradient_stage().send("hello", query="rows", text="{}"),
         "predict/nobody may": lambda: gradient_stage().send("predict", plan=bytes(32), query="coordinator", text="{}"),
         "bytes/none": lambda: gradient_stage().raw(b""),
         "bytes/another magic": lambda: broken_frame(lambda data: b"none" + data[4:]),

@@ -590,33 +590,6 @@ class TestReceipts:
             Receipt.read(text)
 
 
-class TestFormat:
-    def test_a_ledger_of_format_1_is_read_and_goes_on(self, ledger: Ledger, account: Account) -> None:
-        account.reserve("p", gaussian_plan(0.1))
-        with ledger_file.reading(ledger.path) as entries:
-            rows = [entries.row(1), entries.row(2)]
-        old = json.loads(rows[0].details)
-        for name in ("under", "allowance", "period", "receipt_key"):
-            del old[name]
-        edit(ledger, "DELETE FROM entries")
-        previous = ledger_file.GENESIS
-        for row in (rows[0]._replace(details=json.dumps(old)), rows[1]):
-            chained = row._replace(previous=previous)
-            chained = chained._replace(hash=chained.expected_hash())
-            edit(ledger, f"INSERT INTO entries VALUES ({', '.join('?' * 11)})", *chained)
-            previous = chained.hash
-        edit(ledger, "PRAGMA user_version = 1")
-        ledger_file._forget()
-        again = Ledger(ledger.path)
-        assert again.verify() == 2
-        assert again.account().balance().plans == 1
-        again.account().reserve("q", gaussian_plan(0.1), about={"analyst": "anna"})
-        assert again.verify() == 3
-        connection = sqlite3.connect(ledger.path)
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
-        connection.close()
-
-
 class FitCharges(BaseEstimator):
     """The least an estimator does: charge a new plan at every fit."""
 

@@ -87,8 +87,6 @@ def converse(plan: Plan, wire: InProcess) -> None:
     """All that a coordinator has to say: facts, a run and, over columns, a prediction."""
     coordinator = Coordinator(wire)
     coordinator.facts(classes=False)
-    if plan.keeps_rows:
-        coordinator.kept(plan)
     coordinator.run(plan, algorithms.of(plan))
     if plan.split == "columns" and plan.algorithm != "evaluation":
         coordinator.predict(plan, plan.digest, plan.names[-1])

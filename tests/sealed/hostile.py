@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pairing import members_of
 from sottovoce import algorithms
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.federation.announcements import Invitation
+from sottovoce.federation.announcements import invitation
 from sottovoce.federation.boxes import crossed_offers
 from sottovoce.federation.party import Party
 from sottovoce.federation.run_keys import run_of
@@ -70,8 +70,8 @@ class Hostile:
         self.queries = {name: queries_of(algorithms.of(plan), self.plan, name) for name in plan.names}
 
     def keyed(self, plan: Plan) -> Plan:
-        invited = Invitation(plan.names if plan.columns else ())
-        keys = {name: self.fact(name, Frame("hello", 0, query="seal", text=invited.text)) for name in plan.names}
+        invited = invitation(plan.names if plan.columns else ())
+        keys = {name: self.fact(name, Frame("hello", 0, query="seal", text=invited)) for name in plan.names}
         if plan.split == "columns":
             keys[COORDINATOR] = self.deal_key.public
         self.publics = packed_rows([bytes.fromhex(public) for public in keys.values()], PUBLIC)

@@ -34,7 +34,6 @@ from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian
 from sottovoce.privacy.ledger import Part
 from sottovoce.privacy.relation import RELATIONS, Relation, inside
-from sottovoce.privacy.spending import Book, open_terms
 from sottovoce.queries import pricing
 from sottovoce.transports.identity import local_identities
 
@@ -140,9 +139,7 @@ def square(event: Event) -> float:
 
 def charged(plan: Plan, relation: Relation) -> tuple[Event, ...]:
     """What the first party's ledger is charged for a plan, its account being under a relation."""
-    book = Book(open_terms(100.0, 1e-3, relation, "renyi"))
-    cost, _ = charge_of(algorithms.of(plan), plan, plan.names[0], book)
-    return tuple(cost(relation))
+    return charge_of(algorithms.of(plan), plan, plan.names[0])(relation)
 
 
 def too_little() -> Iterator[tuple[str, str, Relation, float]]:
@@ -297,7 +294,7 @@ def test_plans_of_one_fit_are_charged_what_the_pools_learn_of_all_of_them(tmp_pa
     known = []
     for plan in parts:
         made = plan.model_copy(update={"within": Whole(name="ab" * 16, mu=math.sqrt(whole))})
-        cost, _ = charge_of(algorithms.of(made), made, made.names[0], account.book())
+        cost = charge_of(algorithms.of(made), made, made.names[0])
         assert made.within is not None
         part = Part(made.within.name, made.within.mu, made.relation)
         account.reserve(made.digest.hex(), cost, delta=made.delta, within=part)

@@ -465,7 +465,7 @@ def _disk_of_party(job: PartyJob, visit: _Visit) -> Findings:
         return
     records, features = visit.shape
     size = records * (_ENTRY * (features + 1) + BESIDE)
-    if source.keep or not room.fits(size):
+    if not room.fits(size):
         folder = None if source.folder is None else job.resolve(source.folder)
         place = room.named_place(folder, None if source.ledger is None else _ledger_folder(job, source))
         yield from _disk_for_rows(PreparedRows(size, "file", place, records))

@@ -71,7 +71,6 @@ class Place(NamedTuple):
 
     folder: Path | None = None
     beside: Path | None = None
-    keep: bool = False  # also those that fit
     whole: bool = False  # whether its rows are read whole, and so stay in memory
 
 
@@ -342,7 +341,7 @@ class InFiles(InMemory):
         found, taken = [], 0
         for (name, count), place in zip(plan.parties, self.places or (Place(),) * len(plan.parties), strict=True):
             size = self._prepared_size(plan, name, count)
-            if not place.whole and (place.keep or not room.fits(size, after=taken)):
+            if not place.whole and not room.fits(size, after=taken):
                 found.append(PreparedRows(size, "file", room.named_place(place.folder, place.beside), count))
             else:
                 taken += size
@@ -434,7 +433,7 @@ def _compiled(rehearse: Callable[[], Told]) -> Told:
 
 def can_be_rehearsed(plan: Plan) -> bool:
     """Whether it is a private fit in one place or by rows."""
-    return plan.private and plan.split != "columns" and plan.algorithm in FAMILIES and not plan.keeps_rows
+    return plan.private and plan.split != "columns" and plan.algorithm in FAMILIES
 
 
 def _seconds(plan: Plan, form: Algorithm, few: Rehearsal, many: Rehearsal, *, remote: bool) -> float:

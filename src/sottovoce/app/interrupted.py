@@ -29,8 +29,8 @@ WHAT_TO_DO = "put right what is refused and start again, and it goes on; or give
 _MEANWHILE = {
     "output": True,
     "federation": {"listen", "wait", "timeout", "certificates"},
-    "data": {"folder", "keep"},
-    "party": {"__all__": {"folder", "keep"}},
+    "data": {"folder"},
+    "party": {"__all__": {"folder"}},
 }
 
 

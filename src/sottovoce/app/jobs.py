@@ -227,7 +227,6 @@ class SourceTable(_Table):
         description="where prepared rows lie that do not fit in memory; default: beside the ledger. Whoever reads it "
         "can read the records",
     )
-    keep: bool = Field(False, strict=True, description="true: leave prepared rows there for the next fit")
     cluster: str | None = Field(
         None,
         min_length=3,

@@ -46,7 +46,7 @@ def goes_by_pieces(source: SourceTable, path: Path, schema: Schema | None = None
     """The same of a job's source, which may also ask for it: by a cluster, or by a folder for prepared rows."""
     columns = source.features if schema is None else len(schema.columns)
     declared = None if source.records is None or columns is None else source.records * columns
-    asked = source.keep or source.folder is not None or source.cluster is not None
+    asked = source.folder is not None or source.cluster is not None
     return asked or is_large(path, cells=schema is not None, declared=declared)
 
 
@@ -67,7 +67,6 @@ def dataset_of(
         left_out=source.id,
         records=source.records,
         folder=None if source.folder is None else resolve(source.folder),
-        keep=source.keep,
         cluster=source.cluster,
     )
     if labelled and not data.labelled:

@@ -244,9 +244,6 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
             "(policy.sealed); if one does not, each adds noise to all that it says"
         )
         run = replace(run, notes=(*run.notes, note))
-    if run.plan.keeps_rows and run.plan.private:
-        note = "rows that the parties have kept from an earlier fit would cost less; here nobody was asked for them"
-        run = replace(run, notes=(*run.notes, note))
     return preview(run, seeded=seeded, ahead=True)
 
 
@@ -355,7 +352,7 @@ def _place(job: Job, source: SourceTable) -> Place:
     """Where a source wants its prepared rows that go to a file."""
     folder, beside = (None if path is None else job.resolve(path) for path in (source.folder, source.ledger))
     whole = not goes_by_pieces(source, job.resolve(source.file), job.known_schema)
-    return Place(folder, None if beside is None else beside.parent, source.keep, whole)
+    return Place(folder, None if beside is None else beside.parent, whole)
 
 
 @contextmanager
@@ -837,9 +834,8 @@ def _check_same_columns(facts: Sequence[Facts]) -> None:
 def _charge(plans: Sequence[Plan], party: str, account: Account) -> Charge:
     """What these plans would do to an account, one after the other."""
     who = (party, str(account.path), account.dataset, account.balance())
-    book = account.book()
     costs = [
-        (plan.digest.hex(), charge_of(algorithms.of(plan), plan, party, book)[0], plan.delta, part_of_fit(plan))
+        (plan.digest.hex(), charge_of(algorithms.of(plan), plan, party), plan.delta, part_of_fit(plan))
         for plan in plans
     ]
     try:

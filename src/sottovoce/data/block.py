@@ -182,7 +182,6 @@ class Block:
 
     @property
     def dimension(self) -> int:
-        """Columns of a prepared row."""
         return int(self.rows.shape[1])
 
     @property
@@ -309,7 +308,6 @@ class Block:
         return np.concatenate(found) if found else np.zeros(0)
 
     def _scores(self, exact: Array) -> Array:
-        """By the loops over rows."""
         found, chosen = np.empty(len(self)), ALL if self.chosen is None else self.chosen
         if is_sparse(self.rows):
             held = (self.rows.indptr, self.rows.indices, self.rows.data, chosen, exact)
@@ -577,7 +575,6 @@ class Block:
         return ~self.usable_rows
 
     def take(self, indices: NDArray[np.int64]) -> Block:
-        """The named rows as a batch."""
         chosen = indices if self.chosen is None else self.chosen.take(indices)
         labels = self.labels.take(indices)
         return Block(self.rows, labels, self.bits, chosen, whole=self.whole, layout=self.layout)

@@ -54,8 +54,6 @@ class Dataset:
     folder : path or None
         Where a file of prepared rows lies while it is used: by default beside the ledger, else where the system has
         large temporary files. Who may read it can read the rows. Rows that fit in memory need none.
-    keep : bool
-        Leave the file there for the next fit on the same files with the same bounds.
     cluster : str, distributed.Client or None
         The scheduler of a Dask cluster, "tls://scheduler:8786", or a client of it: its workers read the files, which
         they have under the same paths, and hold the prepared rows.
@@ -71,7 +69,6 @@ class Dataset:
         left_out: str | None = None,
         records: int | None = None,
         folder: str | PathLike[str] | None = None,
-        keep: bool = False,
         cluster: Any = None,
     ) -> None:
         found = opened(files, Asked(label, schema, features, left_out, records))
@@ -84,7 +81,7 @@ class Dataset:
                 f"records={records} is declared and there are {self.shape[0]}; the count is public, so correct it or "
                 "leave it out."
             )
-        self._at(folder, keep)
+        self.folder = None if folder is None else Path(folder)
         if cluster is not None:
             from sottovoce.data.cluster.connection import distributed
 
@@ -109,9 +106,7 @@ class Dataset:
         return cls._of(found.sources, found.features, found.names, schema, labelled=False)
 
     @classmethod
-    def from_arrays(
-        cls, X: Any, y: ArrayLike | None = None, *, folder: str | PathLike[str] | None = None, keep: bool = False
-    ) -> Dataset:
+    def from_arrays(cls, X: Any, y: ArrayLike | None = None, *, folder: str | PathLike[str] | None = None) -> Dataset:
         """Of arrays that may be memory maps, or of sparse rows."""
         rows = _numbers(X)
         labels = None if y is None else y if isinstance(y, np.memmap) else label_array(y)
@@ -122,7 +117,8 @@ class Dataset:
         made = cls._of([ArraySource(rows, labels)], int(rows.shape[1]), names, labelled=y is not None)
         files = [getattr(array, "filename", None) for array in (rows, labels)]  # of memory maps
         made._before = {Path(file): as_it_is(Path(file)) for file in files if file is not None}
-        return made._at(folder, keep)
+        made.folder = None if folder is None else Path(folder)
+        return made
 
     @classmethod
     def from_dask(
@@ -163,18 +159,11 @@ class Dataset:
     shape: tuple[int, int]
     ndim = 2
     folder: Path | None = None  # for prepared rows
-    keep: bool = False
     in_file: bool = False  # whether prepared rows are in a file even if they would fit in memory
     cluster: Cluster | None = None  # whose workers read the sources and hold the rows
     _before: Mapping[Path, Any] = MappingProxyType({})  # the files as they were when they were opened
     _distinct: tuple[int, NDArray[Any]] | None = None  # the labels that occur, as far as so many
     _told: bool = False  # whether the holder was told of lines that cannot be read
-
-    def _at(self, folder: str | PathLike[str] | None, keep: bool) -> Dataset:
-        self.folder, self.keep = None if folder is None else Path(folder), keep
-        if keep and any(source.mark() is None for source in self.sources):
-            raise InputError("keep=True is for rows of files, which are known again; leave it out for arrays.")
-        return self
 
     def pieces(self, rows: int | None = None) -> Iterator[Piece]:
         """Rows and labels in their order, at most so many at once."""

@@ -73,7 +73,6 @@ class Products:
         return np.asarray(self._back @ (self._rows @ weights))
 
     def diagonal(self) -> Array:
-        """The squares of the columns' norms."""
         return column_squares(self._rows)
 
     def square(self, most: int) -> Any:
@@ -88,7 +87,6 @@ class Products:
         return Products(self._rows.tocsr() if is_sparse(self._rows) else np.ascontiguousarray(self._rows))
 
     def take(self, indices: NDArray[np.int64] | slice) -> Products:
-        """Of the named rows of D alone."""
         return Products(self._rows[indices])
 
     def sum_of_squares(self) -> float:

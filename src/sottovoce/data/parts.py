@@ -43,7 +43,6 @@ class View:
 
     @classmethod
     def through(cls, matrix: Array, *, made: bool) -> View:
-        """A new one, not cut yet."""
         return cls(matrix, made, name=secrets.token_hex(16))
 
 
@@ -99,12 +98,10 @@ class Parts(ABC):
 
     @property
     def whole(self) -> Parts:
-        """All rows."""
         return self
 
     @property
     def sum_bits(self) -> int:
-        """As of a block with all rows."""
         return self._about.sum_bits
 
     def digest(self) -> bytes:
@@ -124,7 +121,6 @@ class Parts(ABC):
         return np.asarray(self.summed(lambda part: part.block.gram(weights, term)))
 
     def gram_diagonal(self) -> Array:
-        """sum_i x_ij^2 for every column j."""
         return np.asarray(self.summed(lambda part: part.block.gram_diagonal()))
 
     def scalar_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> float:
@@ -152,7 +148,6 @@ class Parts(ABC):
             yield from pieces
 
     def take(self, indices: Integers) -> Parts:
-        """The named rows as a batch."""
         return Batch(self, indices)
 
     def __getattr__(self, name: str) -> Any:
@@ -189,20 +184,17 @@ class Batch(Parts):
         self._whole = whole
 
     def each(self, work: Work[Found], chosen: Sequence[Integers] | None = None) -> Iterator[Found]:
-        """Of the chosen rows."""
         if chosen is not None:
             raise LeakError("a batch of a batch is none that a plan draws.")
         return self._whole.each(work, self._chosen)
 
     def summed(self, work: Work[Any], chosen: Sequence[Integers] | None = None) -> Any:
-        """Where the rows are."""
         if chosen is not None:
             raise LeakError("a batch of a batch is none that a plan draws.")
         return self._whole.summed(work, self._chosen)
 
     @property
     def whole(self) -> Parts:
-        """All rows."""
         return self._whole
 
 
@@ -216,11 +208,9 @@ class ProjectedParts:
 
     @property
     def ready(self) -> bool:
-        """Whether the rows were cut."""
         return self._empty.ready
 
     def number_sum(self, term: Callable[[Array, Array], Array]) -> float:
-        """sum_i of term(|z_i|, y_i) cut to [0, 1]."""
         view = self._view
         return float(self._parts.summed(lambda part: part.seen(view).number_sum(term)))
 

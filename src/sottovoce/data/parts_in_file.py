@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import json
 import logging
 import os
 import weakref
@@ -29,7 +27,7 @@ from sottovoce.data.matrix import is_sparse
 from sottovoce.data.parts import VIEWS, Array, Found, Integers, Part, Parts, PartsInMemory, View, Work, empty
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected
-from sottovoce.data.row_file import AHEAD, FORMAT, Read, RowFile, finish, kept, write, written
+from sottovoce.data.row_file import AHEAD, Read, RowFile, write
 from sottovoce.errors import InputError, LeakError
 
 PIECE = 1 << 22  # bytes of a piece, about
@@ -42,9 +40,17 @@ _log = logging.getLogger("sottovoce.holder")
 def in_memory_or_file(data: Dataset, recipe: Preparation, beside: Path | None) -> Parts:
     """The rows of a data set by the recipe; by public sizes alone in memory, or in a file."""
     about = empty(recipe, data.shape[0])
-    if not (data.keep or data.in_file) and room.fits(prepared_size(data, recipe)):
+    size = prepared_size(data, recipe)
+    if not data.in_file and room.fits(size):
         return PartsInMemory(about, list(_blocks(data, recipe, PIECE)))
-    return PartsInFile(about, _file(data, recipe, room.place_for(data.folder, beside)))
+    if not hasattr(os, "pread"):
+        raise InputError("rows that do not fit in memory need pread, which this system lacks; give arrays that fit.")
+    folder = room.place_for(data.folder, beside)
+    check_room(folder, size, data.shape[0])
+    try:
+        return PartsInFile(about, RowFile(folder, _blocks(data, recipe, PIECE)))
+    except OSError as error:
+        raise room.full(folder, error) from None
 
 
 def prepared_size(data: Dataset, recipe: Preparation) -> int:
@@ -93,7 +99,6 @@ def _size(block: Block) -> int:
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
-    """One block of several."""
     if len(blocks) == 1:
         return blocks[0]
     parts: Any = [block.rows for block in blocks]
@@ -101,38 +106,6 @@ def _joined(blocks: Sequence[Block]) -> Block:
     first, labels = blocks[0], np.concatenate([block.labels for block in blocks])
     usable = np.concatenate([block.usable_rows for block in blocks])
     return Block(rows, labels, first.bits, layout=first.layout, usable=usable, records=first.records)
-
-
-def _file(data: Dataset, recipe: Preparation, folder: Path) -> RowFile:
-    """One that was kept, if it is whole, else a new one."""
-    if not hasattr(os, "pread"):
-        raise InputError("rows that do not fit in memory need pread, which this system lacks; give arrays that fit.")
-    path, mark = folder / "none", ""
-    if data.keep:
-        mark = _mark(data, recipe)
-        path = folder / f"sottovoce-{mark[:32]}.rows"
-        found = kept(path, mark)
-        if found is not None and sum(piece.rows for piece in found.pieces) == data.shape[0]:
-            return found
-    check_room(folder, prepared_size(data, recipe), data.shape[0])
-    scratch = room.Scratch(folder, to_keep=data.keep)
-    try:
-        form, pieces, end = written(scratch.handle, _blocks(data, recipe, PIECE), digests=data.keep)
-        if data.keep:
-            finish(scratch.handle, form, pieces, end, mark)
-            scratch.keep(path)
-        return RowFile(os.dup(scratch.handle), folder, form, pieces)
-    except OSError as error:
-        raise room.full(folder, error) from None
-    finally:
-        scratch.close()
-
-
-def _mark(data: Dataset, recipe: Preparation) -> str:
-    """Of the files as they are now, of what is read of them and of the recipe: a digest."""
-    schema = None if data.schema is None else data.schema.table()
-    facts = [FORMAT, [source.mark() for source in data.sources], data.feature_names, schema, repr(recipe)]
-    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
 
 
 class PartOfFile(Part):
@@ -143,7 +116,6 @@ class PartOfFile(Part):
         self._place, self._kept = place, views
 
     def seen(self, view: View) -> Projected:
-        """Its rows in a view."""
         return self._kept.seen(self._place, self.block, view)
 
 
@@ -182,7 +154,7 @@ class _Numbers:
         if self._held is None:
             try:
                 room.check_free(folder, size)
-                self._handle = room.Scratch(folder).handle
+                self._handle = room.open_scratch(folder)
                 weakref.finalize(self, os.close, self._handle)
             except InputError:
                 self._without_room()
@@ -252,7 +224,6 @@ class PartsInFile(Parts):
                 submit()
                 yield place, found
                 del found
-            self._file.check_unchanged()
         finally:
             for _, future in waiting:
                 if future is not None and not future.cancel():

@@ -185,12 +185,10 @@ class Preparation:
 
     @property
     def arrangement(self) -> Arrangement:
-        """What the layout decides."""
         return ARRANGEMENTS[self.layout]
 
     @property
     def dimension(self) -> int:
-        """Columns of a prepared row."""
         return self.features + self.fit_intercept
 
     @property

@@ -12,7 +12,6 @@ from sottovoce.data.context import holding
 Hear = Callable[[str, int, int], None]  # what is done, records done, records in all
 
 PREPARING: Final = "preparing rows"
-CHECKING: Final = "checking kept rows"
 READING: Final = "reading rows"
 PREDICTING: Final = "predicting"
 

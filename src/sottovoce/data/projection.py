@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,13 @@ class Projected:
     Edges: a null row is 0; entries of P are at most 2^40, so no square overflows.
     """
 
+    triangular: ClassVar[bool] = True
+
     def __init__(self, block: Block, projection: Array) -> None:
         self._block, self.bits = block, _checked(block)
-        self._matrix = _on_grid(projection if projection.ndim == 1 else np.tril(projection), self.bits)
+        self._matrix = _on_grid(
+            np.tril(projection) if projection.ndim == 2 and self.triangular else projection, self.bits
+        )
         self._length, self._shares = 0.0, np.ones(0)
         self._find(None)
 
@@ -110,11 +114,7 @@ class Projected:
 class ProjectedRows(Projected):
     """The same for any matrix P of few columns: rows z_i are made once, cut, put on the grid, and summed exactly."""
 
-    def __init__(self, block: Block, projection: Array) -> None:
-        self._block, self.bits = block, _checked(block)
-        self._matrix = _on_grid(projection, self.bits)
-        self._length, self._shares = 0.0, np.ones(0)
-        self._find(None)
+    triangular: ClassVar[bool] = False
 
     def _find(self, found: Array | None) -> None:
         if found is None:
@@ -129,12 +129,10 @@ class ProjectedRows(Projected):
 
     @property
     def found(self) -> Array:
-        """The rows that were made."""
         return self._rows
 
     @property
     def width(self) -> int:
-        """As many as the matrix has columns."""
         return int(self._matrix.shape[1])
 
     def _cut(self) -> None:
@@ -148,7 +146,6 @@ class ProjectedRows(Projected):
         return np.asarray(self._rows.T @ term(scores, self._block.labels))
 
     def finished(self, total: Array) -> Array:
-        """As it is."""
         return total
 
 
@@ -192,7 +189,6 @@ def _on_grid(projection: Array, bits: int) -> Array:
 
 
 def _lengths(rows: Matrix, matrix: Array) -> Array:
-    """|P'x_i| of every row."""
     if is_sparse(rows) and matrix.ndim == 1:
         return np.asarray(kernels.lengths_sparse(rows.indptr, rows.data * matrix[rows.indices]))
     found = np.empty(rows.shape[0])

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from sottovoce.errors import InputError
-from sottovoce.files import check_no_ledger
 
 SHARE: Final = 4  # rows take at most this part of the memory that is left
 UNKNOWN: Final = 1 << 32  # bytes that are taken for free where the system does not say
@@ -112,52 +111,17 @@ def full(folder: Path, error: OSError) -> InputError:
     )
 
 
-class Scratch:
-    """A new file that this user alone may read. It has no name, and is gone with its process, until it is kept.
-
-    Edges: where a file system has no files without a name, one that is to be kept has one while it is written.
-    """
-
-    def __init__(self, folder: Path, *, to_keep: bool = False) -> None:
-        self.folder, self._name = folder, None
+def open_scratch(folder: Path) -> int:
+    """A new file that this user alone may read. It has no name, and is gone once it is closed, or with its process."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except (OSError, AttributeError):  # a file system without such files
         try:
-            self.handle = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except (OSError, AttributeError):
-            self.handle = self._with_name(to_keep)
-
-    _name: Path | None
-
-    def _with_name(self, to_keep: bool) -> int:
-        try:
-            handle, name = tempfile.mkstemp(".new", ".sottovoce-", self.folder)
+            handle, name = tempfile.mkstemp(".new", ".sottovoce-", folder)
         except OSError as error:
-            raise full(self.folder, error) from None
-        if to_keep:
-            self._name = Path(name)
-        else:
-            Path(name).unlink()
+            raise full(folder, error) from None
+        Path(name).unlink()
         return handle
-
-    def keep(self, path: Path) -> None:
-        """Give it a name, in the place of a file that has it."""
-        check_no_ledger(path)
-        if self._name is not None:
-            self._name.replace(path)
-            self._name = None
-            return
-        path.unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            with contextlib.suppress(FileExistsError):  # another process has just kept the same rows
-                os.link(f"/proc/self/fd/{self.handle}", path.name, dst_dir_fd=folder, follow_symlinks=True)
-        finally:
-            os.close(folder)
-
-    def close(self) -> None:
-        """Give its room back, unless it was kept."""
-        os.close(self.handle)
-        if self._name is not None:
-            self._name.unlink(missing_ok=True)
 
 
 def in_words(count: int) -> str:

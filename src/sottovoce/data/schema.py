@@ -145,7 +145,6 @@ class Number(Column):
 
     @property
     def unknown(self) -> bool:
-        """Whether nobody knows the range."""
         return math.isinf(self.low) and math.isinf(self.high)
 
     @property
@@ -213,7 +212,6 @@ class Category(Column):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """One for each level."""
         declared = [f"{self.name}={_shown(level)}" for level in self.levels]
         return self._flagged(declared, self.missing) + ((f"{self.name}=other",) if self.other else ())
 
@@ -235,11 +233,9 @@ class Category(Column):
         return [(f"{name} {against}", way) for name, way in zip(self.features[1:], ways[1:], strict=True)]
 
     def base(self) -> Array:
-        """The first level."""
         return np.asarray(np.eye(len(self.features))[0])
 
     def entry(self) -> dict[str, Any]:
-        """Levels, and which are added."""
         added = {key: True for key in ("missing", "other") if getattr(self, key)}
         return {"levels": list(self.levels)} | added
 
@@ -262,7 +258,6 @@ class YesNo(Column):
         return self._flagged([f"{self.name}={_shown(self.yes)}"], self.missing)
 
     def encode(self, cells: Cells) -> Array:
-        """1, -1 or 0."""
         places = _places(cells, (self.no, self.yes))
         known = places >= 0
         signs = np.where(known, 2.0 * places - 1.0, 0.0)
@@ -274,11 +269,9 @@ class YesNo(Column):
         return [(f"{name} against {_shown(self.no)}", way) for name, way in zip(self.features, ways, strict=True)]
 
     def base(self) -> Array:
-        """No."""
         return np.array([-1.0, 0.0])[: len(self.features)]
 
     def entry(self) -> dict[str, Any]:
-        """The two levels and the flag."""
         return {"yes": self.yes, "no": self.no} | ({"missing": True} if self.missing else {})
 
 

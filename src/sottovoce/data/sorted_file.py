@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.room import Scratch
+from sottovoce.data.room import open_scratch
 from sottovoce.data.row_file import write
 from sottovoce.errors import InputError, RefusedError
 
@@ -34,7 +34,7 @@ class SortedFile:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self._handle = Scratch(folder).handle
+            self._handle = open_scratch(folder)
         except InputError as error:
             raise _no_room(error) from None
         self._runs: list[tuple[int, int]] = []  # the first record of each, and that after its last

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ Mark = tuple[Any, ...]  # of a file as it is now: another if it is written again
 
 CELLS = 1 << 19  # of a table that are texts at once: ten times the size of the numbers that they become
 BYTES = 1 << 23  # of lines that are read at once
-ALLOCATION: Final = mmap.ALLOCATIONGRANULARITY  # bytes: where a memory map may begin in its file
 
 
 class Source(ABC):
@@ -62,10 +61,6 @@ class Source(ABC):
         """The file that it reads, if it is one."""
         return None
 
-    def mark(self) -> Mark | None:
-        """What tells the same file, unchanged, and the same part of it; None of what is in memory alone."""
-        return None
-
     def check(self, found: int) -> None:
         """Refuse a file that has other records than it had, or than were declared."""
         if found != self.records:
@@ -88,20 +83,6 @@ class ArraySource(Source):
             part = slice(start, start + rows)
             yield self.X[part], None if self.y is None else self.y[part]
             forget(self.X)
-
-    def mark(self) -> Mark | None:
-        """That of the files of memory maps."""
-        maps: list[Any] = [one for one in (self.X, self.y) if one is not None]
-        if not all(isinstance(one, np.memmap) and one.filename is not None and one.mode == "r" for one in maps):
-            return None  # what was written to a map need not be in its file
-        return tuple((*_stat(Path(one.filename)), _start(one), str(one.dtype), one.shape, one.strides) for one in maps)
-
-
-def _start(rows: np.memmap[Any, Any]) -> int:
-    """Where an array that is a slice of a memory map begins in the file: a slice has the offset of the whole."""
-    held: Any = rows._mmap  # type: ignore[attr-defined]
-    within = int(rows.ctypes.data) - int(np.frombuffer(held, np.uint8).ctypes.data)
-    return within + rows.offset - rows.offset % ALLOCATION
 
 
 def forget(rows: Matrix) -> None:
@@ -145,19 +126,6 @@ class FileSource(Source):
     def place(self) -> Path:
         """The file."""
         return self.path
-
-    def mark(self) -> Mark | None:
-        """Path, size and time, and all else that decides which rows these are."""
-        own = {key: _known(value) for key, value in vars(self).items() if key not in ("path", "spoilt")}
-        return (*_stat(self.path), type(self).__name__, tuple(sorted(own.items())))
-
-
-def _known(value: Any) -> str:
-    """A text that tells what a source is told, in any process; a schema is known by what it declares."""
-    if not isinstance(value, Columns):
-        return repr(value)
-    schema = None if value.schema is None else value.schema.table()
-    return repr((value.features, value.label, schema, value.left_out, value.others))
 
 
 class LineSource(FileSource):
@@ -374,10 +342,6 @@ class NumpySource(FileSource):
                 np.array(mapped(self.label_path, 1)[at : at + rows]) for at in range(self.start, self.stop, rows)
             )
 
-    def mark(self) -> Mark | None:
-        """Of both files."""
-        return (super().mark(), None if self.label_path is None else _stat(self.label_path))
-
 
 def mapped(path: Path, dimensions: int) -> NDArray[Any]:
     """The array of an .npy file, as a map."""
@@ -409,12 +373,6 @@ def _addresses() -> str:
         if soft != resource.RLIM_INFINITY:
             return f" {soft // 1024}"
     return ""
-
-
-def _stat(path: Path) -> Mark:
-    """Size and times of a file; that of its last change nobody can set back."""
-    found = path.stat()
-    return str(path.resolve()), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def as_it_is(path: Path) -> Mark | None:

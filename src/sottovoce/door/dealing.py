@@ -35,29 +35,27 @@ class DealingGate:
 
     def __init__(self, plan: Plan, randomness: Randomness, used: UsedLabels) -> None:
         self._plan, self._randomness, self._used = plan, randomness, used
-        self._last: tuple[str, Share] | None = None
+        self._last: Share | None = None
 
     def top_up(self, query: Query, number: int, call: Call, told: Mapping[str, NDArray[Any]], sealer: Sealer) -> Share:
         """The helper's part of a sealed sum by rows: no value, the top-up, and the masks of the roster."""
         label = label_of(query.name, number, call, query.follows_from(told, {}))  # it is told all, each time
+        text = json.dumps(label)
+        if self._last is not None and self._last.text == text:
+            return self._last
+        sealer.check(call)
+        if not set(query.takes_at(number)) <= set(call.said):
+            raise RefusedError(f"query {query.name!r} in round {number} is asked with all that it takes.")
         spare = 0 if self._plan.sealing is None else self._plan.sealing.spare
-
-        def made() -> Share:
-            sealer.check(call)
-            if not set(query.takes_at(number)) <= set(call.said):
-                raise RefusedError(f"query {query.name!r} in round {number} is asked with all that it takes.")
-            if call.attempt > spare:
-                raise RefusedError(f"the plan has {spare} spare releases for sums without a party, and no more.")
-            noise, nothing = noise_of(query, self._plan), np.zeros(query.length, dtype=np.int64)
-            words = sealer.sealed(nothing, noise, label, labelled(sealer.noise(self._randomness), label))
-            sealer.keep(call.roster)
-            return Share(query.name, number, words, json.dumps(label), seal=SEAL)
-
-        if self._last is None or self._last[0] != json.dumps(label):
-            share = made()
-            self._used.use(json.dumps(["sum", query.name, number, call.attempt]), share.arrays["sealed"].tobytes())
-            self._last = json.dumps(label), share
-        return self._last[1]
+        if call.attempt > spare:
+            raise RefusedError(f"the plan has {spare} spare releases for sums without a party, and no more.")
+        noise, nothing = noise_of(query, self._plan), np.zeros(query.length, dtype=np.int64)
+        words = sealer.sealed(nothing, noise, label, labelled(sealer.noise(self._randomness), label))
+        sealer.keep(call.roster)
+        share = Share(query.name, number, words, text, seal=SEAL)
+        self._used.use(json.dumps(["sum", query.name, number, call.attempt]), words.tobytes())
+        self._last = share
+        return share
 
     def dealt(self, boxes: Boxes) -> Masked:
         """What is dealt by columns, in boxes for single parties: `LocalDeals` makes each of them with one content."""

@@ -257,7 +257,6 @@ def _cells(shape: tuple[int, ...]) -> int:
 
 
 def _array(what: str, data: bytes, offset: int, layout: tuple[int, tuple[int, ...], int]) -> NDArray[Any]:
-    """The numbers that begin there, read-only."""
     type_code, shape, count = layout
     array = np.frombuffer(data, _TYPES[type_code], count, offset)
     if any(data[offset + array.nbytes : offset + _bytes_of(type_code, count)]):

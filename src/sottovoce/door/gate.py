@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.noisy_rows import draw
-from sottovoce.door.outgoing import SEAL, Kept, Released
+from sottovoce.door.outgoing import SEAL, Released
 from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.mechanisms import (
@@ -28,12 +27,13 @@ from sottovoce.privacy.randomness import Randomness
 if TYPE_CHECKING:
     from sottovoce.data.block import Block
     from sottovoce.door.memory import Memory
-    from sottovoce.door.noisy_rows import Keeper
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.release import Mechanism, Release
     from sottovoce.privacy.ledger import Account
 
 Arrays = dict[str, NDArray[Any]]
+
+MOST = 2**31 - 1  # what an entry of noisy rows is cut to, in steps of its grid
 
 
 class Gate:
@@ -50,23 +50,20 @@ class Gate:
     rounds of a query go up, unless it is `unordered`: then all its releases are kept. Threads take turns.
     """
 
-    def __init__(
-        self, plan: Plan, randomness: Randomness, account: Account | None = None, keeper: Keeper | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, randomness: Randomness, account: Account | None = None) -> None:
         self._plan = plan.digest
         self._sealed = plan.sealing is not None
         self._releases: Mapping[str, Release] = {release.query: release for release in plan.releases}
         self._records = plan.records
         self._randomness = randomness
         self._account = account
-        self._keeper = keeper
-        self._kept: dict[str, Kept] = {}
+        self._rows: dict[str, NDArray[Any]] = {}  # with noise, by query
         self._checked: dict[str, Query] = {}  # queries are frozen: one check holds for all rounds
         self._last: dict[str, Released] = {}
-        self._all: dict[tuple[str, int], Released] = {}  # of unordered queries, without a ledger
+        self._all: dict[tuple[str, int], Released] = {}  # of queries as needed, without a ledger
         self._answers: Counter[str] = Counter()  # releases by query, without a ledger
         self.unreleased = False  # whether the last release failed on its way, or another process was first
-        self.memory: Memory | None = None  # where what a solver remembers is stored with each release
+        self.memory: Memory | None = None  # where noisy rows, and what a solver remembers after a release, are stored
         self.lasting: Callable[[Any], Arrays] = lambda _: {}  # what of it is
         self._one_at_a_time = threading.Lock()
 
@@ -76,19 +73,19 @@ class Gate:
             self.unreleased = False
             if self._sealed:
                 raise LeakError(f"the plan seals its sums, and {query.name!r} would leave alone; nothing was released.")
-            if not isinstance(query, Derived):
-                earlier = self._stored(query, round.number)
-                if earlier is not None:
-                    return earlier
-            release = self._permitted(query, round.number, round.rows)
             if isinstance(query, Derived):
+                self._permitted(query, round.number, round.rows)
                 return Released(query.name, round.number, {"value": self._derived(query, round)}, seal=SEAL)
+            if (earlier := self._stored(query, round.number)) is not None:
+                return earlier
+            release = self._permitted(query, round.number, round.rows)
             self.unreleased = True
             round = round._replace(randomness=self._randomness)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 arrays = self._MECHANISMS[release.mechanism](self, query, release, round)
             if release.dropped:
-                arrays = {name: _without_low_bits(grid, release.dropped) for name, grid in arrays.items()}
+                half, bits = 1 << (release.dropped - 1), release.dropped  # in units of 2^bits, rounded
+                arrays = {name: (grid + half) >> bits for name, grid in arrays.items()}
             return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered, round.memory)
 
     def behind(self) -> bool:
@@ -175,34 +172,44 @@ class Gate:
     }
 
     def _derived(self, query: Derived, round: Round) -> NDArray[np.float64]:
-        """A function of kept rows and of public numbers: no noise, no charge, and nothing to store.
+        """A function of noisy rows and of public numbers: no noise, no charge, and nothing to store.
 
-        Whoever asks again gets the same function, or another one; neither says more than the kept rows do.
+        Whoever asks again gets the same function, or another one; neither says more than the noisy rows do.
         """
-        rows = self._kept_rows(query.source, round).rows
+        source = query.source
+        if source.name not in self._rows:
+            release = self._permitted(source, None, round.rows)
+            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+                rows = self._noisy_rows(source, release, round)
+            rows.setflags(write=False)
+            self._rows[source.name] = rows
         with np.errstate(all="ignore"):
-            return np.array(query.derive(rows, round.told), dtype=np.float64)
+            return np.array(query.derive(self._rows[source.name], round.told), dtype=np.float64)
 
-    def _kept_rows(self, query: Query, round: Round) -> Kept:
-        """The rows of `query` (a row of the value for each record) with the noise of the plan: drawn once, then kept.
+    def _noisy_rows(self, query: Query, release: Release, round: Round) -> NDArray[Any]:
+        """A row of the value for each record with the noise of the plan, drawn once; without privacy without noise.
 
-        With a keeper they are those of earlier runs wherever these may be used again. Values are rounded toward zero
-        on the grid, which makes no row longer. Without privacy they are the rows as they are.
+        With a ledger their file is durable, and its hash in the ledger, before they are used: a restarted party, and
+        another process of the holder, use the same rows or none.
         """
-        if query.name in self._kept:
-            return self._kept[query.name]
-        release = self._permitted(query, None, round.rows)
-        with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
-            rows: NDArray[Any]
-            value = query.value(round).reshape(len(round.rows), -1)
-            if release.std == 0.0:
-                rows = value
-            elif self._keeper is not None:
-                rows = self._keeper.take(query, release, value, self._randomness)
-            else:
-                rows = draw(value, release.std, release.step, self._randomness).values()
-        self._kept[query.name] = Kept(rows, seal=SEAL)
-        return self._kept[query.name]
+        value = query.value(round).reshape(len(round.rows), -1)
+        if release.std == 0.0:
+            return value
+        if self._account is None:
+            return draw_rows(value, release.std, release.step, self._randomness)
+        key, found = (self._plan.hex(), 0, query.name), None
+        if self.memory is not None:
+            digest = self._account.stored(*key, kind="rows")
+            if digest is None:
+                rows = draw_rows(value, release.std, release.step, self._randomness)
+                digest = self._account.release(*key, self.memory.write_rows(rows), kind="rows")
+            found = self.memory.read_rows(digest)
+        if found is None:
+            raise RefusedError(
+                "the noisy rows of this run are lost, or of other records than there are now; what was released stays "
+                "charged. Start a new fit."
+            )
+        return found
 
     def _noise(self, release: Release, weights: NDArray[np.float64] | float, size: int) -> NDArray[np.int64]:
         """A row of noise for each batch, in units of the grid."""
@@ -229,7 +236,7 @@ class Gate:
             yield block.take(sample[ends[k] : ends[k + 1]] - k * len(block))
 
     def _permitted(self, query: Query, number: int | None, block: Block) -> Release:
-        """The release of a query after every check; `number` is None for rows that are kept, which have no round."""
+        """The release of a query after every check; `number` is None for noisy rows, which have no round."""
         release = self._releases.get(query.name)
         in_time = release is not None and (number is None or release.first <= number < release.first + release.count)
         if release is None or not in_time:
@@ -288,16 +295,23 @@ def fits(query: Query, mechanism: Mechanism) -> bool:
     return not isinstance(query, Choice | NoisyRows | Derived)
 
 
+def draw_rows(value: NDArray[np.float64], std: float, step: float, randomness: Randomness) -> NDArray[np.float32]:
+    """(trunc(value / step) + round(std / step * Z)) * step, entry by entry, cut to 32 bits.
+
+    Guarantee: rounding toward zero makes no row longer, and two rows differ by at most the sum of their lengths; so a
+    row of norm at most b moves the rows by b under zero-out and by 2 b under replace-one, whatever the grid. The
+    rounding to float32 comes after the noise. Proof: proofs/noisy_rows.md.
+    """
+    noise = rounded_gaussian(std / step, value.size, randomness).reshape(value.shape)
+    grid = np.clip(np.trunc(value / step).astype(np.int64) + noise, -MOST, MOST).astype(np.int32)
+    return np.asarray(grid * step, dtype=np.float32)
+
+
 def split(query: Choice, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], float | None]:
     """The values that have both signs, and the score of staying where the query has one."""
     if query.stays:
         return values[:-1], float(values[-1])
     return values, None
-
-
-def _without_low_bits(grid: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
-    """Noisy whole numbers in units of 2^bits, rounded."""
-    return (grid + (1 << (bits - 1))) >> bits
 
 
 def value_of(arrays: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:

@@ -89,7 +89,6 @@ class Member:
     rule: str
 
     def message(self, terms: Terms) -> bytes:
-        """What it signs."""
         return json.dumps([terms.text, self.public, self.records, self.rule]).encode()
 
 
@@ -112,7 +111,6 @@ class Progress:
     say: Callable[[int, int], None] | None = None
 
     def add(self, points: int) -> None:
-        """So many more."""
         self.done += points
         if self.say is not None:
             self.say(self.done, self.total)
@@ -189,7 +187,6 @@ class Session:
         self._keys, self._first, self._scalar, self._last, self._salt = {}, b"", b"", b"", b""
 
     def _play(self, pairs: PairKeys) -> Generator[Masked | None, Frame, None]:
-        """The protocol, message by message."""
         frame = yield None
         self._turn(frame, "open")
         publics = packed_rows([bytes.fromhex(self.members[name].public) for name in self._names], PUBLIC)
@@ -355,7 +352,6 @@ class Session:
         return {name: self._unboxed(name, [what], sent.get(str(self._names.index(name)))) for name in self._keys}
 
     def _opened(self, sender: str, label: list[Any], sent: Boxes) -> bytes:
-        """The one box of a message."""
         return self._unboxed(sender, label, sent.get("box"))
 
     def _unboxed(self, sender: str, label: list[Any], boxed: NDArray[Any] | None) -> bytes:
@@ -402,7 +398,6 @@ class CheckedWords:
         return bool(np.all(all_words[1:] > all_words[:-1]))
 
     def checked(self, data: bytes) -> Words:
-        """The next piece, or a refusal."""
         due = min(WORDS, self._records - self.count)
         if len(data) != WORD * due:
             raise RefusedError(f"{self._party} sent {len(data) / WORD:g} words of an alignment in place of {due}.")

@@ -2,7 +2,8 @@
 
 Each state is a file whose name is the hash of the release that it belongs to. It is written before that release is
 stored, and the one before it is deleted afterwards: whichever release the ledger has last, its state is there. It says
-of which records it is, in which order: a dual that met another record than its own would be of two people.
+of which records it is, in which order: a dual that met another record than its own would be of two people. Rows with
+noise, which a run draws once, are a file of their own until the run is over.
 """
 
 from __future__ import annotations
@@ -46,11 +47,8 @@ class Memory:
 
     def write(self, state: Mapping[str, NDArray[Any]], key: tuple[int, str], release: bytes) -> None:
         """Keep the state after a release that is about to be stored, durably."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        data = io.BytesIO()
-        np.savez(data, **state, **{_RECORDS: self._records})  # type: ignore[arg-type]  # of arrays alone
         self._next = self._path(key, release)
-        write_durably(self._next, data.getvalue(), mode=0o600)
+        self._write(self._next, self._packed(state))
 
     def settle(self) -> None:
         """The release is stored: the state before it is not needed any more."""
@@ -60,13 +58,27 @@ class Memory:
 
     def read(self, key: tuple[int, str], release: bytes) -> dict[str, NDArray[Any]] | None:
         """The state that belongs to a stored release; None if it is lost, or of other records."""
-        path, state = self._path(key, release), dict[str, NDArray[Any]]()
-        with contextlib.suppress(*_UNREADABLE), np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
-            state = {name: found[name] for name in found.files}
-        if not np.array_equal(state.pop(_RECORDS, np.zeros(1)), self._records):
-            return None
-        self._last = path
+        path, state = self._path(key, release), None
+        with contextlib.suppress(*_UNREADABLE):
+            state = self._unpacked(path.read_bytes())
+        if state is not None:
+            self._last = path
         return state
+
+    def write_rows(self, rows: NDArray[np.float32]) -> bytes:
+        """Keep noisy rows for the whole run, durably; the SHA-256 of their file, by which they are read again."""
+        data = self._packed({"rows": rows})
+        digest = hashlib.sha256(data).digest()
+        self._write(self._file(digest), data)
+        return digest
+
+    def read_rows(self, digest: bytes) -> NDArray[np.float32] | None:
+        """The noisy rows of a file with that SHA-256; None if it is lost, or of other records."""
+        with contextlib.suppress(*_UNREADABLE):
+            data = self._file(digest).read_bytes()
+            if hashlib.sha256(data).digest() == digest and (found := self._unpacked(data)) is not None:
+                return found["rows"]
+        return None
 
     def follows(self, last: tuple[int, str, bytes] | None) -> bool:
         """Whether the state of this process is that after the last release that was stored, by whatever process."""
@@ -79,8 +91,24 @@ class Memory:
                 _delete(path)
 
     def _path(self, key: tuple[int, str], release: bytes) -> Path:
-        tag = hashlib.sha256(repr(key).encode() + b"\0" + release).hexdigest()
-        return self._folder / f"{self._party}.{self._plan}.{tag}"
+        return self._file(hashlib.sha256(repr(key).encode() + b"\0" + release).digest())
+
+    def _file(self, digest: bytes) -> Path:
+        return self._folder / f"{self._party}.{self._plan}.{digest.hex()}"
+
+    def _write(self, path: Path, data: bytes) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        write_durably(path, data, mode=0o600)
+
+    def _packed(self, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+        data = io.BytesIO()
+        np.savez(data, **arrays, **{_RECORDS: self._records})  # type: ignore[arg-type]  # of arrays alone
+        return data.getvalue()
+
+    def _unpacked(self, data: bytes) -> dict[str, NDArray[Any]] | None:
+        with np.load(io.BytesIO(data), allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+        return arrays if np.array_equal(arrays.pop(_RECORDS, np.zeros(1)), self._records) else None
 
 
 def _delete(path: Path) -> None:

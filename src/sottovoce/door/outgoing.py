@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,24 +21,12 @@ from sottovoce.errors import LeakError, RefusedError
 
 SEAL: Final = object()  # the gate takes it; nothing else may
 
-# What a party may say without noise, and why each is public. A name that is not here cannot leave.
-PUBLIC_NAMES: Final[Mapping[str, str]] = {
-    "records": "row counts are fixed between neighbours",
-    "features": "the schema is public",
-    "feature_names": "the schema is public",
-    "classes": "the class labels are schema",
-    "accepted": "an acknowledgement",
-    "kept_rows": "a name that follows from an earlier plan; whether a holder's data changed since counts as public",
-    "refused": "made from the plan, the party's policy, its ledger and its alignment; never from rows",
-    "error": "one of a fixed list of texts",
-    "public_key": "random, and made to be told",
-    "receipt": "a number that follows from plans alone, and a hash by a key that stays in the ledger",
-    "budget": "what plans cost on an account, before this one and after it; told where the policy says so",
-    "signature": "over a plan's digest or a public key, by a key that has no part in the data",
-    "id_rule": "by which rule identifiers are written is schema",
-    "aligned": "a hash of the common order by keys of all parties, which they have forgotten",
-    "solvers": "where a holder keeps its rows, in memory or elsewhere, is its configuration",
-}
+
+class PublicName(NamedTuple):
+    """Of a value that a party may say without noise: whether it has the right kind, and why it is public."""
+
+    fits: Callable[[Any], bool]
+    why: str
 
 
 def _is(*kinds: type, most: int | None = None) -> Callable[[Any], bool]:
@@ -48,22 +36,28 @@ def _is(*kinds: type, most: int | None = None) -> Callable[[Any], bool]:
     return lambda value: type(value) in (list, tuple) and len(value) <= most and all(type(v) in kinds for v in value)
 
 
-_SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "records": _is(int),
-    "features": _is(int),
-    "feature_names": _is(str, most=10**9),
-    "classes": _is(bool, int, float, str, most=MOST_CLASSES),
-    "accepted": _is(bool),
-    "kept_rows": lambda value: type(value) is tuple and tuple(map(type, value)) == (str, float),
-    "refused": _is(str),
-    "error": _is(str),
-    "public_key": _is(str),
-    "receipt": _is(str),
-    "budget": _is(float, most=16),
-    "signature": _is(str),
-    "id_rule": _is(str),
-    "aligned": _is(str),
-    "solvers": _is(str, most=100),
+_text: Final = _is(str)
+
+# What a party may say without noise. A name that is not here cannot leave.
+PUBLIC_NAMES: Final[Mapping[str, PublicName]] = {
+    "records": PublicName(_is(int), "row counts are fixed between neighbours"),
+    "features": PublicName(_is(int), "the schema is public"),
+    "feature_names": PublicName(_is(str, most=10**9), "the schema is public"),
+    "classes": PublicName(_is(bool, int, float, str, most=MOST_CLASSES), "the class labels are schema"),
+    "accepted": PublicName(_is(bool), "an acknowledgement"),
+    "refused": PublicName(
+        _text, "made from the plan, the party's policy, its ledger and its alignment; never from rows"
+    ),
+    "error": PublicName(_text, "one of a fixed list of texts"),
+    "public_key": PublicName(_text, "random, and made to be told"),
+    "receipt": PublicName(
+        _text, "a number that follows from plans alone, and a hash by a key that stays in the ledger"
+    ),
+    "budget": PublicName(_is(float, most=16), "what plans cost on an account; told where the policy says so"),
+    "signature": PublicName(_text, "over a plan's digest or a public key, by a key that has no part in the data"),
+    "id_rule": PublicName(_text, "by which rule identifiers are written is schema"),
+    "aligned": PublicName(_text, "a hash of the common order by keys of all parties, which they have forgotten"),
+    "solvers": PublicName(_is(str, most=100), "where a holder keeps its rows, in memory or elsewhere, is its choice"),
 }
 
 
@@ -77,7 +71,11 @@ class _Sealed:
             raise LeakError(f"{cls.__name__} is made by the gate alone; pass the value through it.")
         return object.__new__(cls)
 
-    def _fill(self, **fields: Any) -> None:
+    def _fill(self, arrays: Mapping[str, NDArray[Any]] | None = None, **fields: Any) -> None:
+        if arrays is not None:
+            for array in arrays.values():
+                array.setflags(write=False)
+            fields["arrays"] = MappingProxyType(dict(arrays))
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
@@ -103,9 +101,7 @@ class Released(_Sealed):
     round: int
 
     def __init__(self, query: str, round_: int, arrays: Mapping[str, NDArray[Any]], *, seal: object) -> None:  # noqa: ARG002
-        for array in arrays.values():
-            array.setflags(write=False)
-        self._fill(query=query, round=round_, arrays=MappingProxyType(dict(arrays)))
+        self._fill(arrays, query=query, round=round_)
 
 
 class Share(_Sealed):
@@ -121,8 +117,7 @@ class Share(_Sealed):
     text: str
 
     def __init__(self, query: str, round_: int, words: NDArray[np.int64], text: str, *, seal: object) -> None:  # noqa: ARG002
-        words.setflags(write=False)
-        self._fill(query=query, round=round_, arrays=MappingProxyType({"sealed": words}), text=text)
+        self._fill({"sealed": words}, query=query, round=round_, text=text)
 
 
 # What a party may send to the other parties under a pad and in a box, and why each tells nobody else anything.
@@ -150,23 +145,7 @@ class Masked(_Sealed):
     def __init__(self, name: str, boxes: Mapping[str, NDArray[np.int64]], *, seal: object) -> None:  # noqa: ARG002
         if name not in MASKED_NAMES:
             raise LeakError(f"name={name!r} is nothing that leaves under a pad; nothing was released.")
-        for array in boxes.values():
-            array.setflags(write=False)
-        self._fill(name=name, arrays=MappingProxyType(dict(boxes)))
-
-
-class Kept(_Sealed):
-    """A party's prepared rows with their noise: records x columns, read-only. They stay with the party.
-
-    Whatever is computed from them and from public numbers may leave (`Derived`).
-    """
-
-    __slots__ = ("rows",)
-    rows: NDArray[Any]
-
-    def __init__(self, rows: NDArray[Any], *, seal: object) -> None:  # noqa: ARG002
-        rows.setflags(write=False)
-        self._fill(rows=rows)
+        self._fill(boxes, name=name)
 
 
 class Declared(_Sealed):
@@ -189,9 +168,7 @@ class Disclosed(_Sealed):
     recipient: str
 
     def __init__(self, recipient: str, arrays: Mapping[str, NDArray[Any]], *, seal: object) -> None:  # noqa: ARG002
-        for array in arrays.values():
-            array.setflags(write=False)
-        self._fill(recipient=recipient, arrays=MappingProxyType(dict(arrays)))
+        self._fill(arrays, recipient=recipient)
 
 
 class Outgoing(_Sealed):
@@ -217,7 +194,7 @@ def declare_public(name: str, value: Any, *, reason: str) -> Declared:
         raise LeakError(f"name={name!r} is not a public value; public values are {', '.join(PUBLIC_NAMES)}.")
     if not reason:
         raise LeakError(f"declare_public({name!r}) needs a reason that says why the value is public.")
-    if not _SHAPES[name](value):
+    if not PUBLIC_NAMES[name].fits(value):
         raise LeakError(
             f"declare_public({name!r}) got a value of another kind than this name has: records and features are int, "
             "feature_names and solvers lists of str, classes a few plain values, accepted a bool, the others "

@@ -98,7 +98,6 @@ class Codes(Wholes):
     """int64 numbers likewise, none of which is 0: signs and places in one."""
 
     def fits(self, array: NDArray[Any]) -> bool:
-        """Whether an array is so."""
         return super().fits(array) and bool(np.all(array != 0))
 
 
@@ -138,7 +137,6 @@ class Turn:
         return count if self(plan, party, first) else 0
 
     def parties(self, plan: Plan, number: int) -> tuple[str, ...]:
-        """Who answers in that round."""
         return tuple(name for name, _ in plan.parties if self(plan, name, number))
 
 
@@ -152,12 +150,10 @@ class Scheduled(Turn):
         self._places = places
 
     def __call__(self, plan: Plan, party: str, number: int) -> bool:
-        """Whether the schedule names the party for that round."""
         places = self._places(plan)
         return 0 <= number < len(places) and plan.names.index(party) == int(places[number])
 
     def rounds(self, plan: Plan, party: str, first: int, count: int) -> int:
-        """How often the schedule names the party."""
         place = [name for name, _ in plan.parties].index(party)
         return int((self._places(plan)[first : first + count] == place).sum())
 
@@ -172,11 +168,9 @@ class InTurn(Turn):
         self._query = query
 
     def __call__(self, plan: Plan, party: str, number: int) -> bool:
-        """Whether the turn has come to the party."""
         return plan.names[(number - plan.release(self._query).first) % len(plan.names)] == party
 
     def rounds(self, plan: Plan, party: str, first: int, count: int) -> int:
-        """How often it comes."""
         place = plan.names.index(party) + plan.release(self._query).first - first
         return max(0, -(-(count - place % len(plan.names)) // len(plan.names)))
 

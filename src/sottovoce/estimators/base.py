@@ -508,7 +508,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         solver: Options,
         within: Whole | None,
     ) -> Plan:
-        """The fit's own plan, with the rows that the parties have kept for such a one."""
+        """The fit's own plan, or the one that an interrupted run of the fit has stored."""
         coordinator, federation = between
         plan = planned(form, problem, solver, federation, self.insecure_seed, within)
         if within is not None:
@@ -517,8 +517,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             return stored
         if plan.sealing is not None:
             plan = coordinator.with_keys(plan)
-        if plan.keeps_rows and plan.private:
-            plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
         return coordinator.settled(plan)
 
     def _bought(self, names: tuple[str, ...], features: int) -> dict[int, Number]:

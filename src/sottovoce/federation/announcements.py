@@ -10,8 +10,7 @@ share a secret with.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Plan
@@ -20,26 +19,20 @@ from sottovoce.sealed.pair_keys import CHECKED, PeerKey
 from sottovoce.transports.identity import PLAN, Identity
 
 
-class Invitation(NamedTuple):
-    """For whom a key is asked: by columns all parties and the helper, who have to be known."""
+def invitation(members: Sequence[str] = ()) -> str:
+    """The text of a message that asks for a key: by columns it names all parties and the helper, who must be known."""
+    return json.dumps({"members": members})
 
-    members: tuple[str, ...] = ()
 
-    @property
-    def text(self) -> str:
-        """As a message carries it."""
-        return json.dumps({"members": self.members})
-
-    @classmethod
-    def read(cls, text: str) -> Invitation:
-        """The invitation of a message, or a refusal."""
-        try:
-            members = tuple(json.loads(text)["members"])
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise RefusedError("a key of sealed sums is asked for with the members of the run.") from None
-        if not all(type(one) is str for one in members):
-            raise RefusedError("a key of sealed sums is asked for with the members of the run.")
-        return cls(members)
+def read_invitation(text: str) -> tuple[str, ...]:
+    """The members whom an invitation names, or a refusal."""
+    try:
+        members = tuple(json.loads(text)["members"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        members = (None,)
+    if not all(type(one) is str for one in members):
+        raise RefusedError("a key of sealed sums is asked for with the members of the run.")
+    return members
 
 
 def known_keys(

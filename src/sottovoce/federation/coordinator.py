@@ -25,7 +25,7 @@ from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
 from sottovoce.federation import replies as checks
 from sottovoce.federation.alignment.coordinator import AlignmentResult, AlignmentRun
-from sottovoce.federation.announcements import Invitation, known_keys
+from sottovoce.federation.announcements import invitation, known_keys
 from sottovoce.federation.boxes import crossed_offers
 from sottovoce.federation.journal import Journal, Stored
 from sottovoce.federation.models import parts_of
@@ -117,12 +117,6 @@ class Coordinator:
         replies = self._exchange(self._parties, Frame("hello", 0, query="classes" if classes else ""))
         return {name: reply.facts for name, reply in replies.items()}
 
-    def kept(self, plan: Plan) -> tuple[tuple[str, float], ...]:
-        """For each party of a plan, name and noise of the rows that it has kept for such a plan."""
-        parties = plan.names
-        replies = self._exchange(parties, Frame("hello", 0, query="rows", text=plan.to_json()))
-        return tuple(replies[name].facts["kept_rows"] for name in parties)
-
     def stored_plan(self, made: Plan) -> Plan | None:
         """The plan that an interrupted run of this fit had in the place of the one `made` now."""
         found = self.journal.next_plan(made)
@@ -151,8 +145,8 @@ class Coordinator:
         sealing, members, columns = plan.sealing, signers(plan), plan.split == "columns"
         if sealing is None:
             return plan
-        invited = Invitation(members if columns else ())
-        replies = self._exchange(members, Frame("hello", 0, query="seal", text=invited.text))
+        asked = Frame("hello", 0, query="seal", text=invitation(members if columns else ()))
+        replies = self._exchange(members, asked)
         publics = {name: replies[name].facts["public_key"] for name in members}
         own = RunKey()
         if columns and sealing.helper is None:
@@ -171,7 +165,7 @@ class Coordinator:
         """Why a party takes no part in sealed sums, or None; nothing is charged."""
         ends = self._parties if self._helper is None else (*self._parties, self._helper)
         try:
-            self._exchange(self._parties, Frame("hello", 0, query="seal", text=Invitation(ends).text))
+            self._exchange(self._parties, Frame("hello", 0, query="seal", text=invitation(ends)))
         except RefusedError as error:
             return str(error)
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sottovoce.door.frames import decode
-from sottovoce.door.noisy_rows import NONE
 from sottovoce.door.outgoing import Outgoing, declare_public, reply
 from sottovoce.sealed.pair_keys import RunKey
 from sottovoce.transports.identity import Identity
@@ -19,9 +18,6 @@ class Declared:
         """It signs nothing."""
 
     def handle(self, request: bytes) -> Outgoing:
-        """It has kept no rows of an earlier plan, and a key that nobody has; there is nothing else to ask it for."""
-        asked = decode(request)
-        fact = declare_public("kept_rows", NONE, reason="a stand-in, nobody was asked")
-        if asked.query == "seal":
-            fact = declare_public("public_key", RunKey().public, reason="a stand-in, nobody was asked")
-        return reply("facts", asked, (fact,))
+        """A key that nobody has; there is nothing else to ask it for."""
+        key = declare_public("public_key", RunKey().public, reason="a stand-in, nobody was asked")
+        return reply("facts", decode(request), (key,))

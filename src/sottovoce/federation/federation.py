@@ -49,6 +49,7 @@ class Federation:
         record: bool = False,
         helper: Helper | str | None = None,
         journal: str | PathLike[str] | None = None,
+        schema: Schema | None = None,
     ) -> None:
         self.split: Split = split
         self.transport = transport
@@ -67,7 +68,7 @@ class Federation:
         self.why = ""  # by columns, where it was left open: why they are, or are not
         self.undecided = False  # whether it was left open
         self._sealing: dict[str, Any] = {}
-        self.schema: Schema | None = None  # what made the features of parties of this process
+        self.schema = schema  # what made the features of parties of this process
         # Where fits keep what they need to go on: a file that each has while it lasts, or what the caller has of one.
         self.journal: Path | Journal | None = None if journal is None else Path(journal)
         if journal is not None and not self.counted:
@@ -105,11 +106,8 @@ class Federation:
         schema = _schema_of([X], schema)
         rows, labels, names = _opened(X, y, schema, "data")
         party = Party("data", rows, labels, account=as_account(ledger), policy=policy, feature_names=names)
-        return cls("central", InProcess([party]), parties=[party], record=record, journal=journal)._by(schema)
-
-    def _by(self, schema: Schema | None) -> Federation:
-        self.schema = schema
-        return self
+        wire = InProcess([party])
+        return cls("central", wire, parties=[party], record=record, journal=journal, schema=schema)
 
     @classmethod
     def by_rows(  # noqa: PLR0913
@@ -150,8 +148,9 @@ class Federation:
         ]
         if len(widths) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
-        made = cls("rows", _wire(parties, helper), parties=parties, record=record, helper=helper, journal=journal)
-        return made._by(schema)._seal("sums", sums, "plain")
+        ends: dict[str, Any] = {"parties": parties, "helper": helper, "schema": schema}
+        made = cls("rows", _wire(parties, helper), record=record, journal=journal, **ends)
+        return made._seal("sums", sums, "plain")
 
     @classmethod
     def by_columns(  # noqa: PLR0913
@@ -207,8 +206,9 @@ class Federation:
         ]
         if ids is not None:
             _align(parties)
-        made = cls("columns", _wire(parties, helper), parties=parties, record=record, helper=helper, journal=journal)
-        return made._by(schema).declare_columns(labels, label_party, norms)._seal("products", products, "none", "auto")
+        ends: dict[str, Any] = {"parties": parties, "helper": helper, "schema": schema}
+        made = cls("columns", _wire(parties, helper), record=record, journal=journal, **ends)
+        return made.declare_columns(labels, label_party, norms)._seal("products", products, "none", "auto")
 
     @classmethod
     def connect(  # noqa: PLR0913
@@ -330,7 +330,6 @@ class Federation:
 
     @property
     def remote(self) -> bool:
-        """Whether the parties are elsewhere."""
         return not self._parties
 
     @property
@@ -397,7 +396,6 @@ class Federation:
         Coordinator(self.transport).dismiss()
 
     def close(self) -> None:
-        """End the connections."""
         self.transport.close()
 
 

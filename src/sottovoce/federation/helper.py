@@ -115,7 +115,6 @@ class Helper(Answering):
         return (*acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
 
     def _checked(self, plan: Plan) -> _Run:
-        """What it would deal under a plan, or a refusal."""
         if plan.sealing is None or plan.sealing.dealer != self.name:
             raise RefusedError(f"the plan does not name {self.name} as its helper.")
         lost = "Start a new fit; where the plan was charged, it stays charged."
@@ -151,7 +150,6 @@ class Helper(Answering):
         return reply("accept", frame, acknowledged(True))
 
     def _asked(self, run: _Run, frame: Frame) -> Outgoing:
-        """By rows: its part of a sum."""
         if run.sealer is None:
             raise RefusedError(f"by columns {self.name} deals, and is asked for no part of a sum.")
         query = self._query(run, frame, frame.arrays)

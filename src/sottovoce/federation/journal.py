@@ -45,7 +45,7 @@ _NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end 
 _MAGIC: Final = b"sottovoce run %d\n" % JOURNAL.number
 _OTHER: Final = re.compile(rb"sottovoce run ([0-9]{1,9})\n")
 _HEAD: Final = struct.Struct("<Q32s8s")
-_OF_THE_RUN: Final = ("run", "coin", "keys", "kept")  # what two plans of one fit differ in
+_OF_THE_RUN: Final = ("run", "coin", "keys")  # what two plans of one fit differ in
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -95,7 +95,6 @@ class Journal:
                 raise
 
     def _reset(self, about: Mapping[str, Any]) -> None:
-        """As of a file that has nothing."""
         self.about = dict(about)  # what the first entry says; of a file that is there, what it said
         self.outputs: dict[str, str] = {}
         self.solved = self.ended = False  # of the last plan: all is answered; every party was told that it is over
@@ -175,7 +174,6 @@ class Journal:
             self._append(_packed("plan", plan.digest.hex(), {"text": plan.to_json(), **said}, {}), sync=False)
 
     def of(self, plan: Plan) -> Stored:
-        """What is stored of a plan."""
         return self._runs.setdefault(plan.digest.hex(), Stored())
 
     def charged(self, plan: Plan) -> bool:
@@ -262,7 +260,6 @@ class Journal:
             raise self._stops(error) from None
 
     def _stops(self, error: OSError) -> InputError:
-        """Why a run stops in the middle."""
         self._let_go()  # what was torn is dropped when the run goes on
         return InputError(
             f"the state of the run cannot be written to {self.path} ({error.strerror}), and the run stops. What was "

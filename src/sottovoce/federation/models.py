@@ -144,7 +144,6 @@ class Models:
         return cls(_folder(ledger), party)
 
     def keep(self, digest: bytes, model: PartialModel) -> None:
-        """Remember the model of a plan."""
         earlier = self.get(digest)
         if earlier is None and self._folder is not None:
             self._write(self._path(self._folder, digest), model)
@@ -155,7 +154,6 @@ class Models:
             raise RefusedError("the plan has a model already, and it is another one.")
 
     def get(self, digest: bytes) -> PartialModel | None:
-        """The model of a plan, or None."""
         if digest not in self._known and self._folder is not None:
             path = self._path(self._folder, digest)
             if not path.exists():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,6 @@ from sottovoce.data.threads import check_jobs, using
 from sottovoce.door.frames import Frame
 from sottovoce.door.gate import Gate
 from sottovoce.door.memory import Memory
-from sottovoce.door.noisy_rows import NONE, RowKeeper, digests_of, recipe_of
 from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.door.query import ForgottenError, Query, Round
 from sottovoce.door.sealed_gate import SealedGate
@@ -33,7 +31,7 @@ from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.alignment.party import Aligner
-from sottovoce.federation.announcements import Invitation, check_pinned, check_start, known_keys
+from sottovoce.federation.announcements import check_pinned, check_start, known_keys, read_invitation
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
 from sottovoce.federation.demands import Known, left_out
 from sottovoce.federation.models import Models, PartialModel, own_part
@@ -277,13 +275,11 @@ class Party(Answering):
             ) from None
 
     def _introduced(self, frame: Frame) -> tuple[Declared, ...]:
-        """Public facts and, as the frame asks, the class labels, a public key, or which noisy rows there are."""
-        if frame.query == "rows":
-            return (self._offer(frame.text),)
+        """Public facts and, as the frame asks, the class labels or a public key."""
         if frame.query == "seal":
             if not self._policy.sealed:
                 raise RefusedError(f"{self.name} takes no part in sealed sums; its holder can, by Policy(sealed=True).")
-            return self._announced(Invitation.read(frame.text))
+            return self._announced(read_invitation(frame.text))
         facts = self.facts(classes=frame.query == "classes")
         if frame.query == "predict":
             facts += (
@@ -292,10 +288,10 @@ class Party(Answering):
             )
         return facts
 
-    def _announced(self, invited: Invitation) -> tuple[Declared, ...]:
+    def _announced(self, members: tuple[str, ...]) -> tuple[Declared, ...]:
         """A key for a run of sealed sums; by columns only with ends that this party knows by itself."""
-        check_pinned(self.name, invited.members, self._identity)
-        if invited.members and (reason := left_out(self._policy, invited.members, self.name, self._identity)):
+        check_pinned(self.name, members, self._identity)
+        if members and (reason := left_out(self._policy, members, self.name, self._identity)):
             raise RefusedError(f"{self.name} refuses: {reason}.")
         return (declare_public("public_key", self._keys.new(), reason="random, made to be told"), *self._alignment())
 
@@ -377,23 +373,24 @@ class Party(Answering):
             found = self._recalled(run.form, run.plan, fresh, run.gate.memory)
             if found is None:
                 return False
-            fresh = found
+            (fresh,) = found
         run.memory = fresh
         return True
 
-    def _recalled(self, form: Algorithm, plan: Plan, fresh: Any, kept: Memory) -> Any | None:
+    def _recalled(self, form: Algorithm, plan: Plan, fresh: Any, kept: Memory) -> tuple[Any] | None:
         """The memory as it was after the last release of a plan that was stored; None if that is lost."""
         last = None if self._account is None else self._account.last_release(plan.digest.hex())
         if last is None:
-            return fresh
+            return (fresh,)
         number, query, release = last
         state = kept.read((number, query), release)
-        return None if state is None else form.recall(fresh, state)
+        return None if state is None else (form.recall(fresh, state),)
 
     def _remembered(self, form: Algorithm, plan: Plan, rows: Block) -> tuple[Any, Memory | None]:
         """What the form keeps between rounds and where it is stored, or a refusal if that is lost."""
         fresh = form.remember(plan, rows)
-        if self._account is None or not form.lasting(fresh):
+        noisy = any(release.mechanism == "kept" for release in plan.releases)
+        if self._account is None or not (form.lasting(fresh) or noisy):
             return fresh, None
         kept = Memory(self._account.path, self.name, plan.digest, rows.digest())
         kept.clear(own=False, others=True)
@@ -407,7 +404,7 @@ class Party(Answering):
                     "Start a new fit."
                 )
             return fresh, None
-        return found, kept
+        return found[0], kept
 
     def _stage(self, frame: Frame) -> Outgoing:
         """A message between the parties of a plan over sealed columns, as it passes the coordinator."""
@@ -537,9 +534,6 @@ class Party(Answering):
                 "over a wire (InProcess, serve_party)."
             )
         form, queries = checked(plan, self.name, self._rows, self._policy, self._knows())
-        keeper = self._keeper(plan, queries, recipe)
-        if keeper is not None:
-            keeper.check()
         self._check_aligned(plan)
         sealer = self._sealer(plan)
         if frame.query == "check":
@@ -558,7 +552,7 @@ class Party(Answering):
         used = self._begun(form, plan, sealer)
         self._keys.keep(plan)
         self._seen.add(plan.digest)
-        gate, columns = Gate(plan, self.randomness, self._account, keeper), None
+        gate, columns = Gate(plan, self.randomness, self._account), None
         if sealer is not None:
             gate = sealed = SealedGate(plan, self.randomness, self._account, sealer)
             if isinstance(sealer, ColumnSealer):
@@ -572,7 +566,7 @@ class Party(Answering):
         """Refuse a plan that the ledger could not pay now; nothing is charged."""
         if self._account is None:
             return
-        cost, _ = charge_of(form, plan, self.name, self._account.book())
+        cost = charge_of(form, plan, self.name)
         self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
         check_samplers(self._account, form, plan, self.name, cost)
 
@@ -615,14 +609,13 @@ class Party(Answering):
         if self._account is None:
             return
         summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
-        cost, paid = charge_of(form, plan, self.name, self._account.book())
+        cost = charge_of(form, plan, self.name)
         check_samplers(self._account, form, plan, self.name, cost)
         self._account.reserve(
             plan.digest.hex(),
             cost,
             delta=plan.delta,
             summary=summary,
-            paid=paid,
             about=plan.about.texts(),
             within=part_of_fit(plan),
             rests_on=assumed(plan),
@@ -669,25 +662,6 @@ class Party(Answering):
         if not self._policy.trains:
             what = "evaluation" if plan.algorithm == "evaluation" else "training"
             raise RefusedError(f"{self.name} takes part in predictions only, and in no {what} on these people.")
-
-    def _offer(self, text: str) -> Declared:
-        """Which rows this party has kept that a plan like this one would use again; nothing is charged."""
-        plan = plan_of(text)
-        self._check_trains(plan)
-        recipe = self._recipe(plan)
-        _, queries = checked(plan, self.name, self._rows, self._policy, self._knows())
-        keeper = self._keeper(plan, queries, recipe)
-        reason = "whether the data changed since an earlier plan counts as public"
-        return declare_public("kept_rows", NONE if keeper is None else keeper.offer(), reason=reason)
-
-    def _keeper(self, plan: Plan, queries: Mapping[str, Query], recipe: Preparation) -> RowKeeper | None:
-        """Where the rows of a plan are kept; without a ledger they are kept for the run alone."""
-        release = next((release for release in plan.releases if release.mechanism == "kept"), None)
-        if self._account is None or release is None or release.std == 0.0:
-            return None
-        fingerprint = recipe_of(recipe, queries[release.query], secure=self.randomness.secure)
-        digests = functools.cache(functools.partial(digests_of, self._rows, recipe.labels(self._labels)[1]))
-        return RowKeeper(self._account, self.name, fingerprint, digests, plan)
 
     def _recipe(self, plan: Plan) -> Preparation:
         """How this party's rows become a block, or a refusal of a plan that is about other rows."""

@@ -15,7 +15,6 @@ from sottovoce.data import devices
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import Matrix
 from sottovoce.door.gate import fits
-from sottovoce.door.noisy_rows import bill
 from sottovoce.door.query import Query
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import limits
@@ -27,7 +26,6 @@ from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Event
 from sottovoce.privacy.ledger import Account, Part
 from sottovoce.privacy.relation import Relation
-from sottovoce.privacy.spending import Book, Paid
 from sottovoce.queries.pricing import queries_of
 
 Cost = Callable[[Relation], tuple[Event, ...]]  # the events of a plan under a relation of neighbours
@@ -73,7 +71,6 @@ def check_place(plan: Plan, name: str, *, by_pieces: bool, clustered: bool) -> N
 
 
 def _check_release(release: Release, query: Query, records: int) -> None:
-    """Refuse a release that its query is not made for."""
     if release.rate is not None and not query.samples:
         raise RefusedError(f"the plan samples records for {query.name!r}, which needs all of them.")
     if not fits(query, release.mechanism):
@@ -91,10 +88,9 @@ def part_of_fit(plan: Plan) -> Part | None:
     return None if plan.within is None else Part(plan.within.name, plan.within.mu, plan.relation)
 
 
-def charge_of(form: Algorithm, plan: Plan, party: str, book: Book) -> tuple[Cost, tuple[Paid, ...]]:
-    """What an account is charged for a plan, less what it paid before for kept rows; and for which it then has paid."""
-    owed, paid = bill(plan, book.paid(before=plan.digest.hex()))
-    return lambda relation: form.pricing.charge(form, plan, relation, party, owed), paid
+def charge_of(form: Algorithm, plan: Plan, party: str) -> Cost:
+    """What a party's account is charged for a plan."""
+    return lambda relation: form.pricing.events(form, plan, relation, party)
 
 
 def check_samplers(account: Account, form: Algorithm, plan: Plan, name: str, cost: Cost) -> None:

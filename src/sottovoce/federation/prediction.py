@@ -193,7 +193,6 @@ class Predictor:
         return scores
 
     def _model(self, digest: bytes, policy: Policy) -> PartialModel:
-        """The model of a plan that this party may predict with."""
         given = self._given.get(digest)
         model = given or self.models.get(digest)
         if model is None or model.party != self._party:

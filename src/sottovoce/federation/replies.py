@@ -66,12 +66,6 @@ class WithKey(Introduced):
     signature: Signature
 
 
-class KeptRows(Facts):
-    """Name and noise of rows that it has kept; no name and 0 if none."""
-
-    kept_rows: tuple[Text, Annotated[float, Field(ge=0)]]
-
-
 class Acknowledged(Facts):
     """Whether it did what it was told."""
 
@@ -118,7 +112,6 @@ class Announced(Facts):
 _HELLO: Final[Mapping[str, type[Facts]]] = {
     "classes": WithClasses,
     "predict": WithKey,
-    "rows": KeptRows,
     "seal": RunKeyed,
     "invite": Announced,  # of an alignment
 }

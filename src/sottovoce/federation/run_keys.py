@@ -53,7 +53,6 @@ class RunKeys:
         self._expire()
 
     def new(self) -> str:
-        """The public key of a new one."""
         self._expire()
         key = RunKey()
         self._known[fingerprint_of(key.public)] = key

@@ -185,26 +185,21 @@ class Wrapping(Loss):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """That of the inner loss."""
         return self.inner.name
 
     @property
     def convex(self) -> bool:  # type: ignore[override]
-        """As the inner loss."""
         return self.inner.convex
 
     @property
     def smooth(self) -> bool:  # type: ignore[override]
-        """As the inner loss."""
         return self.inner.smooth
 
     @property
     def curvature_bound(self) -> float:
-        """That of the inner loss."""
         return self.inner.curvature_bound
 
     def parameters(self) -> dict[str, float]:
-        """Those of the inner loss."""
         return self.inner.parameters()
 
 

@@ -30,7 +30,6 @@ class OneVsRest(Wrapping, ClassesLoss):
 
     @property
     def outputs(self) -> int:
-        """One score for each class."""
         return self.classes
 
     @property

@@ -32,7 +32,6 @@ class Softmax(ClassesLoss):
 
     @property
     def outputs(self) -> int:
-        """One score for each class."""
         return int(self.classes)
 
     def value(self, u: Vector, y: Vector) -> Vector:

@@ -27,7 +27,6 @@ class Weighted(Wrapping):
 
     @property
     def outputs(self) -> int:
-        """As the loss."""
         return self.inner.outputs
 
     @property
@@ -68,7 +67,6 @@ class WeightedClasses(Weighted, ClassesLoss):
 
     @property
     def relative(self) -> bool:  # type: ignore[override]
-        """As the loss."""
         return self.inner.relative
 
     def sides(self, u: Vector) -> tuple[Vector, Vector]:

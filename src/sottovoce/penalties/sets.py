@@ -170,7 +170,6 @@ class Product(ConstraintSet):
 
     @classmethod
     def build(cls, **parameters: Any) -> Self:
-        """The inverse of ``parameters``."""
         try:
             parts: Any = tuple(get(**part) for part in parameters["parts"])
             return cls(parts, tuple(parameters["sizes"]))

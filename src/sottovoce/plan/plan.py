@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -88,7 +87,6 @@ class Plan(Problem, Design):
     coin: str  # public randomness, for schedules that everybody derives alike
     algorithm: str
     form: str
-    kept: tuple[tuple[str, float], ...] = ()  # for each party: name and noise of rows that it has kept, ("", 0) if none
     about: About = About()  # who runs it on which data and what for
     within: Whole | None = None  # the fit that it is a part of, where a fit has several plans
     keys: tuple[tuple[str, str], ...] = ()  # of sealed sums: the public key of each party and of a helper, for this run
@@ -125,22 +123,14 @@ class Plan(Problem, Design):
                 "the plan has several parties and batches in one message: each party would follow its own values, "
                 "and the model would hold more than their sums."
             )
-        self._check_kept()
-        check_sealing(self)
-        if self.split == "columns":
-            self._check_columns()
-        return self
-
-    def _check_kept(self) -> None:
-        """One set of kept rows, whose noise suits its grid; for each party what it had before."""
         rows = [release for release in self.releases if release.mechanism == "kept"]
         fine = all(r.total == 1 and r.rate is None and (r.std == 0 or 8 <= r.std / r.step <= 2**25) for r in rows)
         if len(rows) > 1 or not fine:
             raise RefusedError("a plan keeps rows once, all of them, with noise of 8 to 2^25 steps of their grid.")
-        if self.kept and (not rows or len(self.kept) != len(self.parties)):
-            raise RefusedError("the plan does not say for each party which rows it has kept.")
-        if not all(0 < std < math.inf if name else std == 0 for name, std in self.kept):
-            raise RefusedError("the plan names kept rows without their noise, or noise without rows.")
+        check_sealing(self)
+        if self.split == "columns":
+            self._check_columns()
+        return self
 
     def _check_columns(self) -> None:
         """All parties have all people, each some of the columns; the norms' squares sum to row_norm^2, or overlap."""
@@ -174,11 +164,6 @@ class Plan(Problem, Design):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.digest == other.digest
 
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether parties keep rows with noise for later runs."""
-        return any(release.mechanism == "kept" for release in self.releases)
-
     def has(self, query: str) -> bool:
         """Whether something is released under that name."""
         return query in self._by_query
@@ -192,7 +177,6 @@ class Plan(Problem, Design):
         return np.random.default_rng(int.from_bytes(hashlib.sha256(f"{purpose}:{self.coin}".encode()).digest(), "big"))
 
     def release(self, query: str) -> Release:
-        """The release of that name."""
         release = self._by_query.get(query)
         if release is None:
             raise RefusedError(f"query {query!r} is not in the plan.")
@@ -213,7 +197,6 @@ class Plan(Problem, Design):
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan of a canonical text."""
         return cls.model_validate(json.loads(text))
 
     @functools.cached_property

@@ -117,7 +117,6 @@ class Problem(Frozen):
 
     @property
     def dimension(self) -> int:
-        """Columns of a prepared row."""
         return self.features + self.fit_intercept
 
     @functools.cached_property
@@ -139,7 +138,6 @@ class Problem(Frozen):
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """The parties' names."""
         return tuple(name for name, _ in self.parties)
 
     @property

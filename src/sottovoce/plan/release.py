@@ -47,7 +47,7 @@ class Release(Frozen):
     noise lets anybody learn, the rest is not worth its bytes.
 
     What is "kept" is the party's rows with noise: they stay with it, one set for the plan, and cost what a Gaussian of
-    that std costs. What is "derived" is a function of kept rows and of public numbers; it costs nothing more.
+    that std costs. What is "derived" is a function of these rows and of public numbers; it costs nothing more.
     """
 
     query: str
@@ -116,12 +116,11 @@ class Release(Frozen):
 
     @classmethod
     def derived(cls, query: str, first: int, count: int) -> Release:
-        """Functions of the kept rows and of public numbers: no noise of their own, no cost."""
+        """Functions of noisy rows and of public numbers: no noise of their own, no cost."""
         free: Any = {"std": 0.0, "step": 1.0, "charged_zero_out": 0.0, "charged_replace_one": 0.0}
         return cls(query=query, first=first, count=count, mechanism="derived", **free)
 
     def times(self, count: int) -> Release:
-        """The same release with another count."""
         return Release.model_validate(self.model_dump() | {"count": count})
 
     @property

@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +30,6 @@ from sottovoce.privacy.spending import (
     Book,
     Composition,
     Events,
-    Paid,
     Period,
     Reservation,
     Terms,
@@ -40,7 +39,7 @@ from sottovoce.privacy.spending import (
 
 __all__ = ["Account", "Balance", "Entry", "Ledger", "Part", "Receipt", "Reservation", "Terms"]
 
-KINDS: Final = ("opening", "reservation", "under", "release", "rows", "forgotten")
+KINDS: Final = ("opening", "reservation", "under", "release", "rows")
 
 
 class Receipt(NamedTuple):
@@ -71,8 +70,8 @@ class Receipt(NamedTuple):
 class Entry:
     """One line of the history; `kind` is one of `KINDS`.
 
-    "under": a reservation of an account below, which this one pays as well. "rows": which kept rows a plan uses;
-    `query` is the recipe by which they were prepared. "forgotten": those rows, by name in `plan`, are used no more.
+    "under": a reservation of an account below, which this one pays as well. "rows": that a plan has drawn its noisy
+    rows; the payload is the hash of their file.
     """
 
     number: int
@@ -225,7 +224,6 @@ class Account:
         *,
         delta: float | None = None,
         summary: str = "",
-        paid: Sequence[Paid] = (),
         about: Mapping[str, str] | None = None,
         within: Part | None = None,
         rests_on: Sequence[str] = (),
@@ -233,8 +231,8 @@ class Account:
         """Charge a plan's whole cost, durably, before its first release.
 
         `events` are the plan's events under the account's relation, or a function of the relation that gives
-        them. `delta` is the plan's own; only "basic" accounts use it, and they need it. `paid` notes for which kept
-        rows the account has then paid; `about` says who runs the plan and what for. `within` is the fit that the plan
+        them. `delta` is the plan's own; only "basic" accounts use it, and they need it. `about` says who runs
+        the plan and what for. `within` is the fit that the plan
         is a part of: if the account has room for all of it at once but not for its plans one after the other, the first
         of them is charged for all. `rests_on` is what the plan assumes besides its noise: the balance says it from then
         on.
@@ -259,7 +257,7 @@ class Account:
                 for name, _ in reversed(line[1:]):
                     charge = replace(prices[name], about=said, account=self.dataset, rests_on=tuple(rests_on))
                     entries.append("under", name, plan, details=_written(charge))
-                charged = replace(prices[self.dataset], paid=tuple(paid), about=said, rests_on=tuple(rests_on))
+                charged = replace(prices[self.dataset], about=said, rests_on=tuple(rests_on))
                 entries.append("reservation", self.dataset, plan, details=_written(charged))
         known = charged if row is None else _reservation(row)
         if (known.fit, known.part) != (asked.fit, asked.part) or (not asked.fit and known.events != asked.events):
@@ -271,13 +269,8 @@ class Account:
 
     def check(self, plan: str, events: Events, *, delta: float | None = None, within: Part | None = None) -> None:
         """Raise what `reserve` would raise now; nothing is charged."""
-        line = self.line()
-        prices = _priced(line, {name: _offers(book.terms, (plan, events, delta, ""), within) for name, book in line})
-        with reading(self.path) as entries:
-            if entries.find("reservation", self.dataset, plan) is not None:
-                return
-        for name, book in line:
-            _check_fits(name, book, prices[name])
+        if self.book().find(plan) is None:
+            self.books_after([(plan, events, delta, within)])
 
     def books_after(self, plans: Sequence[tuple[str, Events, float | None, Part | None]]) -> list[Book]:
         """The books of the line with these plans in them, one after the other; raises what the first to fail would."""
@@ -297,12 +290,12 @@ class Account:
         except BudgetError:
             return False
 
-    def release(self, plan: str, round: int, query: str, payload: bytes) -> bytes:
+    def release(self, plan: str, round: int, query: str, payload: bytes, *, kind: str = "release") -> bytes:
         """Store what is about to leave, durably, and return it; send only what this returns.
 
         Guarantee: a key (plan, round, query) has one release for ever. Asked again it gives the stored bytes,
         whatever `payload` is, so noise never averages out under one charge. Without a reservation of the plan
-        it raises `LedgerError`.
+        it raises `LedgerError`. With kind="rows" it is a draw that stays with its holder, by its hash.
         """
         _check_key(plan, round, query)
         with writing(self.path) as entries:
@@ -311,22 +304,20 @@ class Account:
                     f"plan={plan!r} has no reservation on account {self.dataset!r} of ledger {self.path}, "
                     "and nothing is released before it is charged. Call reserve first."
                 )
-            key = ("release", self.dataset, plan, round, query)
+            key = (kind, self.dataset, plan, round, query)
             row = entries.find(*key) or entries.append(*key, payload=bytes(payload))
         return row.payload
 
-    def stored(self, plan: str, round: int, query: str) -> bytes | None:
-        """The bytes released under this key, or None if there was no such release."""
+    def stored(self, plan: str, round: int, query: str, *, kind: str = "release") -> bytes | None:
+        """The bytes stored by `release` under this key, or None if there are none."""
         _check_key(plan, round, query)
         with reading(self.path) as entries:
-            row = entries.find("release", self.dataset, plan, round, query)
+            row = entries.find(kind, self.dataset, plan, round, query)
         return None if row is None else row.payload
 
     def answers(self, plan: str) -> Counter[str]:
         """How many releases under the plan are stored, by query."""
-        _check_name("plan", plan)
-        with reading(self.path) as entries:
-            return Counter(key.query for key in entries.keys("release", self.dataset, plan))
+        return Counter(query for _, query in self.released(plan))
 
     def released(self, plan: str) -> list[tuple[int, str]]:
         """Round and query of every stored release under the plan."""
@@ -341,57 +332,6 @@ class Account:
             key = entries.last_key("release", self.dataset, plan)
             row = None if key is None else entries.find(*key)
         return None if row is None else (row.round, row.query, row.payload)
-
-    def rows_of(self, recipe: str) -> Entry | None:
-        """The last entry about kept rows of that recipe: which plan used them last, or that they were forgotten."""
-        with reading(self.path) as entries:
-            return self._rows_of(entries, recipe)
-
-    def rows_used(self, plan: str, recipe: str) -> Entry | None:
-        """Which kept rows a plan uses, if that was recorded."""
-        with reading(self.path) as entries:
-            row = entries.find("rows", self.dataset, plan, 0, recipe)
-        return None if row is None else _entry(row)
-
-    def record_rows(self, plan: str, recipe: str, after: int, write: Callable[[], Mapping[str, Any]]) -> bool:
-        """Record, durably, which kept rows a plan uses from now on; False if another process was faster.
-
-        `write` makes their file and describes it; it is called under the ledger's lock, and only if `after` is still
-        the number of the last entry about rows of that recipe (0 if there is none). A file without an entry was never
-        used.
-        """
-        _check_key(plan, 0, recipe)
-        with writing(self.path) as entries:
-            if entries.find("reservation", self.dataset, plan) is None:
-                raise LedgerError(f"plan={plan!r} has no reservation on account {self.dataset!r}. Call reserve first.")
-            last = self._rows_of(entries, recipe)
-            if (last.number if last else 0) != after:
-                return False
-            key = ("rows", self.dataset, plan, 0, recipe)
-            entries.append(*key, details=json.dumps(dict(write())))
-        return True
-
-    def rows(self) -> list[Entry]:
-        """The kept rows that are in use: for each recipe the last entry about them, the last used last."""
-        with reading(self.path) as entries:
-            _book(entries, self.dataset)
-            last = {row.query: row for row in entries.of(self.dataset, "rows", "forgotten")}
-        return [_entry(row) for row in sorted(last.values()) if row.kind == "rows"]
-
-    def forget_rows(self, entry: Entry) -> None:
-        """Record, durably, that the kept rows of an entry of `rows` are used no more; nothing is given back."""
-        with writing(self.path) as entries:
-            last = self._rows_of(entries, entry.query)
-            if last is None or last.number != entry.number:
-                raise LedgerError(
-                    f"account {self.dataset!r}: the rows {entry.details['id']} were used or forgotten by another "
-                    "process just now. Look again with `sottovoce ledger rows`."
-                )
-            entries.append("forgotten", self.dataset, entry.details["id"], 0, entry.query)
-
-    def _rows_of(self, entries: Entries, recipe: str) -> Entry | None:
-        found = [row for row in entries.of(self.dataset, "rows", "forgotten") if row.query == recipe]
-        return _entry(found[-1]) if found else None
 
     def history(self) -> list[Entry]:
         """The account's entries in order: its opening, its reservations, its releases (without the bytes)."""
@@ -529,7 +469,7 @@ def _said(terms: Terms) -> str:
 
 
 # Where there is nothing to say.
-_LEFT_OUT: Final = ("paid", "about", "account", "fit", "part", "whole", "covered", "rests_on")
+_LEFT_OUT: Final = ("about", "account", "fit", "part", "whole", "covered", "rests_on")
 
 
 def _written(asked: Reservation) -> str:
@@ -552,7 +492,6 @@ def _reservation(row: ledger_file.Row) -> Reservation:
     details = json.loads(row.details)
     read = {
         "events": tuple(map(event_from_json, details["events"])),
-        "paid": tuple(Paid(**note) for note in details.get("paid", ())),
         "about": tuple(details.get("about", {}).items()),
         "rests_on": tuple(map(str, details.get("rests_on", ()))),
     }
@@ -580,8 +519,6 @@ def _allowed(books: dict[str, tuple[Book, str]], row: ledger_file.Row) -> bool:
             return asked.plan == row.plan and fits and _paid_above(books, book.terms, row, asked)
     except (KeyError, TypeError, ValueError):  # details that this package never wrote
         return False
-    if row.kind == "forgotten":
-        return book is not None
     known = None if book is None else book.find(row.plan)
     return row.kind in ("release", "rows") and known is not None and not known.account
 

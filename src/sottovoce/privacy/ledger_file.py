@@ -234,7 +234,6 @@ class Entries:
         return [key for key in self._known.places if key[:3] == (kind, dataset, plan)]
 
     def last_key(self, kind: str, dataset: str, plan: str) -> Key | None:
-        """The last of these."""
         return next((key for key in reversed(self._known.places) if key[:3] == (kind, dataset, plan)), None)
 
     def append(self, *key: Any, details: str = "", payload: bytes = b"") -> Row:
@@ -280,8 +279,6 @@ def writing(path: Path, *, structure: bool = False) -> Iterator[Entries]:
                 _check_structure(path, connection)
             entries = Entries(path, connection, known)
             yield entries
-            if entries._new:
-                connection.execute(f"PRAGMA user_version = {LEDGER.number}")
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):

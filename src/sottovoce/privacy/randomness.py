@@ -71,7 +71,6 @@ class SeededRandomness:
         self._generator = np.random.Generator(np.random.PCG64DXSM(int.from_bytes(digest.digest(), "big")))
 
     def bytes(self, count: int) -> bytes:
-        """The next ``count`` bytes of the stream."""
         return self._generator.bytes(count)
 
 

@@ -33,20 +33,11 @@ SLACK: Final = 1e-9
 
 
 @dataclass(frozen=True)
-class Paid:
-    """For which precision, 1 / std^2, of a party's kept rows an account has paid; `rows` is their public name."""
-
-    party: str
-    rows: str
-    precision: float
-
-
-@dataclass(frozen=True)
 class Reservation:
     """A plan's cost: its events, what they add to the account, and the plan's (epsilon, delta) on its own.
 
-    `paid` has what the account has paid, this plan included, for the kept rows that the plan uses. `about` is what was
-    said of the plan, by name. `account` is the account below this one that the plan runs on, "" if it is this one.
+    `about` is what was said of the plan, by name. `account` is the account below this one that the plan runs on, "" if
+    it is this one.
 
     `fit` names the fit that the plan is a part of, where a fit has several plans, and `part` is its own mu. With a
     `whole` the plan was charged that mu, for itself and for all further plans of the fit: these are `covered`, and
@@ -61,7 +52,6 @@ class Reservation:
     epsilon: float
     delta: float
     summary: str
-    paid: tuple[Paid, ...] = ()
     about: tuple[tuple[str, str], ...] = ()
     account: str = ""
     fit: str = ""
@@ -207,15 +197,6 @@ class Book:
     def find(self, plan: str) -> Reservation | None:
         """The reservation of a plan, if it has one."""
         return next((known for known in self.reservations if known.plan == plan), None)
-
-    def paid(self, *, before: str) -> dict[tuple[str, str], float]:
-        """The precision paid for, by party and rows, in the plans reserved before that one."""
-        found: dict[tuple[str, str], float] = {}
-        for known in self.reservations:
-            if known.plan == before:
-                break
-            found |= {(note.party, note.rows): note.precision for note in known.paid}
-        return found
 
     def cost(self) -> float:
         """What all plans add up to, in the unit of `Terms.capacity`."""

@@ -61,7 +61,7 @@ class PartRows(PartQuery, NoisyRows):
     """A party's part of the prepared rows, without a constant.
 
     Guarantee: row i is a function of record i alone, no longer than b_m, and 0 for a null row; so zero-out moves the
-    value by at most b_m, replace-one by 2 b_m. (The name of this class is in the fingerprint of rows on disk.)
+    value by at most b_m, replace-one by 2 b_m.
     """
 
     name = "rows"

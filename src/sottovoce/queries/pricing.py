@@ -9,10 +9,9 @@ sum costs what it tells the worst pool that its plan declares, under the relatio
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from sottovoce.door.noisy_rows import row_event
 from sottovoce.door.query import Choice, Query, Together
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.plan.plan import Plan
@@ -41,7 +40,7 @@ def queries_of(form: Form, plan: Plan, party: str) -> dict[str, Query]:
 def answers_due(form: Form, plan: Plan, party: str) -> dict[str, int]:
     """How many answers that are charged the party gives in every run of the plan, by query.
 
-    What is asked as needed, and functions of kept rows, are not counted: a run may do without.
+    What is asked as needed, and functions of noisy rows, are not counted: a run may do without.
     """
     found: dict[str, int] = {}
     for name, query in queries_of(form, plan, party).items():
@@ -55,21 +54,14 @@ class Pricing:
     """The price of a plan against each adversary. A published form with a price of its own has a subclass."""
 
     def events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
-        """What a record of `party` pays against whoever sees each message, of sealed sums whoever may pool."""
-        precisions = {release.std**-2 if release.std > 0.0 else math.inf for release in _kept(plan)}
-        return self.charge(form, plan, relation, party, dict.fromkeys(plan.names, max(precisions, default=0.0)))
+        """What a record of `party` pays against whoever sees each message, of sealed sums whoever may pool.
 
-    def charge(
-        self, form: Form, plan: Plan, relation: Relation, party: str, owed: Mapping[str, float]
-    ) -> tuple[Event, ...]:
-        """What a party's ledger is charged: `events`, less what it paid before for rows that are kept.
-
-        `owed` has for each party the precision 1 / std^2 of its kept rows that this ledger has not paid for yet.
+        That is what the party's ledger is charged.
         """
         queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
         if plan.sealing is not None:
             return sealed_events(plan, queries[party], relation)
-        found = (self._event(plan, release, relation, queries, owed) for release in plan.releases)
+        found = (self._event(plan, release, relation, queries) for release in plan.releases)
         return tuple(event for event in found if event is not None)
 
     def world_events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
@@ -91,7 +83,7 @@ class Pricing:
                 uses = query.uses(release.count)
                 found.append(release.event(relation, count=uses, noises=noises))
             else:
-                found.append(self._event(plan, release, relation, queries, {}))
+                found.append(self._event(plan, release, relation, queries))
         return (*(event for event in found if event is not None), *spare_events(plan, relation, noises=noises))
 
     def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
@@ -131,19 +123,14 @@ class Pricing:
                     raise RefusedError(f"the plan has {served} answers to {name!r}, more than it charges for.")
 
     def _event(
-        self,
-        plan: Plan,
-        release: Release,
-        relation: Relation,
-        queries: Mapping[str, Mapping[str, Query]],
-        owed: Mapping[str, float],
+        self, plan: Plan, release: Release, relation: Relation, queries: Mapping[str, Mapping[str, Query]]
     ) -> Event | None:
         """What the answers of all parties that share a record cost it; None if there are none."""
         own = {name: each[release.query] for name, each in queries.items()}
         if release.mechanism == "derived":
             return None
         if release.mechanism == "kept":
-            return row_event({name: query.sensitivity(relation) for name, query in own.items()}, owed)
+            return rows_event(own.values(), release, relation)
         first, count = release.first, release.count
         times = {name: query.answered_by.rounds(plan, name, first, count) for name, query in own.items()}
         answering = [query for name, query in own.items() if times[name]]
@@ -227,6 +214,16 @@ def together_event(queries: list[Query], release: Release, relation: Relation, t
     return Gaussian(mu=moved * math.sqrt(times) / release.std)
 
 
+def rows_event(queries: Iterable[Query], release: Release, relation: Relation) -> Event:
+    """What the noisy rows of all parties cost together: mu^2 = sum_m (sensitivity_m / std)^2.
+
+    A person is in every party, so the parties' costs add.
+    """
+    if release.std == 0.0:
+        return Unbounded(reason="rows are kept without noise")
+    return Gaussian(mu=math.sqrt(math.fsum(query.sensitivity(relation) ** 2 * release.std**-2 for query in queries)))
+
+
 def check_choice_errors(count: int, query: Choice, epsilon: float, delta: float) -> None:
     """Refuse more choices than half of the share of delta set aside for samplers covers."""
     error = (1 + math.exp(min(epsilon, 700.0))) * count * selection_error(query.candidates)
@@ -235,10 +232,6 @@ def check_choice_errors(count: int, query: Choice, epsilon: float, delta: float)
             f"rounds={count}: so many choices among {query.candidates} {query.candidate} leave an error of "
             f"{error:.1g} in delta={delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
         )
-
-
-def _kept(plan: Plan) -> list[Release]:
-    return [release for release in plan.releases if release.mechanism == "kept"]
 
 
 def _sharers(plan: Plan, party: str) -> tuple[str, ...]:

@@ -61,7 +61,6 @@ class Place(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all parties, in order."""
         return tuple(self.widths)
 
     @property

@@ -136,7 +136,6 @@ class PairKeys(Mapping[str, bytes]):
 
     @property
     def agreed(self) -> bool:
-        """Whether all keys are there."""
         return len(self._found) == len(self._names) - 1
 
     @property
@@ -146,7 +145,6 @@ class PairKeys(Mapping[str, bytes]):
         return {"key": self.key.private_bytes().hex(), "pairs": found}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """As it was."""
         self._found = {name: bytes.fromhex(key) for name, key in state["pairs"].items()}
 
     def __getitem__(self, name: str) -> bytes:

@@ -53,7 +53,6 @@ class KeyedRandomness:
         return KeyedRandomness(self._key, label)
 
     def bytes(self, count: int) -> bytes:
-        """The next bytes of the label."""
         if self._stream is None:
             raise LeakError("what enters an opened value is drawn by its label; nothing was released.")
         return self._stream.update(bytes(count))

@@ -84,7 +84,6 @@ class Call(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As a message carries it."""
         return json.dumps({"roster": self.roster, "attempt": self.attempt, "said": self.said})
 
     @classmethod

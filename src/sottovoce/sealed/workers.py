@@ -107,7 +107,6 @@ def _read(pipe: Any, count: int) -> bytes:
 
 
 def _serve() -> None:
-    """Be a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the input ends with the process that started it
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while len(head := source.read(POINT + _COUNT.size)) == POINT + _COUNT.size:

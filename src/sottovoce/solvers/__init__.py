@@ -403,7 +403,7 @@ class ADMM(Options):
     Parameters
     ----------
     rows : 'persistent' or 'fresh'
-        How parties hear each other: by rows that get noise once and are kept, or by cut scores told once, half way.
+        How parties hear each other: by rows that get noise once a fit, or by cut scores told once, half way.
         Default: 'persistent'.
     unit : 'record' or 'feature'
         What is protected: a person's record, or a column of a party and nothing of a person. Default: 'record'.

@@ -86,7 +86,6 @@ class Credentials:
 
     @property
     def name(self) -> str:
-        """The name in the certificate."""
         return _common_name(_certificate(self.certificate, "certificate"))
 
     @classmethod

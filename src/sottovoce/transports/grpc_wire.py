@@ -289,7 +289,6 @@ class GrpcCoordinator:
 
     @property
     def connected(self) -> tuple[str, ...]:
-        """Who is connected now."""
         with self._changed:
             return tuple(name for name in self.parties if name in self._connections)
 

@@ -859,7 +859,6 @@ def support(case: Case) -> None:
         with (
             drawn_are(sample),
             mock.patch("sottovoce.door.gate.rounded_gaussian", constant_noise),
-            mock.patch("sottovoce.door.noisy_rows.rounded_gaussian", constant_noise),
         ):
             gates = side.gates(sources(plan, 8))
             made = list(again(side, transcript, gates))
@@ -869,8 +868,8 @@ def support(case: Case) -> None:
                 grid = message.released.arrays.get("grid", np.zeros(1))
                 assert (np.abs(grid) > FAR // 2).all(), f"{message.query}: entries without noise show who was drawn"
         for gate in gates.values():
-            for query, kept in gate._kept.items():
-                assert (np.abs(kept.rows) > FAR // 2 * side.releases[query].step).all(), "kept rows without noise"
+            for query, rows in gate._rows.items():
+                assert (np.abs(rows) > FAR // 2 * side.releases[query].step).all(), "kept rows without noise"
     assert len(shapes) == 1, "sizes of messages depend on who was drawn"
     assert [message[:3] for message in next(iter(shapes))] == [(m.party, m.query, m.round) for m in transcript.messages]
 
@@ -975,48 +974,45 @@ def persistence(case: Case) -> None:
 
 
 def kept_rows(case: Case, folder: Path) -> None:
-    """On a ledger: rows that are as they were keep their noise, changed ones and other bounds have new noise."""
+    """On a ledger: a plan has one draw of its rows, after a restart too, and for the same records alone."""
     plan = case.plan()
     name = plan.parties[0][0]
-    data = draw_data(plan, 17)
-    changed = np.array(data[name][0])
+    X, y = draw_data(plan, 17)[name]
+    changed = np.array(X)
     changed[:6] = np.random.default_rng(17).uniform(-1, 1, size=(6, 2))
     account = Ledger.create(folder / "ledger").open("people", 1e6, 1e-3)
-    others = plan.model_copy(update={"run": "second"}), plan.model_copy(update={"run": "third"})
-    wider = case.plan(bounds=Bounds.declare(entry_bound=2.0, label_bound=1.0)).model_copy(update={"run": "wider"})
-    first, second, third, fourth = (
-        _kept(account, each, rows, data[name][1])
-        for each, rows in (
-            (plan, data[name][0]),
-            (others[0], data[name][0]),
-            (others[1], changed),
-            (wider, changed),
-        )
-    )
-    assert np.array_equal(first[0], second[0]), "rows that are as they were have other noise"
-    assert np.array_equal(first[0][6:], third[0][6:]), "rows that are as they were have other noise"
+    first, second = (_kept(account, plan, X, y, seed) for seed in (17, 18))
+    assert first is not None, "a plan is refused"
+    assert second is not None, "a plan that goes on is refused"
+    assert np.array_equal(first[0], second[0]), "rows have other noise after a restart"
+    assert _kept(account, plan, changed, y, 19) is None, "a plan goes on with other records"
+    other = _kept(account, plan.model_copy(update={"run": "other"}), changed, y, 20)
+    assert other is not None, "another plan is refused"
     step = next(release.step for release in plan.releases if release.mechanism == "kept")
-    for old, new, part in ((first, third, slice(0, 6)), (third, fourth, slice(None))):
-        moved, due = (new[0] - old[0])[part], (new[1] - old[1])[part]
-        # New noise is within two steps of the old for one entry of 800: for half of twelve, never.
-        assert np.mean(np.abs(moved) <= 2 * step) < 0.5, "changed rows, or rows by other bounds, are the old ones"
-        assert np.mean(np.abs(moved - due) <= 2 * step) < 0.5, "changed rows have the noise of the old ones"
+    moved, due = other[0] - first[0], other[1] - first[1]
+    # New noise is within two steps of the old for one entry of 800: for half of twelve, never.
+    for part in (slice(0, 6), slice(6, None)):
+        assert np.mean(np.abs(moved[part] - due[part]) <= 2 * step) < 0.5, "two plans have the same noise"
 
 
-def _kept(account: Account, plan: Plan, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(noisy rows, rows) of the first party after it took the plan."""
+def _kept(
+    account: Account, plan: Plan, X: np.ndarray, y: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """(noisy rows, rows) of the first party, started anew, after it took the plan and gave an answer; None: refused."""
     name = plan.parties[0][0]
     known = y if plan.part(name).preparation.labelled else None
-    party = Party(name, X, known, account=account, randomness=SeededRandomness(17, plan.run))
+    party = Party(name, X, known, account=account, randomness=SeededRandomness(seed, plan.run))
     with quiet():
-        reply = decode(handle(party, encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data)
-        assert reply.kind == "accept", reply.text
+        if decode(handle(party, encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data).kind != "accept":
+            return None
         run = party._run
         assert run is not None
-        release = next(release for release in plan.releases if release.mechanism == "kept")
-        query = run.queries[release.query]
-        asked = Round(plan, 0, {}, run.rows, run.memory)
-        return run.gate._kept_rows(query, asked).rows.astype(np.float64), query.value(asked)
+        summary = run.queries["gram" if "gram" in run.queries else "sums"]
+        run.gate.release(summary, Round(plan, 0, {}, run.rows, run.memory))
+        scores = next(query for query in run.queries.values() if isinstance(query, Derived))
+        asked = Round(plan, 0, {"weights": np.zeros(2)}, run.rows, run.memory)
+        run.gate.release(scores, asked)
+        return run.gate._rows[scores.source.name].astype(np.float64), scores.source.value(asked)
 
 
 # ------------------------------------------------------------------------------------------------ (viii) accountant

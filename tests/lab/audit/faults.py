@@ -36,7 +36,6 @@ from sottovoce.data import block as blocks
 from sottovoce.data import preparation, projection, readers
 from sottovoce.data import slopes as row_slopes
 from sottovoce.door import gate as gates
-from sottovoce.door import noisy_rows as rows
 from sottovoce.door import query as queries
 from sottovoce.door.gate import Gate
 from sottovoce.door.outgoing import SEAL, Released
@@ -48,6 +47,7 @@ from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy import accounting, calibration, ledger_file, mechanisms, published, relation, trade_off
+from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.queries import gradient as gradients
 from sottovoce.queries import parts, pricing
@@ -178,7 +178,11 @@ def _(real: Any = mechanisms.rounded_gaussian) -> Iterator[None]:
     scale=on(checks.scale, "admm, columns"),
 )
 def _(real: Any = mechanisms.rounded_gaussian) -> Iterator[None]:
-    with patch(rows, "rounded_gaussian", lambda scale, size, source: real(scale / 2, size, source)):
+    def halved(value: Any, std: float, step: float, source: Any, draw: Any = gates.draw_rows) -> Any:
+        with patch(gates, "rounded_gaussian", lambda scale, size, source: real(scale / 2, size, source)):
+            return draw(value, std, step, source)
+
+    with patch(gates, "draw_rows", halved):
         yield
 
 
@@ -767,16 +771,18 @@ def _(real: Any = Plan.digest) -> Iterator[None]:
 
 
 @fault(
-    "kept rows taken for paid",
-    "an account is not charged for rows that it sees for the first time",
+    "kept rows not charged",
+    "an account is not charged for the rows that get noise once",
     ledger=on(checks.ledger, "admm, columns"),
 )
-def _(real: Any = rows.bill) -> Iterator[None]:
-    def free(plan: Plan, paid: Any) -> Any:
-        owed, noted = real(plan, paid)
-        return dict.fromkeys(owed, 0.0), noted
+def _(real: Any = plan_checks.charge_of) -> Iterator[None]:
+    def free(form: Any, plan: Plan, name: str) -> Any:
+        kept = [release.mechanism == "kept" for release in plan.releases if release.mechanism != "derived"]
+        return lambda relation: tuple(
+            event for event, free in zip(real(form, plan, name)(relation), kept, strict=True) if not free
+        )
 
-    with patch(plan_checks, "bill", free):
+    with patch(party, "charge_of", free):
         yield
 
 
@@ -806,57 +812,49 @@ def _() -> Iterator[None]:
     "rows are drawn anew for every message, so that their mean is the row",
     persistence=on(checks.persistence, "admm, columns"),
 )
-def _(real: Any = Gate._kept_rows) -> Iterator[None]:
+def _(real: Any = Gate._derived) -> Iterator[None]:
     def anew(self: Gate, query: Any, round: Round) -> Any:
-        self._kept.pop(query.name, None)
+        self._rows.clear()
         return real(self, query, round)
 
-    with patch(Gate, "_kept_rows", anew):
+    with patch(Gate, "_derived", anew):
+        yield
+
+
+@fault(
+    "row noise redrawn after a restart",
+    "a party that is started again draws its rows anew under the same charge",
+    kept_rows=on(checks.kept_rows, "admm, columns"),
+)
+def _(real: Any = Account.release) -> Iterator[None]:
+    def unrecorded(self: Account, *key: Any, kind: str = "release") -> Any:
+        return key[-1] if kind == "rows" else real(self, *key)
+
+    with patch(Account, "release", unrecorded):
         yield
 
 
 @fault(
     "kept rows reused for changed values",
-    "a record that changed is taken for the one that the rows were drawn for",
+    "a plan goes on with the rows of other records than it began with",
     kept_rows=on(checks.kept_rows, "admm, columns"),
 )
 def _() -> Iterator[None]:
-    with patch(rows.Stock, "changed", lambda self, digests: np.zeros(len(digests), dtype=np.bool_)):
+    with patch(blocks.Block, "digest", lambda self: bytes(32)):
         yield
 
 
 @fault(
-    "kept noise reused for changed values",
-    "a record that changed gets its new values under its old noise",
-    kept_rows=on(checks.kept_rows, "admm, columns"),
-)
-def _(real: Any = rows.Stock.carried) -> Iterator[None]:
-    clean: dict[str, Any] = {}
-
-    def remembered(value: Any, std: float, step: float, source: Any, draw: Any = rows.draw) -> Any:
-        drawn = draw(value, std, step, source)
-        clean.setdefault("noise", drawn.grid - np.trunc(value / step).astype(np.int64))
-        return drawn
-
-    def carried(self: Any, name: str, digests: Any, value: Any, source: Any) -> Any:
-        made = real(self, name, digests, value, source)
-        old = [
-            dataclasses.replace(c, grid=(np.trunc(value / c.step) + clean["noise"]).astype(np.int32))
-            for c in made.copies
-        ]
-        return dataclasses.replace(made, copies=tuple(old))
-
-    with patch(rows, "draw", remembered), patch(rows.Stock, "carried", carried):
-        yield
-
-
-@fault(
-    "kept rows reused under other bounds",
-    "rows by other bounds are taken for rows by these",
+    "row noise used for two plans",
+    "the noise of a plan's rows is that of the plan before",
     kept_rows=on(checks.kept_rows, "fdml, columns"),
 )
-def _() -> Iterator[None]:
-    with patch(party, "recipe_of", lambda recipe, query, *, secure: "0" * 32):
+def _(real: Any = gates.draw_rows) -> Iterator[None]:
+    def same(value: Any, std: float, step: float, source: Any) -> Any:
+        del source
+        return real(value, std, step, SeededRandomness(1))
+
+    with patch(gates, "draw_rows", same):
         yield
 
 

@@ -15,7 +15,6 @@ import pytest
 import sottovoce as sv
 from sottovoce.algorithms import SOLVERS
 from sottovoce.door import gate
-from sottovoce.door import noisy_rows as rows
 from sottovoce.errors import InputError
 from sottovoce.lab.audit import audit
 from sottovoce.lab.audit.catalogue import audit_plan, catalogue
@@ -64,8 +63,8 @@ def test_half_the_noise_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_half_the_noise_of_kept_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    game, real = catalogue()["admm by columns"](), rows.rounded_gaussian
-    monkeypatch.setattr(rows, "rounded_gaussian", lambda scale, size, drawn: real(scale / 2, size, drawn))
+    game, real = catalogue()["admm by columns"](), gate.draw_rows
+    monkeypatch.setattr(gate, "draw_rows", lambda value, std, step, drawn: real(value, std / 2, step, drawn))
     assert play(game, runs=300, seed=1).broken
 
 

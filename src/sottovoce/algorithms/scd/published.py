@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -34,12 +33,10 @@ class PublishedSCDNumbers(ClippedNumbers):
 class VisibleDualsPricing(Pricing):
     """Which duals move shows who was sampled: there is no amplification against whoever sees them."""
 
-    def charge(
-        self, form: Form, plan: Plan, relation: Relation, party: str, owed: Mapping[str, float]
-    ) -> tuple[Event, ...]:
+    def events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """Every round in full, as if the record were in all of them."""
         if not plan.private:
-            return super().charge(form, plan, relation, party, owed)
+            return super().events(form, plan, relation, party)
         return tuple(
             Gaussian(mu=release.charged(relation) * math.sqrt(release.total) / release.std)
             if release.std > 0.0

@@ -36,7 +36,8 @@ class NoLimit(Pricing):
     def __init__(self, reason: str) -> None:
         self.price: tuple[Event, ...] = (Unbounded(reason=reason),)
 
-    def charge(self, *_: Any) -> tuple[Event, ...]:
+    def events(self, *_: Any) -> tuple[Event, ...]:
+        """Against whoever sees a message."""
         return self.price
 
     def world_events(self, *_: Any) -> tuple[Event, ...]:

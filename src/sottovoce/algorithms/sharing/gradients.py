@@ -81,10 +81,10 @@ class SharedScores(ABC):
 
 
 class NoisyRowScores(SharedScores):
-    """X~_m w_m of rows X~_m that carry noise once and for all: a party draws it once and keeps the rows.
+    """X~_m w_m of rows X~_m with noise that a party draws once a run.
 
-    Guarantee: the rows cost (b_m / std_rows)^2 for each party, whatever is made of them. Rows that an account has paid
-    for cost it nothing more in later runs. Edges: a party that is stopped keeps its rows.
+    Guarantee: the rows cost (b_m / std_rows)^2 for each party, whatever is made of them. Edges: a party with a ledger
+    that is stopped goes on with the same rows.
     """
 
     share: ClassVar[float] = 0.6

@@ -1,4 +1,4 @@
-"""`sottovoce ledger create | open | show | history | report | verify | rows | forget-rows`."""
+"""`sottovoce ledger create | open | show | history | report | verify`."""
 
 from __future__ import annotations
 
@@ -211,7 +211,6 @@ def history(
     if as_json:
         lines = [asdict(entry) for entry in told]
         for line in lines:
-            line["details"].pop("key", None)  # with it, and the file of kept rows, records could be guessed and tried
             line["details"].pop("receipt_key", None)
         print_json({"ledger": str(path), "entries": lines})
         return
@@ -232,8 +231,6 @@ def history(
                 f"{released.get(below, 0)}",
                 entry.plan[: 6 if narrow else 12],
             )
-        elif entry.kind == "forgotten":
-            row = (f"kept rows {entry.plan} forgotten", "", "", "")
         else:
             continue
         listing.add_row(f"{entry.number}", entry.written[: 10 if narrow else 16].replace("T", " "), entry.dataset, *row)
@@ -308,73 +305,3 @@ def verify(
     else:
         has = "" if receipt is None else "; it has the entry of the receipt"
         out().print(f"{path} is sound: {entries} entries, each chained to the one before it{has}", soft_wrap=True)
-
-
-@app.command()
-def rows(path: LedgerPath, as_json: AsJson = False) -> None:
-    """List the rows with noise that are kept beside the ledger, and what they cost.
-
-    - `sottovoce ledger rows budget.db`
-    """
-    from sottovoce.door.noisy_rows import read
-    from sottovoce.errors import LedgerError
-    from sottovoce.privacy.accounting import gaussian_epsilon
-    from sottovoce.privacy.ledger import Ledger
-
-    found = []
-    for account in Ledger(path).accounts():
-        for entry in account.rows():
-            try:
-                read(account, entry)
-                state = "there"
-            except LedgerError:
-                state = "lost"
-            told = {name: entry.details[name] for name in ("id", "std", "records", "columns", "mu")}
-            told |= {"epsilon": gaussian_epsilon(entry.details["mu"], account.terms().delta)}
-            found.append({"account": account.dataset, **told, "used": entry.written, "file": state})
-    if as_json:
-        print_json({"ledger": str(path), "rows": found})
-        return
-    if not found:
-        out().print(f"{path}: no rows are kept", soft_wrap=True)
-        return
-    listing = table("account", "rows", "std>", "records>", "columns>", "mu>", "epsilon>", "last used", "file")
-    for line in found:
-        numbers = (f"{line['std']:.4g}", f"{line['records']}", f"{line['columns']}")
-        costs = (f"{line['mu']:.4g}", f"{line['epsilon']:.4g}")
-        listing.add_row(
-            line["account"], line["id"], *numbers, *costs, line["used"][:16].replace("T", " "), line["file"]
-        )
-    out().print(listing)
-
-
-@app.command(name="forget-rows")
-def forget_rows(
-    path: LedgerPath,
-    dataset: Annotated[str, typer.Option(help="The data set's name.", show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Give up the kept rows of a data set: the next run draws new ones, which costs as much again.
-
-    - `sottovoce ledger forget-rows budget.db --dataset patients --yes`
-    """
-    from sottovoce.door.noisy_rows import forget
-    from sottovoce.privacy.ledger import Ledger
-
-    account = Ledger(path).account(dataset)
-    entries = account.rows()
-    names = [entry.details["id"] for entry in entries]
-    if entries and not yes:
-        typer.confirm(
-            f"Forget the rows {', '.join(names)}? What they cost stays spent, and the next run pays as much again.",
-            abort=True,
-            err=True,
-        )
-    for entry in entries:
-        forget(account, entry)
-    if as_json:
-        print_json({"ledger": str(path), "account": dataset, "forgotten": names})
-    else:
-        said = f"forgot rows {', '.join(names)}" if names else "no rows are kept"
-        out().print(f"account {dataset!r} in {path}: {said}", soft_wrap=True)

@@ -26,7 +26,6 @@ class FrameSource(Source):
         self._frame, self._columns, self.records = frame, columns, len(frame)
 
     def pieces(self, rows: int) -> Iterator[Piece]:
-        """Slices."""
         for start in range(0, self.records, rows):
             cells = columns_of(self._frame.iloc[start : start + rows])
             if self._columns.schema is not None:
@@ -44,7 +43,6 @@ class Partition(Source):
         self._cluster, self.made, self.records = cluster, made, records
 
     def pieces(self, rows: int) -> Iterator[Piece]:
-        """Brought here one by one."""
         start = 0
         for place in range(self.records):
             if start >= self.records:

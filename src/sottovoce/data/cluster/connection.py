@@ -75,7 +75,6 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Of the scheduler."""
         return str(self.client.scheduler.address)
 
     def compute(self, tasks: Sequence[Any]) -> list[Any]:
@@ -84,7 +83,6 @@ class Cluster:
         return list(self.client.compute(list(tasks)))
 
     def results(self, tasks: Sequence[Any]) -> list[Any]:
-        """What small tasks find."""
         futures = self.compute(tasks)
         self.where(futures)
         limit = seconds("timeout", TIMEOUT)
@@ -158,7 +156,6 @@ class Cluster:
             self.client.submit(int, pure=False)
 
     def workers(self) -> list[str]:
-        """Who is there."""
         return list(self._soon(self.client.nthreads))
 
     def _soon(self, function: Callable[..., Any], *arguments: Any) -> Any:

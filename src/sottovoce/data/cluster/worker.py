@@ -136,7 +136,6 @@ class Chain(Source):
         self.texts = any(source.texts for source in sources)
 
     def pieces(self, rows: int) -> Iterator[Piece]:
-        """Of each in its turn."""
         for source in self._sources:
             yield from source.pieces(rows)
 

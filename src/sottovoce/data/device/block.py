@@ -209,7 +209,6 @@ class DeviceBlock:
         loops("slope_sum_dense", blocks, *arguments, threads=DENSE_THREADS, shared=shared)
 
     def gram(self) -> Array:
-        """X'X."""
         with memory_in_words():
             xp, width = cupy(), self.dimension
             total, upper = xp.zeros((width, width)), xp.zeros((width, width))
@@ -227,7 +226,6 @@ class DeviceBlock:
         return found + 0.0
 
     def gram_diagonal(self) -> Array:
-        """sum_i x_ij^2 of every column j."""
         with memory_in_words():
             xp = cupy()
             total = xp.zeros(self.dimension)
@@ -292,7 +290,6 @@ class DeviceProjected(Projected):
         return self._rows_on_device.number_sum(term, numbers=self._sizes)
 
     def cut(self, length: float) -> None:
-        """As of the host."""
         if self.ready:
             raise LeakError("the rows were cut already.")
         xp = cupy()
@@ -303,7 +300,6 @@ class DeviceProjected(Projected):
         self._cut()
 
     def exact_sum(self, point: Array, term: Term) -> Array:
-        """What is exact of it."""
         matrix = self._matrix
         weights = _each(lambda u: matrix * u if matrix.ndim == 1 else matrix @ u, point)
         return self._rows_on_device.weighted_sum(weights, term, self._own)
@@ -337,7 +333,6 @@ class DeviceProjectedRows(DeviceProjected):
             return np.asarray(xp.asnumpy(total))
 
     def finished(self, total: Array) -> Array:
-        """As it is."""
         return total
 
 
@@ -396,7 +391,6 @@ def _tiles(width: int) -> int:
 
 
 def _lengths(piece: Piece, matrix: Any, width: int) -> Any:
-    """|P'x_i| of every row."""
     xp = cupy()
     found = xp.empty(len(piece))
     if piece.sparse is None and matrix.ndim == 2 and width <= MANY and has_products():

@@ -35,12 +35,10 @@ class Piece:
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """All that it is made of."""
         return (*(self.sparse or (self.rows,)), self.labels, self.null)
 
     @classmethod
     def of(cls, arrays: list[Any]) -> Piece:
-        """From `arrays`."""
         if len(arrays) == 3:
             return cls(*arrays)
         return cls(None, *arrays[3:], sparse=(arrays[0], arrays[1], arrays[2]))
@@ -72,7 +70,6 @@ class Arrays:
         return float(self._rows.nnz / max(self.shape[0], 1) if is_sparse(self._rows) else self.shape[1])
 
     def pieces(self, rows: int) -> Iterator[tuple[Matrix, NDArray[Any]]]:
-        """Of so many rows each."""
         for start in range(0, self.shape[0], rows):
             yield self._rows[start : start + rows], self._labels[start : start + rows]
 
@@ -110,7 +107,6 @@ class _Store:
         self._waiting = list[Piece]()  # sparse parts that are too small for a piece
 
     def add(self, part: Block) -> None:
-        """The next rows."""
         self.filled += len(part)
         self.null += int(part.null_rows.sum())
         if self.filled > self._count:

@@ -35,7 +35,6 @@ class Notice(Listener):
         self._timer: threading.Timer | None = None
 
     def on_start(self, event: Any) -> None:
-        """A loop was not on disk."""
         if _is_ours(event):
             self.compiled += 1
             self._depth += 1
@@ -46,7 +45,6 @@ class Notice(Listener):
                 self._timer.start()
 
     def on_end(self, event: Any) -> None:
-        """It is compiled, or cannot be."""
         if _is_ours(event):
             self._depth -= 1
             if self._depth == 0 and self._timer is not None:

@@ -41,7 +41,7 @@ class AlignmentFile:
         self.path = path
         self.dates: list[str] = []  # when words left
         self.kept: KeptAlignment | None = None
-        self._read_again()
+        self._read()
 
     def check(self, ids: Identifiers | None, rule: str) -> None:
         """Refuse an alignment of other identifiers than the party has now, and places that no alignment has."""
@@ -61,7 +61,7 @@ class AlignmentFile:
 
         The file is read again: another process may serve the same identifiers.
         """
-        self._read_again()
+        self._read()
         if len(self.dates) >= most:
             raise RefusedError(
                 f"its identifiers took part in {len(self.dates)} alignments, of policy.align_times = {most}: each can "
@@ -72,7 +72,7 @@ class AlignmentFile:
 
     def keep(self, parties: Sequence[str], digest: bytes, places: NDArray[np.int64], ids: str) -> KeptAlignment:
         """Keep an alignment, durably, in the place of the one before; `ids` is the fingerprint of the list."""
-        self._read_again()
+        self._read()
         self.kept = KeptAlignment(tuple(parties), _now(), digest.hex(), ids, places)
         self._write()
         return self.kept
@@ -90,15 +90,13 @@ class AlignmentFile:
         except OSError as error:
             raise InputError(f"the alignment cannot be kept in {self.path} ({error.strerror}).") from None
 
-    def _read_again(self) -> None:
-        if self.path is not None and self.path.exists():
-            self._read(self.path)
-
-    def _read(self, path: Path) -> None:
+    def _read(self) -> None:
+        if self.path is None or not self.path.exists():
+            return
         try:
-            found = json.loads(read_plain(path))
+            found = json.loads(read_plain(self.path))
             if type(found) is dict and not ALIGNMENT.read(number := found.get("format")):
-                raise InputError(ALIGNMENT.refusal(str(path), number))
+                raise InputError(ALIGNMENT.refusal(str(self.path), number))
             self.dates = [str(date) for date in found["dates"]]
             if (told := found["aligned"]) is not None:
                 places = np.frombuffer(base64.b64decode(told["places"]), dtype="<i8").astype(np.int64)
@@ -106,7 +104,9 @@ class AlignmentFile:
         except InputError:
             raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            raise InputError(f"{path} is no file of an alignment, or damaged; delete it and align again.") from None
+            raise InputError(
+                f"{self.path} is no file of an alignment, or damaged; delete it and align again."
+            ) from None
 
 
 def _now() -> str:

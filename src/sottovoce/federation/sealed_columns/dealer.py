@@ -80,7 +80,6 @@ class LocalDeals:
         return Dealer(seeds, place.widths, plan.records, place.bits, classes=place.classes)
 
     def recall(self, work: Work) -> None:
-        """Take in a round that is over."""
         work.asked(self._transcript)
 
     def deal(self, work: Work) -> tuple[str, Wholes]:
@@ -97,7 +96,6 @@ class LocalDeals:
         return self._last[1]
 
     def _made(self, work: Work, asked: Asked, label: Label) -> tuple[str, Fields]:
-        """What is dealt to whom."""
         dealer, piece, program = self._dealer, work.piece, work.program
         if program == NULL:
             return dealer.null(asked, piece)
@@ -140,7 +138,6 @@ class RemoteDeals:
         self._plan, self._helper, self._exchange = plan, helper, exchange
 
     def deal(self, work: Work) -> tuple[str, Wholes]:
-        """As the helper has it."""
         boxes = self._said(work, "deal")
         (place, *more) = boxes or ("",)
         if more or place not in map(str, range(len(self._plan.names))):
@@ -148,7 +145,6 @@ class RemoteDeals:
         return self._plan.names[int(place)], box_of(self._helper, boxes, place)
 
     def recall(self, work: Work) -> None:
-        """Tell it."""
         self._said(work, "recall")
 
     def _said(self, work: Work, name: str) -> Boxes:

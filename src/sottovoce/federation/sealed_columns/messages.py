@@ -45,7 +45,6 @@ class Stage(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As a message carries it."""
         return json.dumps({"stage" if key == "name" else key: value for key, value in self._asdict().items()})
 
     @classmethod
@@ -80,7 +79,6 @@ class Work:
 
     @property
     def said(self) -> Told:
-        """What everybody was told in the round."""
         return self.told or {}
 
     def check(self, plan: Plan) -> None:

@@ -117,7 +117,6 @@ class ColumnRun:
         return None
 
     def share(self, query: Query, round: Round, frame: Frame) -> Share:
-        """A party's part of a sum."""
         call = Call.read(frame.text)
         told = {name: array for name, array in frame.arrays.items() if name in call.said}
         sent = {name: array for name, array in frame.arrays.items() if name not in call.said}

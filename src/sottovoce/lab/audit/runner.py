@@ -147,7 +147,7 @@ def at_audit_scale(plan: Plan) -> Plan:
     if not plan.private:
         raise InputError("the plan's gates add no noise: there is no claim to audit. Choose a finite epsilon.")
     counts = tuple((name, min(count, MOST_RECORDS)) for name, count in plan.parties)
-    changes: dict[str, Any] = {"parties": counts, "kept": (), "run": "audit", "coin": "audit", "keys": ()}
+    changes: dict[str, Any] = {"parties": counts, "run": "audit", "coin": "audit", "keys": ()}
     if plan.sealing is not None and plan.split == "columns":
         changes["sealing"] = plan.sealing.changed(bits=plan.preparation.bits)  # fewer records would have more
     found = plan.model_copy(update=changes)

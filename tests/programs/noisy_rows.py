@@ -1,17 +1,17 @@
-"""A solver that shows all noisy rows, and a run of it: `kept_rows.py FOLDER STD RUN [KILL]`.
+"""A solver that shows all noisy rows, and a run of it: `noisy_rows.py FOLDER RUN [KILL]`.
 
-FOLDER has data.npz and the parties' ledgers. The rows that came back are written to FOLDER/RUN.npz. KILL names a place
-in the storing of rows where the process kills itself, after so many calls: "file:2", say. "race" has it say that it is
-ready, and wait for the file FOLDER/go.
+FOLDER has data.npz, the parties' ledgers and plan.json. The rows that came back are written to FOLDER/RUN.npz, and the
+hash of the rows that each answer was made of to FOLDER/used.txt. KILL names a call in the storing of rows at which the
+process kills itself, by its number: "file:2", say.
 """
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ import sottovoce as sv
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.data.bounds import Bounds
-from sottovoce.door import noisy_rows as rows
+from sottovoce.door import gate, memory
 from sottovoce.door.query import Derived, NoisyRows, Query, Reals, Round, Told
 from sottovoce.federation.federation import Federation
 from sottovoce.plan.families import FAMILIES
@@ -35,6 +35,10 @@ from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.relation import Relation
 
 Array = NDArray[np.float64]
+
+
+def used(rows: NDArray[Any]) -> None:
+    """Called for the rows of every answer; a process of its own writes down which they are."""
 
 
 class Rows(NoisyRows):
@@ -61,6 +65,7 @@ class Scores(Derived):
         self.takes = {"weights": Reals((source.width,))}
 
     def derive(self, rows: NDArray[Any], told: Told) -> Array:
+        used(rows)
         return np.asarray(rows @ told["weights"], dtype=np.float64)
 
 
@@ -128,11 +133,9 @@ def planned(
     row_norm: float = 1.0,
     columns: tuple[int, ...],
     records: int,
-    kept: tuple[tuple[str, float], ...] | None = None,
     relation: Relation = "zero-out",
 ) -> Plan:
-    """A plan of the solver; `kept` is what a coordinator would claim instead of asking for it."""
-    coordinator = federation.coordinator()
+    """A plan of the solver."""
     problem = Problem(
         loss=Named(name="logistic"),
         regulariser=Named(name="none"),
@@ -156,20 +159,20 @@ def planned(
         Release.derived("scores", 0, max(columns)),
     )
     design = Design(rounds=1, releases=releases)
-    plan = Plan.of(problem, design, run=os.urandom(8).hex(), coin="c", algorithm=SOLVER.name, form=SOLVER.form)
-    return plan.model_copy(update={"kept": coordinator.kept(plan) if kept is None else kept})
+    return Plan.of(problem, design, run=os.urandom(8).hex(), coin="c", algorithm=SOLVER.name, form=SOLVER.form)
 
 
 def federation_of(parts: list[Any], y: Any, accounts: list[Account | None]) -> Federation:
     return Federation.by_columns(parts, y, ledgers=accounts, names=[f"party{k}" for k in range(len(parts))])
 
 
-def run(parts: list[Any], y: Any, accounts: list[Account | None], std: float, **options: Any) -> dict[str, Array]:
-    """The noisy rows of all parties, as the coordinator sees them."""
+def run(parts: list[Any], y: Any, accounts: list[Account | None], plan: Plan | float) -> dict[str, Array]:
+    """The noisy rows of all parties, as the coordinator sees them; of a new plan with that noise, or of one made."""
     federation = federation_of(parts, y, accounts)
     try:
         columns, records = tuple(X.shape[1] for X in parts), parts[0].shape[0]
-        plan = planned(federation, std=std, columns=columns, records=records, **options)
+        if not isinstance(plan, Plan):
+            plan = planned(federation, std=plan, columns=columns, records=records)
         solution, _ = federation.coordinator().run(plan, Shows())
     except (sv.LedgerError, sv.WireError):
         federation.raise_failure()
@@ -189,13 +192,13 @@ def kill_at(place: str, calls: int) -> None:
     owner: Any
     owner, name = {
         "reserve": (Account, "reserve"),  # nothing is charged
-        "drawn": (rows, "draw"),  # charged, nothing drawn
-        "record": (Account, "record_rows"),  # drawn, nothing written
-        "file": (rows, "_write"),  # under the lock
+        "draw": (gate, "draw_rows"),  # charged, nothing drawn
+        "file": (memory.Memory, "write_rows"),  # drawn, nothing written
         "sync": (os, "fsync"),  # written, not durable
         "rename": (Path, "replace"),  # durable, not in its place
         "entry": (ledger_file.Entries, "append"),  # the file is there, the entry is not
-        "used": (rows.Copy, "values"),  # all is durable
+        "read": (memory.Memory, "read_rows"),  # all is durable
+        "answer": (Scores, "derive"),
     }[place]
     original: Callable[..., Any] = getattr(owner, name)
     left = [calls]
@@ -211,17 +214,16 @@ def kill_at(place: str, calls: int) -> None:
 
 if __name__ == "__main__":
     register()
-    folder, noise, label, *kill = sys.argv[1:]
+    folder, label, *kill = sys.argv[1:]
     data = np.load(Path(folder) / "data.npz")
-    own = accounts_in(Path(folder))
+    made = Plan.from_json((Path(folder) / "plan.json").read_text())
+
+    def used(rows: NDArray[Any]) -> None:
+        with (Path(folder) / "used.txt").open("a") as file:
+            file.write(f"{rows.shape[1]} {hashlib.sha256(rows.tobytes()).hexdigest()}\n")
+
     if kill:
         where, _, which = kill[0].partition(":")
-        if where == "race":
-            sys.stdout.write("ready\n")
-            sys.stdout.flush()
-            while not (Path(folder) / "go").exists():
-                time.sleep(0.001)
-        else:
-            kill_at(where, int(which))
-    found = run([data["part0"], data["part1"]], data["y"], list(own), float(noise))
+        kill_at(where, int(which))
+    found = run([data["part0"], data["part1"]], data["y"], list(accounts_in(Path(folder))), made)
     np.savez(Path(folder) / f"{label}.npz", **found)
