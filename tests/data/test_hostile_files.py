@@ -13,8 +13,10 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.data import dataset, opening, parts_in_file, room, sources
+from sottovoce.data import dataset, parts_in_file, room, sources
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.files import lines
+from sottovoce.data.files.npy import Npy
 from sottovoce.data.parts_in_file import in_memory_or_file
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError, LeakError
@@ -112,7 +114,7 @@ def test_another_file_of_the_same_size_and_time_is_another(tmp_path: Path) -> No
 def test_a_file_that_changes_while_it_is_prepared_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path)
     data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
-    pieces = sources.NumpySource.pieces
+    pieces = Npy.pieces
 
     def changed(self: Any, rows: int) -> Any:
         for place, piece in enumerate(pieces(self, rows)):
@@ -120,7 +122,7 @@ def test_a_file_that_changes_while_it_is_prepared_is_not_kept(tmp_path: Path, mo
                 saved(tmp_path, 0.25)
             yield piece
 
-    monkeypatch.setattr(sources.NumpySource, "pieces", changed)
+    monkeypatch.setattr(Npy, "pieces", changed)
     with pytest.raises(InputError, match="changed after it was opened"):
         gram(data)
     assert not list(tmp_path.glob("*.rows"))
@@ -128,8 +130,8 @@ def test_a_file_that_changes_while_it_is_prepared_is_not_kept(tmp_path: Path, mo
 
 def test_no_record_is_read_twice_as_parts_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that become longer move a record into the next part, where it would count once more."""
-    monkeypatch.setattr(opening, "BYTES", 1 << 6)
-    monkeypatch.setattr(opening, "PART", 1 << 8)
+    monkeypatch.setattr(lines, "BYTES", 1 << 6)
+    monkeypatch.setattr(lines, "PART", 1 << 8)
     path = tmp_path / "rows.csv"
 
     def write(padding: str) -> None:

@@ -1,0 +1,281 @@
+"""What a file format is: a class that knows the shape of a file, and whose objects read it piece by piece.
+
+Everything here runs at the holder of the data. A record is a line (of Parquet and NumPy: a row), and no record decides
+whether a file can be read or how another record is read: a record that is not of the form, or of a line beyond
+`LONGEST_LINE`, becomes a null row, all NaN, which counts and contributes nothing; a text of Parquet beyond it is a
+missing cell. The holder is told by the log, and nobody else.
+Errors are about the file and its header; they name columns and never hold what a cell holds.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.data.matrix import Matrix
+from sottovoce.data.schema import Schema, columns_of
+from sottovoce.data.sources import Labels, Mark, Piece, Source, mark_of
+from sottovoce.errors import InputError
+
+LINES_NAMED: Final = 5  # of those that became null rows, in the log
+_log = logging.getLogger("sottovoce.readers")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of files beside their names; `records=UNCOUNTED`: one file, read to its end."""
+
+    label: str | int | None = None
+    schema: Schema | None = None
+    features: int | None = None
+    left_out: str | None = None
+    records: int | None = None
+    only: tuple[str, ...] | None = None  # the features, of which labels and other columns are beside the point
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where some of the records of a file are."""
+
+    records: int
+    start: int = 0  # the byte, the row or the row group that it begins with
+    count: int = 0  # of lines or row groups, where they are not as many as records
+    before: int = 0  # lines before it
+    entries: int | None = None  # of sparse rows, at most
+    declared: bool = False  # whether nobody has counted the records
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is public of a file: names or number of its columns, and the parts in which its records are read."""
+
+    names: tuple[str, ...]
+    columns: int
+    parts: tuple[Part, ...]
+    types: tuple[Any, ...] = ()  # of the columns, where the file has them
+
+    @property
+    def records(self) -> int:
+        """How many there are in all parts."""
+        return sum(part.records for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which columns are features and which is the label; with a schema it says so."""
+
+    features: tuple[str, ...] = ()
+    label: str | None = None
+    schema: Schema | None = None
+    left_out: str | None = None
+    others: bool = False  # whether there may be columns that the schema does not name
+    width: int | None = None  # how many features there are, where columns have no names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns that are read."""
+        return self.features if self.label is None else (*self.features, self.label)
+
+    def encode(self, cells: Any) -> Piece:
+        """The features and labels of a table, by the schema."""
+        if self.schema is None:
+            raise InputError("schema: there is none to encode by.")
+        table = columns_of(cells)
+        table.pop(self.left_out or "", None)
+        return self.schema.encode(table, others=self.others), None if self.label is None else self.schema.labels(table)
+
+    def mark(self) -> Mark:
+        """The same in any process; a schema is known by what it declares."""
+        schema = None if self.schema is None else self.schema.table()
+        return self.features, self.label, schema, self.left_out, self.others, self.width
+
+
+class Format(Source):
+    """A file format; an object of it reads one part of a file."""
+
+    suffixes: ClassVar[tuple[str, ...]]
+    compressible: ClassVar[bool] = False
+    tabular: ClassVar[bool] = False  # whether columns have names; such files go together
+    sparse: ClassVar[bool] = False
+    mapped: ClassVar[bool] = False  # whether it is an array, with labels in a file of their own
+    most_cells: ClassVar[int] = 1 << 19  # that are texts at once: ten times the size of the numbers that they become
+
+    def __init__(self, path: Path, shape: Shape, part: Part, wanted: Wanted) -> None:
+        self.path, self.names, self.part, self.wanted = path, shape.names, part, wanted
+        self.records, self.entries = part.records, part.entries
+
+    @classmethod
+    @abstractmethod
+    def shape(cls, path: Path, records: int | None = None) -> Shape:
+        """What is public of a file; no value is parsed, and lines are counted unless `records` says how many."""
+
+    @classmethod
+    @abstractmethod
+    def choose(cls, path: Path, shape: Shape, asked: Asked) -> Wanted:
+        """The columns that are meant, by the first of the files."""
+
+    @classmethod
+    def check_alike(cls, path: Path, shape: Shape, wanted: Wanted, first: Path) -> None:
+        """Refuse a file that has other columns than the first one."""
+
+    @property
+    def place(self) -> Path:
+        return self.path
+
+    def mark(self) -> Mark | None:
+        return (*mark_of(self.path), type(self).__name__, self.names, repr(self.part), self.wanted.mark())
+
+    def note_spoilt(self, number: int, whole: Any) -> None:
+        """Remember which lines, from that number on, became null rows."""
+        count, first = self.spoilt
+        lines = np.flatnonzero(~whole)
+        self.spoilt = count + len(lines), (*first, *(lines[: LINES_NAMED - len(first)] + number).tolist())
+
+
+class TableFormat(Format):
+    """A table with named columns, read as numbers, or as cells for a schema."""
+
+    tabular: ClassVar[bool] = True
+    texts = True
+
+    @abstractmethod
+    def cells(self, names: Sequence[str], rows: int) -> Iterator[Mapping[str, Any]]:
+        """Columns of these names piece by piece, each cell as it is written."""
+
+    @staticmethod
+    @abstractmethod
+    def join_cells(cells: Sequence[Any]) -> Any:
+        """The cells of a column in all pieces."""
+
+    @staticmethod
+    @abstractmethod
+    def column(path: Path, name: str, cells: Any) -> NDArray[Any]:
+        """Cells as floats, NaN where one is missing, or as texts."""
+
+    @abstractmethod
+    def written(self, rows: int) -> Iterator[tuple[Matrix, Any]]:
+        """Numbers of the features, and the cells of the label as they are written."""
+
+    @classmethod
+    def join_labels(cls, labels: Sequence[Any]) -> Labels:
+        """The labels of a file by the cells of all pieces."""
+        return np.concatenate(labels)
+
+    def label_values(self, cells: Any) -> Labels:
+        """The labels of one piece, each by its own cell."""
+        return np.asarray(cells)
+
+    def pieces(self, rows: int) -> Iterator[Piece]:
+        if self.wanted.schema is not None:
+            return map(self.wanted.encode, self.cells(self.wanted.names, rows))
+        return map(self._valued, self.written(rows))
+
+    def _valued(self, piece: tuple[Matrix, Any]) -> Piece:
+        return piece[0], None if piece[1] is None else self.label_values(piece[1])
+
+    def labels(self, rows: int) -> Iterator[Labels]:
+        if (label := self.wanted.label) is None:
+            return
+        schema, alone = self.wanted.schema, copy.copy(self)
+        if schema is not None:
+            yield from (labels for cells in alone.cells([label], rows) if (labels := schema.labels(cells)) is not None)
+            return
+        alone.wanted = Wanted((), label)
+        yield from (labels for _, labels in alone.pieces(rows) if labels is not None)
+
+    @classmethod
+    def choose(cls, path: Path, shape: Shape, asked: Asked) -> Wanted:
+        schema, others = asked.schema, asked.only is not None
+        label: str | None = None
+        if others and asked.only is not None:
+            features = asked.only if schema is None else tuple(schema.columns)
+        elif schema is not None:
+            if asked.label is not None:
+                raise InputError(f"label={asked.label!r}: the schema names the label column; leave label out.")
+            label, features = schema.label if schema.label in shape.names else None, tuple(schema.columns)
+        else:
+            place = _place(asked.label, shape.names, path, "label")
+            unused = (place, _place(asked.left_out, shape.names, path, "id"))
+            label = None if place is None else shape.names[place]
+            features = tuple(name for j, name in enumerate(shape.names) if j not in unused)
+        check_features(asked.features, len(features if schema is None else schema.feature_names), path)
+        return Wanted(features, label, schema, asked.left_out, others)
+
+    @classmethod
+    def check_alike(cls, path: Path, shape: Shape, wanted: Wanted, first: Path) -> None:
+        if wanted.schema is not None:
+            _check_schema(path, shape.names, wanted)
+            return
+        read = set(wanted.names) | ({wanted.left_out} if wanted.left_out is not None else set())
+        own = set(shape.names)
+        for name in wanted.names:
+            if name not in own:
+                who = "the model" if wanted.others else first
+                raise InputError(f"{path} lacks the column {name!r}, which {who} has; give all files the same columns.")
+        for name in () if wanted.others else shape.names:
+            if name not in read:
+                raise InputError(f"{path} has a column {name!r}, which {first} lacks; give all files the same columns.")
+
+
+def _place(label: str | int | None, columns: Sequence[str], path: Path, what: str) -> int | None:
+    """The place of a column by its name or position."""
+    if label is None:
+        return None
+    if isinstance(label, str) and label in columns:
+        return columns.index(label)
+    if isinstance(label, int) and -len(columns) <= label < len(columns):
+        return label % len(columns)
+    raise InputError(f"{what}={label!r} is no column of {path}. Its columns are: {', '.join(columns)}.")
+
+
+def _check_schema(path: Path, header: Sequence[str], wanted: Wanted) -> None:
+    """Each file has the columns of the schema and no others, and the label if the first has it."""
+    if wanted.left_out is not None and wanted.left_out not in header:
+        raise InputError(f"id={wanted.left_out!r} is no column of {path}; its columns are: {', '.join(header)}.")
+    if wanted.left_out is not None and wanted.left_out in wanted.names:
+        raise InputError(f"id={wanted.left_out!r} is a feature or the label in the schema; an identifier is neither.")
+    if wanted.label is not None and wanted.label not in header:
+        raise InputError(f"{path} lacks the label column {wanted.label!r}; give it labels too.")
+    try:
+        wanted.encode({name: [] for name in header})
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def check_features(features: int | None, count: int, path: Path) -> None:
+    """Refuse a table with no feature, or with another number than declared."""
+    if count == 0:
+        raise InputError(f"{path} has no column but the label: there is nothing to learn from.")
+    if features is not None and features != count:
+        raise InputError(f"features={features} but {path} has {count} feature columns. Is the label column named?")
+
+
+def report_spoilt(sources: Iterable[Source]) -> None:
+    """Tell the holder which lines of files became null rows: how many, and the first of them."""
+    by_file: dict[Path, list[Source]] = {}
+    for source in sources:
+        if source.place is not None:
+            by_file.setdefault(source.place, []).append(source)
+    for path, parts in by_file.items():
+        count, records = sum(part.spoilt[0] for part in parts), sum(part.records for part in parts)
+        lines = [line for part in parts for line in part.spoilt[1]][:LINES_NAMED]
+        if count:
+            hint = "; a column of texts needs a schema: `sottovoce schema FILE` drafts one"
+            _log.warning(
+                "%s: %d of %d records cannot be read (a cell that is no number, or too few or too many cells); they "
+                "count as null rows, which contribute nothing. Lines: %s%s%s",
+                path,
+                count,
+                records,
+                ", ".join(map(str, lines)),
+                ", ..." if count > LINES_NAMED else "",
+                hint if count == records and any(part.texts for part in parts) else "",
+            )
