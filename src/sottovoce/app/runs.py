@@ -33,8 +33,8 @@ from sottovoce.app.sources import (
 )
 from sottovoce.app.superuser import warn_as_root
 from sottovoce.data import devices
+from sottovoce.data.block import BlockRows
 from sottovoce.data.files import format_of, is_pattern, list_files, read_table
-from sottovoce.data.parts import SERVED
 from sottovoce.errors import BudgetError, InputError, SottovoceError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
@@ -174,7 +174,7 @@ def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
     for party, source in job.sources.items():
         whole = schema is not None and job.split != "columns"
         path = job.resolve(source.file)
-        served = SERVED if goes_by_pieces(source, path, schema) else None
+        served = algorithms.served(BlockRows) if goes_by_pieces(source, path, schema) else None
         if source.records is not None and (source.features is not None or whole):
             names = schema.feature_names if schema is not None and whole else ()
             facts.append(Facts(party, source.records, source.features or len(names), names, solvers=served))
@@ -255,7 +255,8 @@ def _check_places(run: Run) -> None:
         for name, source in job.sources.items():
             by_pieces = goes_by_pieces(source, job.resolve(source.file), schema)
             for plan in run.prepared.plans:
-                check_place(plan, name, by_pieces=by_pieces, clustered=source.cluster is not None)
+                clustered = source.cluster is not None
+                check_place(algorithms.of(plan), plan, name, by_pieces=by_pieces, clustered=clustered)
 
 
 def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahead: bool = False) -> Preview:

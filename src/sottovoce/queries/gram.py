@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.block import SumRows
 from sottovoce.door.query import Query, Round
 from sottovoce.privacy.relation import Relation, either
 from sottovoce.queries.gradient import check_norm
@@ -26,6 +27,7 @@ class GramMatrix(Query):
 
     name = "gram"
     title: ClassVar[str] = "products of every two features (Gram matrix)"
+    needs: ClassVar[type] = SumRows
 
     def __init__(self, dimension: int, square: float = 1.0) -> None:
         self.dimension, self.bound = dimension, square
@@ -71,6 +73,7 @@ class ColumnSquares(Query):
 
     name = "squares"
     title: ClassVar[str] = "the square of every feature"
+    needs: ClassVar[type] = SumRows
     bound = 1.0
 
     def __init__(self, dimension: int) -> None:

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.block import SumRows
 from sottovoce.door.query import Query, Reals, Round, Told
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Plan
@@ -27,6 +28,7 @@ class NumberSum(Query):
     Guarantee: zero-out moves it by at most 1, replace-one by 1 - low. Edges: a NaN counts as 1.
     """
 
+    needs: ClassVar[type] = SumRows
     bound = 1.0
     length = 1
     rounding_entries = 1.0
@@ -123,6 +125,7 @@ class ClassCounts(Query):
 
     name = "classes"
     title: ClassVar[str] = "how many records each class has"
+    needs: ClassVar[type] = SumRows
     bound = 1.0
     rounding_entries = 2.0
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import Block
+from sottovoce.data.block import Block, SumRows
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.projection import Projected
 from sottovoce.data.slopes import Slope, Slopes
@@ -118,6 +118,7 @@ class ProjectedGradient(Query):
         self.rounding_entries = float(self.length)
 
     title: ClassVar[str] = "gradients of the loss on whitened rows"
+    needs: ClassVar[type] = SumRows
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
         """u, a and G; in the first round C, and P where this query is told it."""

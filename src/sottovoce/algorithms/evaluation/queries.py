@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.evaluation.nodes import Integers, Line, TwoSides
-from sottovoce.data.block import Block, toward_zero
+from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.door.query import Query, Round
 from sottovoce.privacy.relation import Relation, either
 
@@ -49,6 +49,7 @@ class ScoreCells(Query):
 
     name = "cells"
     title: ClassVar[str] = "scores of test records by class, counted in cells"
+    needs: ClassVar[type] = BlockRows
     bound = 1.0
     rounding_entries = 4.0
 
@@ -82,6 +83,7 @@ class ClassCells(Query):
 
     name = "cells"
     title: ClassVar[str] = "test records by class, predicted class and, where there are probabilities, loss"
+    needs: ClassVar[type] = BlockRows
 
     def __init__(self, weights: Array, *, losses: bool) -> None:
         self.weights, self.losses = weights, losses
@@ -130,6 +132,7 @@ class ResidualCells(Query):
 
     name = "cells"
     title: ClassVar[str] = "residuals and labels of test records, counted in cells, and the labels' first two moments"
+    needs: ClassVar[type] = BlockRows
     bound = 2.0 * FLOAT
     rounding_entries = 10.0
     length = len(RESIDUALS) + len(LABELS) + 2

@@ -15,7 +15,7 @@ from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.queries.gradient import ColumnSizes
+from sottovoce.queries.gradient import ColumnSizes, GradientSum
 from sottovoce.solvers import Gradient
 
 Array = NDArray[np.float64]
@@ -47,6 +47,10 @@ class ExactGradient(PrivateGradient):
         sizes = Release.of(ColumnSizes(problem.dimension), 0, 1, 0.0, 1.0)
         numbers = self.numbers(slope_bound=query.slope_bound, step=step)
         return Design(rounds=rounds, numbers=numbers, releases=(sizes, Release.of(query, 0, rounds, 0.0, 1.0)))
+
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return GradientSum, ColumnSizes
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         """The gradient sum and the sizes of the columns."""

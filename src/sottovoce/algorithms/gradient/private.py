@@ -56,6 +56,10 @@ class PrivateGradient(Algorithm):
         numbers = self.numbers(slope_bound=query.slope_bound, step=step)
         return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return (GradientSum,)
+
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The gradient sum."""
         return (gradient_sum(plan, plan.numbers.slope_bound),)

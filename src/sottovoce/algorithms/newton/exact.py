@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, how_far, slope_bound, summed
 from sottovoce.algorithms.newton.private import PrivateNewton
+from sottovoce.data.block import BlockRows
 from sottovoce.door.query import Plain, Query, Reals, Round, Told
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import ExactQuadratic, PenalisedStep
@@ -52,6 +53,10 @@ class ExactNewton(PrivateNewton):
         queries = self._queries(problem, numbers.slope_bound)
         releases = tuple(Release.of(query, 0, min(50 * rounds, MOST_ROUNDS), 0.0, 1.0) for query in queries)
         return Design(rounds=rounds, numbers=numbers, releases=releases)
+
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return GradientSum, Curvature, LossSum
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """Gradient, curvature and loss, as they are."""
@@ -106,6 +111,8 @@ def relative_length(move: Array, points: tuple[Array, ...], metric: Array) -> fl
 class AtWeights(Plain):
     """A sum over the records at public weights."""
 
+    needs: ClassVar[type] = BlockRows
+
     def __init__(self, loss: Loss, dimension: int) -> None:
         self.loss, self.dimension = loss, dimension
 
@@ -126,7 +133,8 @@ class Curvature(AtWeights):
 
     def value(self, round: Round) -> Array:
         """The upper triangle, row by row."""
-        return round.rows.gram(round.told["weights"], self.loss.curvature)[np.triu_indices(self.dimension)]
+        weights, curvature = round.told["weights"], self.loss.curvature
+        return round.rows.over(lambda block: block.gram(weights, curvature))[np.triu_indices(self.dimension)]
 
 
 class LossSum(AtWeights):
@@ -137,4 +145,5 @@ class LossSum(AtWeights):
 
     def value(self, round: Round) -> Array:
         """One number."""
-        return np.array([round.rows.scalar_sum(round.told["weights"], self.loss.value)])
+        weights, value = round.told["weights"], self.loss.value
+        return round.rows.over(lambda block: np.array([block.scalar_sum(weights, value)]))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.ranges.rule import EQUAL, POWERS, Integers, ends_of, equal_places, power_places
-from sottovoce.data.block import Block
+from sottovoce.data.block import Block, BlockRows
 from sottovoce.door.query import Query, Reals, Round, Told, Turn, Wholes
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.relation import Relation, either
@@ -40,6 +40,7 @@ class _Counts(Query):
     null row, add nothing.
     """
 
+    needs: ClassVar[type] = BlockRows
     together: ClassVar[bool] = True
     answered_by = holders
     cells: ClassVar[int]

@@ -79,6 +79,10 @@ class PrivateSGD(Algorithm):
         sizes = () if problem.private else (Release.of(ColumnSizes(problem.dimension), 0, 1, 0.0, 1.0),)
         return Design(rounds=rounds, numbers=numbers, releases=(*sizes, release))
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return GradientSum, ColumnSizes
+
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The gradient sum of a secret batch."""
         kind = GradientSum if plan.numbers.schedule == "all" else NamedGradient

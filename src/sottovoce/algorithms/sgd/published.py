@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Algorithm, Ask, Coordination, given, only, slope_bound
+from sottovoce.data.block import SumRows
 from sottovoce.door.query import Query, Reals, Round, Scheduled, Told, Wholes, World
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -72,6 +73,10 @@ class PublishedSGD(Algorithm):
             claimed_epsilon=problem.epsilon,
         )
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return (RecordGradient,)
+
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         """N times one named record's gradient."""
         return (RecordGradient(plan, party, plan.numbers.slope_bound),)
@@ -107,6 +112,7 @@ class RecordGradient(Query):
 
     name = "record"
     title: ClassVar[str] = "the gradient of one record"
+    needs: ClassVar[type] = SumRows
     each_person: ClassVar[bool] = True
     answered_by = Scheduled("the party whose record a public coin names", lambda plan: named_records(plan)[0])
     world_sees: ClassVar[World] = "each"

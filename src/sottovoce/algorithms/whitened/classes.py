@@ -72,6 +72,10 @@ class PrivateClasses(PrivateWhitened):
             first += count
         return Design(rounds=rounds, numbers=ClassesNumbers(), releases=tuple(releases))
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return GramMatrix, ColumnSquares, ClassCounts, LengthSum, ProjectedGradient
+
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """In the order in which they are asked."""
         return tuple(_queries(plan))

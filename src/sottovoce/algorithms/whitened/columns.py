@@ -87,6 +87,10 @@ class ColumnsWhitened(PrivateWhitened):
         design = super().design(problem, options)
         return design.changed(releases=tuple(_on_grid(problem, release) for release in design.releases))
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return (Query,)
+
     def asked(self, problem: Problem, party: str) -> tuple[Query, ...]:
         """What is asked of a party, in order."""
         return tuple(_queries(problem, party))

@@ -22,12 +22,13 @@ from sottovoce.algorithms.base import (
     summed,
 )
 from sottovoce.algorithms.whitened.classes import centred, loss_of
+from sottovoce.data.block import SumRows
 from sottovoce.door.query import Plain, Query, Round
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.queries.gradient import gradient_sum
+from sottovoce.queries.gradient import GradientSum, gradient_sum
 
 Array = NDArray[np.float64]
 
@@ -64,6 +65,10 @@ class ExactClasses(Algorithm):
         releases = (Release.of(products, 0, 1, 0.0, 1.0), Release.of(gradient, 1, rounds, 0.0, 1.0))
         return Design(rounds=rounds, numbers=ExactClassesNumbers(), releases=releases)
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return Products, GradientSum
+
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """Products of columns and gradients, as they are."""
         return self._queries(plan)
@@ -98,6 +103,7 @@ class Products(Plain):
 
     name = "products"
     title: ClassVar[str] = "products of every two features"
+    needs: ClassVar[type] = SumRows
 
     def __init__(self, dimension: int) -> None:
         self.length = dimension**2

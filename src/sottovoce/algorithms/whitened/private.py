@@ -32,7 +32,7 @@ from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
-from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum, WeightSum
+from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, ScoreSum, SquareSum, WeightSum
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, ScaleGradient, Shape
 from sottovoce.solvers import Whitened
 from sottovoce.solvers.auto import NEWTON_FEATURES
@@ -90,6 +90,10 @@ class PrivateWhitened(Algorithm):
     def asked(self, problem: Problem, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """What is asked of a party, in order."""
         return tuple(_queries(problem))
+
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return GramMatrix, ColumnSquares, NumberSum, ProjectedGradient
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         """In the order in which they are asked."""
