@@ -273,7 +273,7 @@ def test_a_file_and_a_link_to_it_are_one(tmp_path: Path) -> None:
     again = [tmp_path / "*.csv", tmp_path / "sub" / ".." / "b.csv"]
     data = sv.Dataset(again, label="y")
     assert data.shape == (4, 1)
-    assert [source.place for source in data.sources] == [tmp_path / "a.csv", tmp_path / "b.csv"]
+    assert [source.path for source in data.sources] == [tmp_path / "a.csv", tmp_path / "b.csv"]
 
 
 def test_a_hard_link_to_a_file_is_that_file(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from sottovoce.app.jobs import PartyJob, SourceTable
 from sottovoce.data import progress, room
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.files import find_format, format_of, is_pattern, read_cells, read_columns, read_table
+from sottovoce.data.files import find_format, format_of, is_pattern, read_cells, read_file, read_table
+from sottovoce.data.files.format import Asked
 from sottovoce.data.identifiers import Identifiers, common_places, identifiers
-from sottovoce.data.labels import numbers
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.data.sources import UNCOUNTED
 from sottovoce.errors import InputError
@@ -227,18 +227,15 @@ def read_features(
 
     `whole`: a record with a missing value is an error; otherwise its prediction is missing too.
     """
-    if not format_of(path).tabular:
+    kind = format_of(path)
+    if not kind.tabular:
         return read_table(path, features=features).X, []
-    columns = read_columns(path)
     if not names:
         raise InputError("the model has no feature names, so columns cannot be matched; predict in Python instead.")
-    missing = [name for name in names if name not in columns]
-    if missing:
-        raise InputError(f"{path} lacks {len(missing)} of the model's columns: {', '.join(missing)}. Add them.")
-    rows = np.column_stack([numbers(columns[name]) for name in names])
+    rows = read_file(path, kind, Asked(only=tuple(names))).X
     if whole:
         _check_finite(rows, path)
-    return rows, [name for name in columns if name not in names]
+    return rows, [name for name in kind.shape(path, UNCOUNTED).names if name not in names]
 
 
 def _check_finite(rows: NDArray[np.float64], path: Path, before: int = 0) -> None:

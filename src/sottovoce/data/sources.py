@@ -33,6 +33,7 @@ class Source(ABC):
     `spoilt` has how many lines became null rows, and the numbers of the first of them.
     """
 
+    path: Path | None = None  # of the file that it reads, if it is one
     records: int
     entries: int | None = None
     texts: bool = False  # whether a label that is no number makes labels texts
@@ -48,11 +49,6 @@ class Source(ABC):
             if labels is not None:
                 yield labels
 
-    @property
-    def place(self) -> Path | None:
-        """The file that it reads, if it is one."""
-        return None
-
     def mark(self) -> Mark | None:
         """What tells the same file, unchanged, and the same part of it; None of what is in memory alone."""
         return None
@@ -63,7 +59,7 @@ class Source(ABC):
             self.records = count
         if self.records != count:
             raise InputError(
-                f"{self.place} has not the {self.records} records that it had when it was opened, or that were "
+                f"{self.path} has not the {self.records} records that it had when it was opened, or that were "
                 "declared; leave it as it is while it is read, and correct records."
             )
 

@@ -6,7 +6,7 @@ A format is a class: `Csv`, `Parquet`, `Libsvm`, `Npy`. Its suffixes say which f
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,14 +15,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from sottovoce.data.files.csv import Csv
+from sottovoce.data.files.csv import Csv, numbers_or_texts
 from sottovoce.data.files.format import Asked, Format, TableFormat, Wanted, report_spoilt
 from sottovoce.data.files.libsvm import Libsvm
 from sottovoce.data.files.lines import COMPRESSED
 from sottovoce.data.files.npy import Npy
 from sottovoce.data.files.parquet import Parquet
 from sottovoce.data.matrix import Matrix
-from sottovoce.data.schema import Schema
+from sottovoce.data.schema import Schema, columns_of
 from sottovoce.data.sources import UNCOUNTED, Mark, state_of
 from sottovoce.errors import InputError
 
@@ -165,18 +165,14 @@ def read_table(
     left_out: str | None = None,
     schema: Schema | None = None,
 ) -> Table:
-    """A numeric table, its format told by the suffix of the file.
-
-    `.csv`: a header line, then numbers; `.parquet`, `.pq`: numeric columns; `.svm`, `.libsvm`, `.svmlight`,
-    `.txt`: lines `label index:value ...` with indices from 1; `.npy`: an array of np.save. CSV and LIBSVM may be
-    compressed (`.gz`, `.bz2`, `.xz`).
+    """All rows of a file; its suffix, before which may be one of a compressed text, tells the format.
 
     `label` is the name or the position (-1 for the last) of the label column of a CSV or Parquet file, and the file of
-    the labels of an `.npy` file; without it every column is a feature and `y` is None. `features` is the number of
-    features: a LIBSVM file does not tell it, and elsewhere it is checked. `left_out` names a column that is no feature,
-    such as one of identifiers. A `schema` says which column is the label, and encodes the others. A missing cell
-    (empty, `NA`, `nan`, `?`) becomes NaN. A line with a cell that is no number, with too few or too many cells, or not
-    of the form of LIBSVM, becomes a row of NaN, and the log says how many there are and on which lines.
+    the labels of an array; without it every column is a feature and `y` is None. `features` is the number of features:
+    a LIBSVM file does not tell it, and elsewhere it is checked. `left_out` names a column that is no feature. A
+    `schema` says which column is the label, and encodes the others. A missing cell (empty, `NA`, `nan`, `?`) becomes
+    NaN. A line with a cell that is no number, with too few or too many cells, or not of the form of LIBSVM, becomes a
+    row of NaN, and the log says how many there are and on which lines.
     """
     return read_file(Path(path), format_of(Path(path)), Asked(label, schema, features, left_out))
 
@@ -184,20 +180,17 @@ def read_table(
 def read_file(path: Path, kind: type[Format], asked: Asked) -> Table:
     """All rows of one file of that format: its pieces put together."""
     opened = _open({path: kind}, replace(asked, records=UNCOUNTED))
-    join: Callable[[Sequence[Any]], NDArray[Any]] = np.concatenate
-    pieces = list[tuple[Matrix, Any]]()
-    for source in opened.sources:
-        if isinstance(source, TableFormat) and asked.schema is None:
-            join = source.join_labels
-            pieces += source.written(UNCOUNTED)
-        else:
-            pieces += source.pieces(UNCOUNTED)
+    tables = [source for source in opened.sources if isinstance(source, TableFormat) and asked.schema is None]
+    read = [table.written for table in tables] or [source.pieces for source in opened.sources]
+    pieces = [piece for own in read for piece in own(UNCOUNTED)]
     if not pieces:
         raise InputError(f"{path} has no rows.")
     report_spoilt(opened.sources)
-    rows = [rows for rows, _ in pieces]
-    X = sp.vstack(rows, format="csr") if kind.sparse else np.concatenate(rows)
-    return Table(X, join([labels for _, labels in pieces]) if opened.labelled else None, opened.names)
+    rows, labels = [rows for rows, _ in pieces], [labels for _, labels in pieces]
+    X, y = sp.vstack(rows, format="csr") if kind.sparse else np.concatenate(rows), None
+    if opened.labelled:  # what they are in a table follows from all of them
+        y = tables[0].label_values(tables[0].join_cells(labels), whole=True) if tables else np.concatenate(labels)
+    return Table(X, y, opened.names)
 
 
 def read_cells(path: str | Path, names: Sequence[str] | None = None, most: int = UNCOUNTED) -> dict[str, Any]:
@@ -230,5 +223,5 @@ def read_columns(path: str | Path) -> dict[str, NDArray[Any]]:
     Text columns are object arrays of `str`, with the cells as they are written (a missing one too), ready for
     scikit-learn's OneHotEncoder in a ColumnTransformer.
     """
-    kind: Any = format_of(Path(path))
-    return {name: kind.column(path, name, cells) for name, cells in read_cells(path).items()}
+    columns = columns_of(read_cells(path))
+    return {name: numbers_or_texts(cells) for name, cells in columns.items()}

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.files import lines
-from sottovoce.data.files.format import Part, Shape, TableFormat
+from sottovoce.data.files.format import Part, Shape, TableFormat, cut_parts
 from sottovoce.data.labels import MISSING
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.sources import Labels
@@ -48,8 +48,8 @@ class Csv(TableFormat):
             header = header_names(cells if line else [], path)
             if records is not None:
                 return Shape(header, len(header), (Part(records, start, before=before, declared=True),))
-            parts = _count(stream, len(header), Part(0, start, before=before), cut=lines.is_plain(path))
-            return Shape(header, len(header), tuple(parts))
+            blocks = ((n := lines.count_lines(text), n, None, end) for text, end in _record_blocks(stream, len(header)))
+            return Shape(header, len(header), cut_parts(Part(0, start, before=before), blocks, path))
 
     def _texts(self, rows: int) -> Iterator[tuple[int, bytes, NDArray[np.int64]]]:
         """Some records: the number of their first line, a text, and where in it their lines begin."""
@@ -97,30 +97,13 @@ class Csv(TableFormat):
     def join_cells(cells: Sequence[Sequence[str]]) -> list[str]:
         return list(itertools.chain.from_iterable(cells))
 
-    @staticmethod
-    def column(path: Path, name: str, cells: Sequence[str]) -> NDArray[Any]:  # noqa: ARG004
-        values = _numbers(cells)
-        return np.array([cell.strip() for cell in cells], dtype=object) if values is None else values
-
-    def label_values(self, cells: Sequence[str]) -> Labels:
-        """Each a number if it is one, else its text, also one that marks a missing cell."""
+    def label_values(self, cells: Sequence[str], *, whole: bool = False) -> Labels:
+        """What marks a missing cell stays a text, which may be declared as a class."""
         try:
             return np.fromiter(map(float, cells), np.float64, len(cells))
         except ValueError:
-            return np.fromiter(map(_label, cells), dtype=object, count=len(cells))
-
-    @classmethod
-    def join_labels(cls, labels: Sequence[Sequence[str]]) -> Labels:
-        """Numbers or texts; what marks a missing cell stays a text among both, which may be declared as a class."""
-        cells = cls.join_cells(labels)
-        values = cls.column(Path(), "", cells)
-        lost = np.flatnonzero(np.isnan(values)).tolist() if values.dtype != object else []
-        marks = {place: cells[place].strip() for place in lost if cells[place].strip().lower() != "nan"}
-        if marks:
-            values = values.astype(object)
-            for place, mark in marks.items():
-                values[place] = mark
-        return values
+            texts = whole and _numbers(cells) is None
+            return np.fromiter((cell.strip() if texts else _label(cell) for cell in cells), object, len(cells))
 
 
 def _record_blocks(stream: IO[bytes], width: int) -> Iterator[tuple[bytes, int]]:
@@ -141,18 +124,6 @@ def _record_blocks(stream: IO[bytes], width: int) -> Iterator[tuple[bytes, int]]
         end = text.find(b"\n", held - (width == 1)) + 1 or len(text)
         empty = lines.count_lines(text[end:])
         yield text[:end], stream.tell() - len(text) + end
-
-
-def _count(stream: IO[bytes], width: int, part: Part, *, cut: bool) -> Iterator[Part]:
-    """The parts of a file from where an empty one begins; `cut`: of some size each."""
-    start, before, records = part.start, part.before, 0
-    for text, end in _record_blocks(stream, width):
-        records += lines.count_lines(text)
-        if cut and end - start >= lines.PART:
-            yield Part(records, start, before=before)
-            start, before, records = end, before + records, 0
-    if records:
-        yield Part(records, start, before=before)
 
 
 def header_names(cells: list[str] | None, path: Path) -> tuple[str, ...]:
@@ -268,6 +239,15 @@ def each_number(cells: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.b
     alone = [_numbers([cell]) for cell in cells]
     found = np.array([math.nan if value is None else value[0] for value in alone])
     return found, np.array([value is not None for value in alone])
+
+
+def numbers_or_texts(column: NDArray[Any]) -> NDArray[Any]:
+    """Floats if every cell is a number or missing, else texts."""
+    if column.dtype.kind in "fiu":
+        return column.astype(np.float64)
+    cells = ["" if cell is None else str(cell).strip() for cell in column.tolist()]
+    values = _numbers(cells)
+    return np.array(cells, dtype=object) if values is None else values
 
 
 def _label(cell: str) -> float | str:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sottovoce.data.files import lines
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.data.sources import Labels, Mark, Piece, Source, mark_of
@@ -106,6 +106,7 @@ class Format(Source):
     tabular: ClassVar[bool] = False  # whether columns have names; such files go together
     sparse: ClassVar[bool] = False
     mapped: ClassVar[bool] = False  # whether it is an array, with labels in a file of their own
+    path: Path
     most_cells: ClassVar[int] = 1 << 19  # that are texts at once: ten times the size of the numbers that they become
 
     def __init__(self, path: Path, shape: Shape, part: Part, wanted: Wanted) -> None:
@@ -126,18 +127,14 @@ class Format(Source):
     def check_alike(cls, path: Path, shape: Shape, wanted: Wanted, first: Path) -> None:
         """Refuse a file that has other columns than the first one."""
 
-    @property
-    def place(self) -> Path:
-        return self.path
-
     def mark(self) -> Mark | None:
         return (*mark_of(self.path), type(self).__name__, self.names, repr(self.part), self.wanted.mark())
 
     def note_spoilt(self, number: int, whole: Any) -> None:
         """Remember which lines, from that number on, became null rows."""
         count, first = self.spoilt
-        lines = np.flatnonzero(~whole)
-        self.spoilt = count + len(lines), (*first, *(lines[: LINES_NAMED - len(first)] + number).tolist())
+        places = np.flatnonzero(~whole)
+        self.spoilt = count + len(places), (*first, *(places[: LINES_NAMED - len(first)] + number).tolist())
 
 
 class TableFormat(Format):
@@ -155,31 +152,18 @@ class TableFormat(Format):
     def join_cells(cells: Sequence[Any]) -> Any:
         """The cells of a column in all pieces."""
 
-    @staticmethod
-    @abstractmethod
-    def column(path: Path, name: str, cells: Any) -> NDArray[Any]:
-        """Cells as floats, NaN where one is missing, or as texts."""
-
     @abstractmethod
     def written(self, rows: int) -> Iterator[tuple[Matrix, Any]]:
         """Numbers of the features, and the cells of the label as they are written."""
 
-    @classmethod
-    def join_labels(cls, labels: Sequence[Any]) -> Labels:
-        """The labels of a file by the cells of all pieces."""
-        return np.concatenate(labels)
-
-    def label_values(self, cells: Any) -> Labels:
-        """The labels of one piece, each by its own cell."""
-        return np.asarray(cells)
+    @abstractmethod
+    def label_values(self, cells: Any, *, whole: bool = False) -> Labels:
+        """Labels, each by its own cell; of `whole` files one that is no number makes all of them texts."""
 
     def pieces(self, rows: int) -> Iterator[Piece]:
         if self.wanted.schema is not None:
             return map(self.wanted.encode, self.cells(self.wanted.names, rows))
-        return map(self._valued, self.written(rows))
-
-    def _valued(self, piece: tuple[Matrix, Any]) -> Piece:
-        return piece[0], None if piece[1] is None else self.label_values(piece[1])
+        return ((X, None if cells is None else self.label_values(cells)) for X, cells in self.written(rows))
 
     def labels(self, rows: int) -> Iterator[Labels]:
         if (label := self.wanted.label) is None:
@@ -214,15 +198,15 @@ class TableFormat(Format):
         if wanted.schema is not None:
             _check_schema(path, shape.names, wanted)
             return
-        read = set(wanted.names) | ({wanted.left_out} if wanted.left_out is not None else set())
-        own = set(shape.names)
-        for name in wanted.names:
-            if name not in own:
-                who = "the model" if wanted.others else first
-                raise InputError(f"{path} lacks the column {name!r}, which {who} has; give all files the same columns.")
+        own, read = set(shape.names), {*wanted.names, wanted.left_out}
+        missing = [name for name in wanted.names if name not in own]
+        if missing and wanted.others:
+            raise InputError(f"{path} lacks {len(missing)} of the model's columns: {', '.join(missing)}. Add them.")
+        if missing:
+            raise InputError(f"{path} lacks the column {missing[0]!r}, which {first} has; give all the same columns.")
         for name in () if wanted.others else shape.names:
             if name not in read:
-                raise InputError(f"{path} has a column {name!r}, which {first} lacks; give all files the same columns.")
+                raise InputError(f"{path} has a column {name!r}, which {first} lacks; give all the same columns.")
 
 
 def _place(label: str | int | None, columns: Sequence[str], path: Path, what: str) -> int | None:
@@ -250,6 +234,18 @@ def _check_schema(path: Path, header: Sequence[str], wanted: Wanted) -> None:
         raise InputError(f"{path}: {error}") from None
 
 
+def cut_parts(part: Part, blocks: Iterable[tuple[int, int, int | None, int]], path: Path) -> tuple[Part, ...]:
+    """Parts of some size, by the records, lines and entries of blocks and where each ends; a compressed file is one."""
+    parts = list[Part]()
+    for records, count, entries, end in blocks:
+        entries = None if entries is None else (part.entries or 0) + entries
+        part = Part(part.records + records, part.start, part.count + count, part.before, entries)
+        if part.records and lines.is_plain(path) and end - part.start >= lines.PART:
+            parts.append(part)
+            part = Part(0, end, before=part.before + part.count)
+    return (*parts, part) if part.records else tuple(parts)
+
+
 def check_features(features: int | None, count: int, path: Path) -> None:
     """Refuse a table with no feature, or with another number than declared."""
     if count == 0:
@@ -258,24 +254,19 @@ def check_features(features: int | None, count: int, path: Path) -> None:
         raise InputError(f"features={features} but {path} has {count} feature columns. Is the label column named?")
 
 
-def report_spoilt(sources: Iterable[Source]) -> None:
+def report_spoilt(sources: Sequence[Source]) -> None:
     """Tell the holder which lines of files became null rows: how many, and the first of them."""
     by_file: dict[Path, list[Source]] = {}
     for source in sources:
-        if source.place is not None:
-            by_file.setdefault(source.place, []).append(source)
+        if source.path is not None and source.spoilt[0]:
+            by_file.setdefault(source.path, []).append(source)
     for path, parts in by_file.items():
-        count, records = sum(part.spoilt[0] for part in parts), sum(part.records for part in parts)
-        lines = [line for part in parts for line in part.spoilt[1]][:LINES_NAMED]
-        if count:
-            hint = "; a column of texts needs a schema: `sottovoce schema FILE` drafts one"
-            _log.warning(
-                "%s: %d of %d records cannot be read (a cell that is no number, or too few or too many cells); they "
-                "count as null rows, which contribute nothing. Lines: %s%s%s",
-                path,
-                count,
-                records,
-                ", ".join(map(str, lines)),
-                ", ..." if count > LINES_NAMED else "",
-                hint if count == records and any(part.texts for part in parts) else "",
-            )
+        count = sum(part.spoilt[0] for part in parts)
+        records = sum(source.records for source in sources if source.path == path)
+        text = ", ".join([str(line) for part in parts for line in part.spoilt[1]][:LINES_NAMED])
+        text += ", ..." if count > LINES_NAMED else ""
+        if count == records and parts[0].texts:
+            text += "; a column of texts needs a schema: `sottovoce schema FILE` drafts one"
+        why = "a cell that is no number, or too few or too many cells"
+        text = f"cannot be read ({why}); they count as null rows, which contribute nothing. Lines: {text}"
+        _log.warning("%s: %d of %d records %s", path, count, records, text)

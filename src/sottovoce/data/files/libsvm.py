@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sottovoce.data.files import lines
-from sottovoce.data.files.format import Asked, Format, Part, Shape, Wanted
+from sottovoce.data.files.format import Asked, Format, Part, Shape, Wanted, cut_parts
 from sottovoce.data.sources import UNCOUNTED, Piece
 from sottovoce.errors import InputError
 from sottovoce.files import MOST_FEATURES
@@ -34,16 +34,12 @@ class Libsvm(Format):
     def shape(cls, path: Path, records: int | None = None) -> Shape:
         if records == UNCOUNTED:
             return Shape((), 0, (Part(UNCOUNTED, count=UNCOUNTED),))
-        parts, part = list[Part](), Part(0, entries=0)
         with lines.open_data(path) as stream:
-            for text in lines.read_blocks(stream):
-                found, count = sum(map(_holds, text.split(b"\n"))), part.count + lines.count_lines(text)
-                entries = (part.entries or 0) + text.count(b":")
-                part = Part(part.records + found, part.start, count, part.before, entries)
-                if part.records and lines.is_plain(path) and stream.tell() - part.start >= lines.PART:
-                    parts.append(part)
-                    part = Part(0, stream.tell(), before=part.before + count, entries=0)
-        return Shape((), 0, (*parts, part) if part.records else tuple(parts))
+            blocks = (
+                (sum(map(_holds, text.split(b"\n"))), lines.count_lines(text), text.count(b":"), stream.tell())
+                for text in lines.read_blocks(stream)
+            )
+            return Shape((), 0, cut_parts(Part(0), blocks, path))
 
     @classmethod
     def choose(cls, path: Path, shape: Shape, asked: Asked) -> Wanted:  # noqa: ARG003

@@ -65,15 +65,18 @@ class Parquet(TableFormat):
                 yield held.pop()
         self.check(done)
 
-    def written(self, rows: int) -> Iterator[tuple[Matrix, Labels | None]]:
+    def written(self, rows: int) -> Iterator[tuple[Matrix, Any]]:
         names = self.wanted.names
         return map(self._numbers, self._batches(names, min(rows, 8 * self.most_cells // max(len(names), 1))))
 
-    def _numbers(self, cells: Mapping[str, Any]) -> tuple[Matrix, Labels | None]:
-        label, block = self.wanted.label, np.empty((len(next(iter(cells.values()))), len(self.wanted.features)))
+    def _numbers(self, cells: Mapping[str, Any]) -> tuple[Matrix, Any]:
+        block = np.empty((len(next(iter(cells.values()))), len(self.wanted.features)))
         for place, name in enumerate(self.wanted.features):
-            block[:, place] = self.column(self.path, name, cells[name])
-        return block, None if label is None else self.column(self.path, label, cells[label])
+            block[:, place] = self._column(name, cells[name])
+        return block, None if self.wanted.label is None else cells[self.wanted.label]
+
+    def label_values(self, cells: Any, *, whole: bool = False) -> Labels:  # noqa: ARG002
+        return self._column(self.wanted.label or "", cells)
 
     @staticmethod
     def join_cells(cells: Sequence[Any]) -> Any:
@@ -81,13 +84,13 @@ class Parquet(TableFormat):
 
         return pyarrow.chunked_array(cells)
 
-    @staticmethod
-    def column(path: Path, name: str, cells: Any) -> NDArray[Any]:
+    def _column(self, name: str, cells: Any) -> NDArray[Any]:
+        """Numbers as floats, NaN where one is missing; texts as they are."""
         import pyarrow
         from pyarrow import types
 
         kind = cells.type.value_type if types.is_dictionary(cells.type) else cells.type
-        if _is_text(path, name, kind):
+        if _is_text(self.path, name, kind):
             return np.array([cell or "" for cell in arrow_texts(cells.cast(kind))], dtype=object)
         # Arrow has no cast from a Boolean to a float; the first cast undoes dictionary encoding.
         number = pyarrow.int8() if types.is_boolean(kind) else kind
