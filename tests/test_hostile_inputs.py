@@ -27,7 +27,7 @@ from sottovoce import files
 from sottovoce.app import card, cli, jobs, model_file
 from sottovoce.app.cli import app
 from sottovoce.data import schema as schemas
-from sottovoce.data.files import csv, lines, read_cells, read_columns, read_table
+from sottovoce.data.files import csv, lines, read_cells, read_table
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.files import LONGEST_LINE, MOST_COLUMNS, MOST_FEATURES
 from sottovoce.privacy import guarantee
@@ -504,7 +504,7 @@ def test_a_text_of_parquet_beyond_the_limit_is_a_missing_cell_in_little_memory(
         assert rows.tolist() == [[0.5, 1.0, 0.0], [0.5, 0.0, 0.0], [0.25, 0.0, 1.0]]
         assert most < size / 2
     first = lambda: schemas.columns_of(read_cells(path, most=10_000))["y"]  # noqa: E731
-    for read in (lambda: read_columns(path)["y"], first):
+    for read in (lambda: read_table(path, label="y", left_out="b").y, first):
         found, most = peak(read)
         assert [cell or "" for cell in found.tolist()] == ["0", "", "1"]
         assert most < size / 2

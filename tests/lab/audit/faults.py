@@ -1073,7 +1073,8 @@ def _() -> Iterator[None]:
     @contextlib.contextmanager
     def joined(path: Any) -> Iterator[Any]:
         with Path(path).open(encoding="utf-8") as text:
-            yield io.BytesIO("\n".join(",".join(cells) for cells in csv.reader(text)).encode())
+            rows = [",".join(cells).replace("\n", " ") for cells in csv.reader(text)]
+        yield io.BytesIO("\n".join(rows).encode())
 
     with patch(lines, "open_data", joined):
         yield

@@ -127,10 +127,10 @@ def _open(formats: dict[Path, type[Format]], asked: Asked) -> Opened:
     labels: dict[Path, Path] = _label_files(list(formats), asked) if odd is not None and formats[odd].mapped else {}
     paths = list(labels or formats)
     before = {path: state_of(path) for path in (*paths, *labels.values())}
-    shapes = {path: formats[path].shape(path, asked.records) for path in paths}
-    first = paths[0]
-    wanted, sources = formats[first].choose(first, shapes[first], asked), list[Format]()
-    for path, shape in shapes.items():
+    first, sources = paths[0], list[Format]()
+    wanted = formats[first].choose(first, formats[first].shape(first, UNCOUNTED), asked)  # before lines are counted
+    for path in paths:
+        shape = formats[path].shape(path, asked.records)
         own = replace(wanted, label=str(labels[path])) if path in labels else wanted
         formats[path].check_alike(path, shape, own, first)
         sources += [formats[path](path, shape, part, own) for part in shape.parts]
