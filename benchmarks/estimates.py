@@ -33,7 +33,7 @@ from files import made as written
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app.estimates import Estimate, InFiles, InMemory, Place
-from sottovoce.data.parts import SERVED
+from sottovoce.data.block import BlockRows
 from sottovoce.errors import RepeatedFitWarning
 
 LIMIT = 900_000_000  # bytes that a process may allocate where rows are to lie in a file
@@ -143,7 +143,7 @@ def main() -> None:
     for shape in SHAPES:
         for solver in SOLVERS:
             name = f"{solver}, {shape}"
-            if arguments.only not in name or (shape.startswith("files") and solver not in SERVED):
+            if arguments.only not in name or (shape.startswith("files") and solver not in algorithms.served(BlockRows)):
                 continue
             run = subprocess.run(
                 [sys.executable, __file__, "--case", solver, shape], capture_output=True, text=True, check=True

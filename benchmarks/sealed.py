@@ -37,7 +37,7 @@ from sklearn.preprocessing import StandardScaler
 from tables import ADULT, scored
 
 import sottovoce as sv
-from sottovoce.data.readers import read_columns
+from sottovoce.data.files import read_columns
 
 Array = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.data.readers import read_columns
+from sottovoce.data.files import read_columns
 from sottovoce.data.schema import Number
 from sottovoce.lab.datasets import ADULT_CATEGORIES, ADULT_NUMBERS
 

@@ -26,8 +26,8 @@ import sottovoce as sv
 from sottovoce import files
 from sottovoce.app import card, cli, jobs, model_file
 from sottovoce.app.cli import app
-from sottovoce.data import opening, readers
-from sottovoce.data.readers import read_table
+from sottovoce.data import schema as schemas
+from sottovoce.data.files import csv, lines, read_cells, read_table
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.files import LONGEST_LINE, MOST_COLUMNS, MOST_FEATURES
 from sottovoce.privacy import guarantee
@@ -324,7 +324,7 @@ def test_a_damaged_table_in_a_folder_is_an_error_of_this_package(folder: Path) -
             content[:place] + bytes(byte ^ 255 for byte in content[place : place + 7]) + content[place + 7 :]
         )
         with contextlib.suppress(SottovoceError):
-            opening.first_records(path)
+            read_cells(path, most=10_000)
 
 
 @pytest.mark.parametrize("delta", [5e-324, 1e-320, 1e-301])
@@ -503,7 +503,8 @@ def test_a_text_of_parquet_beyond_the_limit_is_a_missing_cell_in_little_memory(
         rows, most = peak(read)
         assert rows.tolist() == [[0.5, 1.0, 0.0], [0.5, 0.0, 0.0], [0.25, 0.0, 1.0]]
         assert most < size / 2
-    for read in (lambda: readers.read_columns(path)["y"], lambda: opening.first_records(path)["y"]):
+    first = lambda: schemas.columns_of(read_cells(path, most=10_000))["y"]  # noqa: E731
+    for read in (lambda: read_table(path, label="y", left_out="b").y, first):
         found, most = peak(read)
         assert [cell or "" for cell in found.tolist()] == ["0", "", "1"]
         assert most < size / 2
@@ -514,9 +515,9 @@ def test_a_text_of_parquet_beyond_the_limit_is_a_missing_cell_in_little_memory(
 def test_all_ways_of_reading_find_the_same_records(
     long: bytes, end: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (readers, opening):
+    for module in (csv, lines):
         monkeypatch.setattr(module, "LONGEST_LINE", 100)
-    monkeypatch.setattr(opening, "BYTES", 64)
+    monkeypatch.setattr(lines, "BYTES", 64)
     path = tmp_path / "rows.csv"
     path.write_bytes(b"a,b,y\n" + b"1,2,0\n" * 20 + long + b"\n" + b"3,4,1\n" * 20 + long + end)
     whole, pieces = read_table(path, label="y"), list(sv.Dataset(path, label="y").pieces(5))
@@ -565,13 +566,13 @@ def test_planted_numpy_errors_that_come_out(folder: Path, monkeypatch: pytest.Mo
 
 
 def test_planted_lines_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers.Lines, "__iter__", lambda self: iter(self._stream))
+    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 40)
     with pytest.raises(AssertionError):
         test_a_line_beyond_the_limit_is_a_null_row_in_little_memory(".csv.gz", tmp_path)
 
 
 def test_planted_texts_of_parquet_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 40)
+    monkeypatch.setattr(schemas, "LONGEST_LINE", 1 << 40)
     with pytest.raises(AssertionError):
         test_a_text_of_parquet_beyond_the_limit_is_a_missing_cell_in_little_memory(False, tmp_path)
 

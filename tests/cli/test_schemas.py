@@ -12,7 +12,7 @@ from sottovoce.app import demo
 from sottovoce.app.jobs import load_job, load_party_job
 from sottovoce.app.model_file import load
 from sottovoce.app.runs import planned
-from sottovoce.app.sources import read_table_party
+from sottovoce.app.sources import read_party
 
 from .conftest import Invoke
 
@@ -156,7 +156,7 @@ class TestJobs:
         (people / "party.toml").write_text(party + '[federation]\ncoordinator = "x:1"\ncertificates = "c"\n' + SCHEMA)
         loaded = load_party_job(people / "party.toml")
         assert loaded.known_schema is not None
-        holder = read_table_party("north", loaded.party, loaded.resolve, loaded.known_schema)
+        holder = read_party("north", loaded.party, loaded.resolve, schema=loaded.known_schema)
         assert holder.labelled
         assert holder.features == len(NAMES)
 

@@ -238,7 +238,7 @@ def test_jobs_name_a_scheduler(client: Any, tmp_path: Path) -> None:
     assert model.fit(federation).coef_.tobytes() == MODELS["newton"]().fit(X, y).coef_.tobytes()
     schema = sv.Schema({name: {"range": (-3, 3)} for name in "abcde"}, label="label")
     plain = source.model_copy(update={"label": None})
-    assert sources.read_table_party("data", plain, lambda path: tmp_path / path, schema).features == 5
+    assert sources.read_party("data", plain, lambda path: tmp_path / path, schema=schema).features == 5
 
 
 def test_a_batch_may_be_empty(client: Any) -> None:

@@ -10,11 +10,15 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
+from plans import PLANS, SEALED, plan_for
+from sottovoce import algorithms
 from sottovoce.data import devices
+from sottovoce.data.block import BlockRows, SumRows
 from sottovoce.data.device.loops import shape_of
 from sottovoce.data.device.pieces import Arrays
 from sottovoce.data.matrix import dense
 from sottovoce.errors import InputError
+from sottovoce.federation.plan_checks import check_place
 
 
 def test_a_device_that_is_none_is_refused() -> None:
@@ -30,15 +34,50 @@ def test_without_cupy_the_extra_is_named() -> None:
 
 
 def test_what_rows_do_not_serve_where_they_lie_is_refused() -> None:
-    arrays, data = {"by_pieces": False, "clustered": False}, {"by_pieces": True, "clustered": False}
-    assert devices.refusal("scd", private=True, **arrays) is None
+    plans = {
+        (name, form.form): (form, plan_for(form, "central"))
+        for name in ("scd", "newton", "whitened")
+        for form in algorithms.forms(name)
+        if form.form in ("private", "exact")
+    }
+
+    def check(name: str, form: str, *, by_pieces: bool = False, clustered: bool = False) -> None:
+        own, plan = plans[name, form]
+        check_place(own, plan, plan.names[0], by_pieces=by_pieces, clustered=clustered)
+
+    check("scd", "private")
     with devices.on("cuda"):
-        assert "newton, gradient, sgd, whitened" in str(devices.refusal("scd", private=True, **arrays))
-        assert "with privacy" in str(devices.refusal("newton", private=False, **arrays))
-        assert devices.refusal("newton", private=True, **arrays) is None
-    assert devices.refusal("scd", private=True, **arrays) is None
-    assert "a Dataset serves newton, gradient, sgd, whitened" in str(devices.refusal("scd", private=True, **data))
-    assert devices.refusal("whitened", private=False, **data) is None
+        with pytest.raises(sv.RefusedError, match=r"newton, gradient, sgd, whitened, and not scd; .* device=.cpu"):
+            check("scd", "private")
+        with pytest.raises(sv.RefusedError, match="is for runs with privacy"):
+            check("newton", "exact")
+        with pytest.raises(sv.RefusedError, match="is for rows of this process"):
+            check("newton", "private", by_pieces=True, clustered=True)
+        check("newton", "private")
+        check("newton", "private", by_pieces=True)
+    check("scd", "private")
+    with pytest.raises(sv.RefusedError, match="a Dataset serves newton, gradient, sgd, whitened, and not scd"):
+        check("scd", "private", by_pieces=True)
+    for form in ("private", "exact"):
+        check("whitened", form, by_pieces=True)
+
+
+def test_which_rows_serve_a_solver_follows_from_its_queries() -> None:
+    served = ("newton", "gradient", "sgd", "whitened")
+    assert algorithms.served(SumRows) == algorithms.served(BlockRows) == served
+    assert {"cd", "scd", "greedy-cd", "frank-wolfe"} <= set(algorithms.SOLVERS) - set(served)
+
+
+@pytest.mark.parametrize("name", [*PLANS, *SEALED])
+def test_a_form_asks_what_it_says(name: str) -> None:
+    """Else a file could be told to serve a solver that looks at single records of all."""
+    form, split, more = {**PLANS, **SEALED}[name]
+    plan = plan_for(form, split, **more)
+    queries = [query for party in plan.names for query in form.queries(plan, party)]
+    assert all(isinstance(query, form.asks()) for query in queries)
+    if split != "columns" and form.name in algorithms.SOLVERS:
+        enough = all(query.needs in BlockRows.__mro__ for query in queries)
+        assert enough == (form.name in algorithms.served(BlockRows))
 
 
 def test_auto_takes_a_solver_that_the_rows_serve() -> None:

@@ -10,8 +10,10 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.data import dataset, opening, parts_in_file, room, sources
+from sottovoce.data import dataset, parts_in_file, room, sources
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.files import lines
+from sottovoce.data.files.npy import Npy
 from sottovoce.data.parts_in_file import in_memory_or_file
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError
@@ -84,7 +86,7 @@ def test_slices_of_a_memory_map_are_read_from_where_they_begin(tmp_path: Path) -
 def test_a_file_that_changes_while_it_is_prepared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path)
     data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path)
-    pieces = sources.NumpySource.pieces
+    pieces = Npy.pieces
 
     def changed(self: Any, rows: int) -> Any:
         for place, piece in enumerate(pieces(self, rows)):
@@ -92,7 +94,7 @@ def test_a_file_that_changes_while_it_is_prepared_is_refused(tmp_path: Path, mon
                 saved(tmp_path, 0.25)
             yield piece
 
-    monkeypatch.setattr(sources.NumpySource, "pieces", changed)
+    monkeypatch.setattr(Npy, "pieces", changed)
     with pytest.raises(InputError, match="changed after it was opened"):
         gram(data)
     assert {path.name for path in tmp_path.iterdir()} == {"X.npy", "y.npy"}
@@ -100,8 +102,8 @@ def test_a_file_that_changes_while_it_is_prepared_is_refused(tmp_path: Path, mon
 
 def test_no_record_is_read_twice_as_parts_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that become longer move a record into the next part, where it would count once more."""
-    monkeypatch.setattr(opening, "BYTES", 1 << 6)
-    monkeypatch.setattr(opening, "PART", 1 << 8)
+    monkeypatch.setattr(lines, "BYTES", 1 << 6)
+    monkeypatch.setattr(lines, "PART", 1 << 8)
     path = tmp_path / "rows.csv"
 
     def write(padding: str) -> None:
@@ -189,7 +191,7 @@ def test_a_file_and_a_link_to_it_are_one(tmp_path: Path) -> None:
     again = [tmp_path / "*.csv", tmp_path / "sub" / ".." / "b.csv"]
     data = sv.Dataset(again, label="y")
     assert data.shape == (4, 1)
-    assert [source.place for source in data.sources] == [tmp_path / "a.csv", tmp_path / "b.csv"]
+    assert [source.path for source in data.sources] == [tmp_path / "a.csv", tmp_path / "b.csv"]
 
 
 def test_a_hard_link_to_a_file_is_that_file(tmp_path: Path) -> None:

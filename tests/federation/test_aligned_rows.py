@@ -14,7 +14,7 @@ import pytest
 import sottovoce as sv
 from sealed_fits import data, model
 from sottovoce.app.jobs import SourceTable
-from sottovoce.app.sources import read_party, read_table_party
+from sottovoce.app.sources import read_party
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation.alignment.coordinator import new_terms
@@ -191,7 +191,7 @@ def test_files_by_a_schema_and_their_labels_are_those_of_the_plain_join(tmp_path
         here = tmp_path.joinpath
         files = [AlignmentFile(here(f"{name}.aligned")) for name in ("clinic", "lab")]
         source = SourceTable(file="clinic.csv", id="patient")
-        one = read_table_party("clinic", source, here, schema, policy, aligned=files[0])
+        one = read_party("clinic", source, here, policy, schema=schema, aligned=files[0])
         plain = SourceTable(file="lab.csv", id="id")
         return [one, read_party("lab", plain, here, policy, labelled=False, aligned=files[1])]
 

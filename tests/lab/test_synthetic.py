@@ -7,7 +7,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from sottovoce.data.readers import read_table
+from sottovoce.data.files import read_table
 from sottovoce.errors import InputError
 from sottovoce.lab import synthetic
 from sottovoce.lab.synthetic import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import sottovoce as sv
 from sealed_fits import RECORDS, by_columns, data, model
 from sottovoce.app.jobs import SourceTable
-from sottovoce.app.sources import file_shape, read_party, read_table_party
+from sottovoce.app.sources import read_party, source_shape
 from sottovoce.data.identifiers import hash_of_list, identifiers
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
@@ -171,18 +172,15 @@ def test_a_file_names_its_column_of_identifiers(tmp_path: Path, suffix: str) -> 
     party = read_party("clinic", SourceTable(file=path.name, label="out", id="patient"), here)
     assert party.ids == tuple(identifiers(columns["patient"], 3, "clinic"))
     assert party._feature_names == ("age",)
-    assert file_shape(path, "out", None, left_out="patient") == (3, ("age",))
+    assert source_shape(SourceTable(file=path.name, label="out", id="patient"), here) == (3, ("age",))
     schema = sv.Schema({"age": {"range": (0, 1)}}, label="out")
-    encoded = read_table_party(
-        "clinic", SourceTable(file=path.name, id="patient"), lambda name: tmp_path / name, schema
-    )
+    encoded = read_party("clinic", SourceTable(file=path.name, id="patient"), here, schema=schema)
     assert encoded.ids == party.ids
     for wrong in (
         SourceTable(file=path.name, label="out", id="pacient"),
         SourceTable(file="x.svm", id="id", features=2),
     ):
         (tmp_path / "x.svm").write_text("1 1:1\n")
-        with pytest.raises(InputError, match=r"^id='"):
-            read_party("clinic", wrong, lambda name: tmp_path / name)
-    with pytest.raises(InputError, match=r"^id='pacient'"):
-        file_shape(path, "out", None, left_out="pacient")
+        for read in (functools.partial(read_party, "clinic"), source_shape):
+            with pytest.raises(InputError, match=r"^id='"):
+                read(wrong, here)

@@ -19,6 +19,7 @@ from sottovoce.algorithms.registry import (
     of,
     plan_by,
     pooled,
+    served,
     serves,
     titles,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "of",
     "plan_by",
     "pooled",
+    "served",
     "serves",
     "titles",
 ]

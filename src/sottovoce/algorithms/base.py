@@ -146,6 +146,11 @@ class Algorithm(ABC):
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         """What a party may be asked under the plan, public parts only."""
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        """The classes of these queries; of a form that does not say so any, which may look at single records."""
+        return (Query,)
+
     @abstractmethod
     def coordinate(self, plan: Plan) -> Coordination:
         """The coordinator's text: yields an `Ask`, is sent {party: value}, returns the weights."""

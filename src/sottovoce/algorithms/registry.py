@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
@@ -113,6 +114,18 @@ def mismatch(solver: str, loss: Loss, split: Split, *, sealed: bool = False) -> 
 def serves(solver: str, loss: Loss, *, sealed: bool) -> bool:
     """Whether a solver serves columns so."""
     return solver in SOLVERS and mismatch(solver, loss, "columns", sealed=sealed) is None
+
+
+@functools.cache
+def served(rows: type) -> tuple[str, ...]:
+    """The solvers whose private forms, in one place and by rows, ask for nothing but what rows of this type answer."""
+
+    def asked(solver: str) -> list[type[Query]]:
+        own = (form for form in forms(solver) if form.private is not False and {"central", "rows"} & {*form.splits})
+        return [query for form in own for query in form.asks()]
+
+    found = {solver: asked(solver) for solver in SOLVERS}
+    return tuple(name for name, own in found.items() if own and all(query.needs in rows.__mro__ for query in own))
 
 
 def check(solver: str, loss: Loss, split: Split, *, sealed: bool = False) -> None:

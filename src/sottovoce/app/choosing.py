@@ -11,7 +11,7 @@ import numpy as np
 
 from sottovoce.app.jobs import Job
 from sottovoce.app.runs import Facts, Preview, job_facts, planned
-from sottovoce.data.readers import has_columns, read_table
+from sottovoce.data.files import format_of, read_table
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators.declarations import common_names
@@ -49,7 +49,7 @@ def _look_alike(
     label = next((source.label for source in job.sources.values() if source.label is not None), -1)
     names, facts = known
     features = sum(fact.features for fact in facts) if job.split == "columns" else facts[0].features
-    table = read_table(path, label=label) if has_columns(path) else read_table(path, features=features)
+    table = read_table(path, label=label) if format_of(path).tabular else read_table(path, features=features)
     rows = table.X
     if names and set(names) <= set(table.feature_names):
         rows = rows[:, np.array([table.feature_names.index(name) for name in names])]

@@ -39,13 +39,11 @@ from sottovoce.app.jobs import (
     load_people_job,
     tables_of,
 )
-from sottovoce.app.large import goes_by_pieces
 from sottovoce.app.superuser import AS_ROOT, is_root
 from sottovoce.data import room
+from sottovoce.data.files import format_of, list_files
 from sottovoce.data.identifiers import identifiers
-from sottovoce.data.opening import listed as files_of
 from sottovoce.data.parts_in_file import BESIDE
-from sottovoce.data.readers import LIBSVM
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError, SottovoceError, WireError
 from sottovoce.federation.journal import Journal
@@ -369,7 +367,7 @@ def _data(  # noqa: PLR0913
 ) -> Findings:
     """The file is read as a run reads it; of what is in it only the shape is told."""
     path = resolve(source.file)
-    large = goes_by_pieces(source, path, schema)
+    large = sources.goes_by_pieces(source, path, schema)
     if not path.exists() and not large:
         raise InputError(f"{path}: there is no such file; put the records there, or correct file.")
     if source.id is not None and not large:
@@ -382,7 +380,7 @@ def _data(  # noqa: PLR0913
         else:
             names = schema.feature_names
             wanted = labelled if schema.label is not None else False
-            party = sources.read_table_party("site", plain, resolve, schema, Policy(), labelled=wanted or None)
+            party = sources.read_party("site", plain, resolve, Policy(), schema=schema, labelled=wanted or None)
     facts = {fact.name: fact.value for fact in party.facts(classes=False)}
     visit.shape = facts["records"], facts["features"]
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
@@ -459,9 +457,9 @@ def _disk(folder: Path, shape: tuple[int, int] | None) -> Findings:
 def _disk_of_party(job: PartyJob, visit: _Visit) -> Findings:
     """The same before there is a plan: dense rows that are read in pieces, as most plans have them."""
     source, path = job.party, job.resolve(job.party.file)
-    if visit.shape is None or not goes_by_pieces(source, path, visit.schema) or source.cluster is not None:
+    if visit.shape is None or not sources.goes_by_pieces(source, path, visit.schema) or source.cluster is not None:
         return
-    if {suffix.lower() for suffix in files_of(path)[0].suffixes} & set(LIBSVM):
+    if format_of(list_files(path)[0]).sparse:
         return
     records, features = visit.shape
     size = records * (_ENTRY * (features + 1) + BESIDE)

@@ -33,10 +33,12 @@ from sottovoce.algorithms import Algorithm
 from sottovoce.data import dataset, room
 from sottovoce.data.block import SPARSE
 from sottovoce.data.dataset import Dataset
+from sottovoce.data.files import format_of, read_table
+from sottovoce.data.files.csv import Csv
+from sottovoce.data.files.parquet import Parquet
 from sottovoce.data.kernels.compiling import compiled
 from sottovoce.data.matrix import Matrix, dense
 from sottovoce.data.parts_in_file import PIECE, check_room, size_of
-from sottovoce.data.readers import CSV, LIBSVM, PARQUET, read_table
 from sottovoce.data.threads import LEAST, even, using
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
@@ -327,7 +329,7 @@ class InMemory(Rows):
 class InFiles(InMemory):
     """Rows that are read piece by piece from files of a kind; prepared ones lie in a file where they do not fit."""
 
-    kind: str | None = ".parquet"
+    kind: str | None = Parquet.suffixes[0]
     places: tuple[Place, ...] = ()  # of the parties, in their order
     elsewhere: ClassVar[bool] = True
 
@@ -469,19 +471,20 @@ def _line(query: str, few: Rehearsal, many: Rehearsal) -> Line:
 
 def _written(path: Path, rows: Matrix) -> str | None:
     """Write rows, and a column of labels, to a file of the kind that its name says; the label's name there."""
-    if path.suffix in LIBSVM:
+    kind = format_of(path)
+    if kind.sparse:
         from sklearn.datasets import dump_svmlight_file
 
         dump_svmlight_file(rows, np.zeros(rows.shape[0]), str(path), zero_based=False)
         return None
     names = [*(f"x{place}" for place in range(rows.shape[1])), "y"]
     table = np.column_stack([dense(rows), np.zeros(rows.shape[0])])
-    if path.suffix in PARQUET:
+    if kind is Parquet:
         import pyarrow
         from pyarrow import parquet
 
         parquet.write_table(pyarrow.table(dict(zip(names, table.T, strict=True))), path)
-    elif path.suffix in CSV:
+    elif kind is Csv:
         np.savetxt(path, table, "%.6g", ",", header=",".join(names), comments="")
     else:
         np.save(path, table[:, :-1])

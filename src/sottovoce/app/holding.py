@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sottovoce.app import sources
 from sottovoce.app.jobs import PartyJob
 from sottovoce.data.devices import check_device
@@ -13,14 +15,12 @@ from sottovoce.federation.policy import Policy
 
 def holder_of(job: PartyJob, policy: Policy) -> Party:
     """The party that holds the file's records, by its schema if it has one."""
-    source, aligned = job.party, AlignmentFile(job.aligned)
+    source = job.party
     check_jobs(source.n_jobs)
     check_device(source.device)
-    if (schema := job.known_schema) is None:
-        holder = sources.read_party(
-            source.name, source, job.resolve, policy, labelled=source.has_label, aligned=aligned
-        )
-    else:
-        holder = sources.read_table_party(source.name, source, job.resolve, schema, policy, aligned=aligned)
+    schema = job.known_schema
+    labelled = source.has_label if schema is None else None
+    known: dict[str, Any] = {"schema": schema, "labelled": labelled, "aligned": AlignmentFile(job.aligned)}
+    holder = sources.read_party(source.name, source, job.resolve, policy, **known)
     holder.n_jobs, holder.device = source.n_jobs, source.device
     return holder

@@ -236,9 +236,10 @@ class SourceTable(_Table):
     @property
     def has_label(self) -> bool:
         """Whether the file has labels: in the column `label` or, as in LIBSVM, before every record."""
-        from sottovoce.data.readers import CSV, PARQUET
+        from sottovoce.data.files import find_format
 
-        return self.label is not None or not {s.lower() for s in Path(self.file).suffixes} & {*CSV, *PARQUET}
+        kind = find_format(Path(self.file))
+        return self.label is not None or kind is None or not kind.tabular
 
 
 class PartyTable(SourceTable):

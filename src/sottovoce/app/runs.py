@@ -19,24 +19,22 @@ from sottovoce.app.costs import LONG, Cost, cost_of
 from sottovoce.app.estimates import InFiles, InMemory, OnCluster, OnDevice, Place, PreparedRows, Rows
 from sottovoce.app.interrupted import Begun, receipts_path, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
-from sottovoce.app.large import goes_by_pieces
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
 from sottovoce.app.sources import (
+    goes_by_pieces,
     join,
     read_features,
     read_ids,
     read_party,
-    read_table_party,
     source_account,
     source_shape,
     table_shape,
 )
 from sottovoce.app.superuser import warn_as_root
 from sottovoce.data import devices
-from sottovoce.data.opening import NUMPY, is_pattern, listed
-from sottovoce.data.parts import SERVED
-from sottovoce.data.readers import LIBSVM, kind_of, read_table
+from sottovoce.data.block import BlockRows
+from sottovoce.data.files import format_of, is_pattern, list_files, read_table
 from sottovoce.errors import BudgetError, InputError, SottovoceError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
@@ -176,7 +174,7 @@ def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
     for party, source in job.sources.items():
         whole = schema is not None and job.split != "columns"
         path = job.resolve(source.file)
-        served = SERVED if goes_by_pieces(source, path, schema) else None
+        served = algorithms.served(BlockRows) if goes_by_pieces(source, path, schema) else None
         if source.records is not None and (source.features is not None or whole):
             names = schema.feature_names if schema is not None and whole else ()
             facts.append(Facts(party, source.records, source.features or len(names), names, solvers=served))
@@ -254,7 +252,8 @@ def _check_places(run: Run) -> None:
         for name, source in job.sources.items():
             by_pieces = goes_by_pieces(source, job.resolve(source.file), schema)
             for plan in run.prepared.plans:
-                check_place(plan, name, by_pieces=by_pieces, clustered=source.cluster is not None)
+                clustered = source.cluster is not None
+                check_place(algorithms.of(plan), plan, name, by_pieces=by_pieces, clustered=clustered)
 
 
 def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahead: bool = False) -> Preview:
@@ -331,13 +330,11 @@ def _rows_of(run: Run, plan: Plan, *, unread: bool) -> Rows | None:
     job, schema = run.job, run.job.known_schema
     sources = list(job.sources.values())
     paths = [job.resolve(source.file) for source in sources]
-    files = [file for path in paths for file in (listed(path) if path.is_dir() or is_pattern(path) else [path])]
-    kinds = [path.suffix.lower() if path.suffix.lower() in NUMPY else kind_of(path) for path in files]
-    sparse = [path for path, kind in zip(files, kinds, strict=True) if kind in LIBSVM]
-    size = sum(path.stat().st_size for path in sparse if path.is_file())
+    files = [file for path in paths for file in (list_files(path) if path.is_dir() or is_pattern(path) else [path])]
+    size = sum(path.stat().st_size for path in files if format_of(path).sparse and path.is_file())
     entries = min(size / 8 / plan.records, plan.features) if size else None
     told = (plan.records, plan.features, entries, run.model.n_jobs)
-    read: dict[str, Any] = {"kind": kinds[0] if kinds else None, "schema": schema is not None}
+    read: dict[str, Any] = {"kind": format_of(files[0]).suffixes[0] if files else None, "schema": schema is not None}
     clusters = {source.cluster for source in sources}
     if clusters - {None}:
         return OnCluster(*told, **read, cluster=clusters.pop()) if len(clusters) == 1 else None
@@ -451,9 +448,9 @@ def _tested_columns(job: EvaluationJob, model: PrivateLinearModel, say: Say, sta
 def _test_holder(job: EvaluationJob, name: str, source: SourceTable, model: PrivateLinearModel) -> Party:
     """One file of test records."""
     if (schema := model._schema) is None:
-        return read_party(name, source, job.resolve)
+        return read_party(name, source, job.resolve, labelled=True)
     names = tuple(getattr(model, "feature_names_in_", schema.feature_names))
-    return read_table_party(name, source, job.resolve, schema.of_features(names), labelled=True)
+    return read_party(name, source, job.resolve, schema=schema.of_features(names), labelled=True)
 
 
 def _person_holder(
@@ -480,7 +477,11 @@ def _person_holder(
         models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
         return Party(table.name, rows, None, feature_names=names, models=models, account=account, **ids)
     path = job.resolve(table.file)
-    labels = schema.labels(path) if schema is not None else read_table(path, label=table.label, left_out=table.id).y
+    if schema is not None:
+        labels = schema.labels(path)
+    else:
+        features = None if format_of(path).tabular else part.stop - part.start
+        labels = read_table(path, label=table.label, features=features, left_out=table.id).y
     if labels is None:
         raise InputError(f"{path} lacks the labels of party {table.name!r}; name their column as label.")
     return Party(table.name, rows, labels, feature_names=names, account=account, **ids)
@@ -653,12 +654,10 @@ def _local(job: Job, over: Callable[[Transport], Transport]) -> Federation:
 
 def _party(job: Job, name: str, source: SourceTable) -> Party:
     """The holder of one file; by columns its features are by its part of the schema."""
-    labelled = job.labelled(name)
-    if (schema := job.known_schema) is None:
-        return read_party(name, source, job.resolve, labelled=labelled)
-    if job.split == "columns":
+    schema = job.known_schema
+    if schema is not None and job.split == "columns":
         schema = schema.part(table_shape(job.resolve(source.file), schema)[1])
-    return read_table_party(name, source, job.resolve, schema, labelled=labelled)
+    return read_party(name, source, job.resolve, schema=schema, labelled=job.labelled(name))
 
 
 def _prepared(

@@ -12,11 +12,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from sottovoce.app.large import first_cells, is_large
-from sottovoce.data.readers import MISSING
+from sottovoce.app.sources import is_large
+from sottovoce.data.files import list_files, read_cells
+from sottovoce.data.labels import MISSING
 from sottovoce.data.schema import Cells, Number, columns_of, numbers_of, toml_text
 from sottovoce.errors import InputError, did_you_mean
 
+FIRST: Final = 10_000  # records of a large file that a draft looks at
 MOST_LEVELS: Final = 100  # of a public column: with more it is hardly a category
 
 _PRIVATE = """Draft of a schema for {file}, from its header and the types of its columns. No value was copied.
@@ -37,7 +39,7 @@ def draft(path: Path, *, label: str | None = None, public: bool = False) -> str:
     large = is_large(path, cells=True)
     if large and public:
         raise InputError(f"--public copies from all records, and {path} is read in pieces; give one file that fits.")
-    columns = first_cells(path) if large else columns_of(path)
+    columns = columns_of(read_cells(list_files(path)[0], most=FIRST) if large else path)
     if label is not None and label not in columns:
         meant = did_you_mean(label, tuple(columns))
         raise InputError(f"--label {label}: {path.name} has no such column{meant} They are: {', '.join(columns)}.")

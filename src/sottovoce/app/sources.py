@@ -1,9 +1,11 @@
-"""Files of records: their shape, the account that pays for their use, and the party that holds them."""
+"""Files of records: how they are read, the account that pays for their use, and the party that holds them."""
 
 from __future__ import annotations
 
+import functools
 import secrets
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,68 +13,104 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.app.jobs import PartyJob, SourceTable
-from sottovoce.app.large import dataset_of, goes_by_pieces
-from sottovoce.data import readers
+from sottovoce.data import progress, room
 from sottovoce.data.dataset import Dataset
+from sottovoce.data.files import find_format, format_of, is_pattern, read_cells, read_file, read_table
+from sottovoce.data.files.format import Asked
 from sottovoce.data.identifiers import Identifiers, common_places, identifiers
 from sottovoce.data.schema import Schema, columns_of
+from sottovoce.data.sources import UNCOUNTED
 from sottovoce.errors import InputError
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.privacy.ledger import Account, Ledger
 
+NUMBER, CELL = 32, 120  # bytes of memory that a cell of a table takes when it is read whole, as a number and as it is
 
-def file_shape(
-    path: Path, label: str | int | None, features: int | None, *, labelled: bool = True, left_out: str | None = None
-) -> tuple[int, tuple[str, ...]]:
-    """(rows, feature names) of a file. No value is parsed but where the format (LIBSVM) gives no other way.
 
-    `labelled=False`: the holder does not know the labels, and every column is a feature. `left_out` is none either.
+def is_large(path: Path, *, cells: bool = False, declared: int | None = None) -> bool:
+    """Whether records are read piece by piece: of a folder, of a pattern, of arrays, and of a table that does not fit.
+
+    That is decided by records times columns, `declared` or counted, for others see it: which solvers serve follows from
+    it. A file of sparse rows, whose size its records decide, is read whole. `cells`: a schema reads the table.
     """
-    if not {suffix.lower() for suffix in path.suffixes} & {*readers.CSV, *readers.PARQUET}:
-        _check_features(path, features)
-        table = readers.read_table(path, label=label, features=features)
-        return table.X.shape[0], table.feature_names
-    header, records = _header(path)
-    if label is None and labelled:
-        raise _no_label(path)
-    if label is not None:
-        position = header.index(label) if label in header else label
-        if not isinstance(position, int) or not -len(header) <= position < len(header):
-            readers.read_table(path, label=label)  # says which columns there are, or that there is no header
-            raise InputError(f"label={label!r} is no column of {path}; name one of its {len(header)} columns.")
-        del header[position]
-    if left_out is not None and left_out not in header:
-        raise InputError(f"id={left_out!r} is no column of {path} besides the label; name one of: {', '.join(header)}.")
-    header = [name for name in header if name != left_out]
-    if records == 0 or not header:
-        raise InputError(f"{path} needs at least one row and, besides the label, one column.")
-    return records, tuple(header)
+    kind = find_format(path)
+    if path.is_dir() or is_pattern(path) or (kind is not None and kind.mapped):
+        return True
+    if not path.is_file() or format_of(path).sparse:
+        return False
+    size = _count_cells(path, path.stat().st_mtime_ns, path.stat().st_size) if declared is None else declared
+    return size * (CELL if cells else NUMBER) > room.available()
+
+
+@functools.lru_cache(maxsize=16)
+def _count_cells(path: Path, _written: int, _bytes: int) -> int:
+    """Records times columns, both of them public; 0 if the file cannot be read: the reader reports that."""
+    try:
+        shape = format_of(path).shape(path)
+    except InputError:
+        return 0
+    return shape.records * shape.columns
+
+
+def goes_by_pieces(source: SourceTable, path: Path, schema: Schema | None = None) -> bool:
+    """The same of a job's source, which may also ask for it: by a cluster, or by a folder for prepared rows."""
+    columns = source.features if schema is None else len(schema.columns)
+    declared = None if source.records is None or columns is None else source.records * columns
+    asked = source.folder is not None or source.cluster is not None
+    return asked or is_large(path, cells=schema is not None, declared=declared)
+
+
+def dataset_of(
+    source: SourceTable, resolve: Callable[[str], Path], schema: Schema | None, *, labelled: bool
+) -> Dataset:
+    """The records of a job's source; `labelled` says that they must have labels."""
+    path, label = resolve(source.file), source.label
+    if isinstance(label, str) and (kind := find_format(Path(label))) is not None and kind.mapped:
+        label = str(resolve(label))
+    data = Dataset(
+        path,
+        label=label,
+        schema=schema,
+        features=source.features,
+        left_out=source.id,
+        records=source.records,
+        folder=None if source.folder is None else resolve(source.folder),
+        cluster=source.cluster,
+    )
+    if labelled and not data.labelled:
+        raise _no_label(path, schema)
+    return data
+
+
+def _no_label(path: Path, schema: Schema | None) -> InputError:
+    if schema is not None:
+        return InputError(f"{path} lacks the label column; name it as label in the schema, and have it in the file.")
+    return InputError(f"{path} needs label, the name of its label column (or its position, -1 for the last).")
 
 
 def source_shape(
     source: SourceTable, resolve: Callable[[str], Path], schema: Schema | None = None, *, labelled: bool = True
 ) -> tuple[int, tuple[str, ...]]:
-    """(rows, feature names) of a source, which in .npy files are x0, x1, ...; with a schema the names of columns."""
+    """(rows, feature names) of a source, which in .npy files are x0, x1, ...; with a schema the names of columns.
+
+    No value is parsed. `labelled=False`: the holder does not know the labels, and every column is a feature.
+    """
     path = resolve(source.file)
-    if goes_by_pieces(source, path, schema):
-        data = dataset_of(source, resolve, schema, labelled=labelled and schema is None)
-        names = data.feature_names or tuple(f"x{place}" for place in range(data.shape[1]))
-        return data.shape[0], names if schema is None else tuple(schema.columns)
-    if schema is not None:
+    if schema is not None and not goes_by_pieces(source, path, schema):
         return table_shape(path, schema)
-    return file_shape(path, source.label, source.features, labelled=labelled, left_out=source.id)
+    data = dataset_of(source, resolve, schema, labelled=labelled and schema is None)
+    names = data.feature_names or tuple(f"x{place}" for place in range(data.shape[1]))
+    return data.shape[0], names if schema is None else tuple(schema.columns)
 
 
 def table_shape(path: Path, schema: Schema) -> tuple[int, tuple[str, ...]]:
     """(rows, names of all columns) of a file with a schema; no value is parsed."""
-    if not {suffix.lower() for suffix in path.suffixes} & {*readers.CSV, *readers.PARQUET}:
-        columns_of(path)  # says which files have columns
-    header, records = _header(path)
-    if records == 0 or not set(header) & set(schema.columns):
+    shape = format_of(path).shape(path)
+    if shape.records == 0 or not set(shape.names) & set(schema.columns):
         raise InputError(f"{path} needs at least one row, and a column of the schema: {', '.join(schema.columns)}.")
-    return records, tuple(header)
+    return shape.records, shape.names
 
 
 def source_account(source: SourceTable, resolve: Callable[[str], Path]) -> Account | None:
@@ -111,20 +149,26 @@ def read_party(  # noqa: PLR0913
     resolve: Callable[[str], Path],
     policy: Policy | None = None,
     *,
-    labelled: bool = True,
+    schema: Schema | None = None,
+    labelled: bool | None = None,
     aligned: AlignmentFile | None = None,
 ) -> Party:
-    """The party that holds a file. The rows stay inside it. `labelled=False`: it does not know the labels."""
-    path = resolve(source.file)
-    if goes_by_pieces(source, path):
-        return _party_of(
-            name, dataset_of(source, resolve, None, labelled=labelled), source_account(source, resolve), policy
-        )
-    if labelled and not source.has_label:
-        raise _no_label(path)
-    _check_features(path, source.features)
-    table = readers.read_table(path, label=source.label, features=source.features, left_out=source.id)
-    if source.records is not None and source.records != table.X.shape[0]:
+    """The party that holds a file, its features by the schema if there is one. The rows stay inside it.
+
+    `labelled`: whether it knows the labels; None: if the file has them.
+    """
+    path, account = resolve(source.file), source_account(source, resolve)
+    if schema is not None and source.label is not None:
+        raise InputError(f"label={source.label!r} for {path}: the schema names the label column; leave label out.")
+    if labelled and schema is None and not source.has_label:
+        raise _no_label(path, schema)
+    if goes_by_pieces(source, path, schema):  # identifiers, if it has some, are not compared
+        data = dataset_of(source, resolve, schema, labelled=bool(labelled))
+        return Party(name, data, None, account=account, policy=policy, feature_names=data.feature_names)
+    table = read_table(path, label=source.label, features=source.features, left_out=source.id, schema=schema)
+    if labelled and table.y is None:
+        raise _no_label(path, schema)
+    if source.records not in (None, table.X.shape[0]):
         raise InputError(
             f"records={source.records} is declared for {path}, which has {table.X.shape[0]} rows; the count is public, "
             "so correct it or leave it out."
@@ -132,73 +176,30 @@ def read_party(  # noqa: PLR0913
     return Party(
         name,
         table.X,
-        table.y if labelled else None,
-        account=source_account(source, resolve),
+        None if labelled is False else table.y,
+        account=account,
         policy=policy,
         feature_names=table.feature_names,
-        ids=None if source.id is None else columns_of(path)[source.id],
+        ids=_id_cells(source, path),
         id_rule=source.id_rule,
         aligned=aligned,
     )
 
 
-def read_table_party(  # noqa: PLR0913
-    name: str,
-    source: SourceTable,
-    resolve: Callable[[str], Path],
-    schema: Schema,
-    policy: Policy | None = None,
-    *,
-    labelled: bool | None = None,
-    aligned: AlignmentFile | None = None,
-) -> Party:
-    """The party that holds a file, its features by the schema; `labelled=None`: it has labels if the file has them."""
-    path = resolve(source.file)
-    if source.label is not None:
-        raise InputError(f"label={source.label!r} for {path}: the schema names the label column; leave label out.")
-    if goes_by_pieces(source, path, schema):
-        data = dataset_of(source, resolve, schema, labelled=bool(labelled))
-        return _party_of(name, data, source_account(source, resolve), policy)
-    cells = columns_of(path)
-    if source.id is not None and source.id not in cells:
-        raise InputError(f"id={source.id!r} is no column of {path}; its columns are: {', '.join(cells)}.")
-    if source.id is not None and source.id in (*schema.columns, schema.label):
-        raise InputError(f"id={source.id!r} is a feature or the label in the schema; an identifier is neither.")
-    ids = None if source.id is None else cells.pop(source.id)
-    rows, labels = schema.encode(cells, others=False), schema.labels(cells)
-    if labelled and labels is None:
-        raise InputError(f"{path} lacks the label column; name it as label in the schema, and have it in the file.")
-    for key, found in (("records", rows.shape[0]), ("features", rows.shape[1])):
-        if getattr(source, key) not in (None, found):
-            raise InputError(
-                f"{key}={getattr(source, key)} is declared for {path}, which has {found}; correct it or leave it out."
-            )
-    return Party(
-        name,
-        rows,
-        None if labelled is False else labels,
-        account=source_account(source, resolve),
-        policy=policy,
-        feature_names=schema.feature_names,
-        ids=ids,
-        id_rule=source.id_rule,
-        aligned=aligned,
-    )
-
-
-def _party_of(name: str, data: Dataset, account: Account | None, policy: Policy | None) -> Party:
-    """The party whose records are read piece by piece; its identifiers, if it has some, are not compared."""
-    return Party(name, data, None, account=account, policy=policy, feature_names=data.feature_names)
+def _id_cells(source: SourceTable, path: Path) -> NDArray[Any] | None:
+    """The cells of the column of identifiers, if there is one."""
+    if source.id is None:
+        return None
+    names = format_of(path).shape(path, UNCOUNTED).names
+    if source.id not in names:
+        raise InputError(f"id={source.id!r} is no column of {path}; its columns are: {', '.join(names)}.")
+    return columns_of(read_cells(path, [source.id]))[source.id]
 
 
 def read_ids(source: SourceTable, resolve: Callable[[str], Path], name: str) -> Identifiers | None:
     """The identifiers of a file, if a column of it has them."""
-    if source.id is None:
-        return None
-    cells = columns_of(resolve(source.file))
-    if source.id not in cells:
-        raise InputError(f"id={source.id!r} is no column of {source.file}; its columns are: {', '.join(cells)}.")
-    return identifiers(cells[source.id], len(cells[source.id]), name, source.id_rule)
+    cells = _id_cells(source, resolve(source.file))
+    return None if cells is None else identifiers(cells, len(cells), name, source.id_rule)
 
 
 def join(parties: Sequence[Party]) -> None:
@@ -225,49 +226,39 @@ def read_features(
 
     `whole`: a record with a missing value is an error; otherwise its prediction is missing too.
     """
-    if not {suffix.lower() for suffix in path.suffixes} & set(readers.CSV + readers.PARQUET):
-        return readers.read_table(path, features=features).X, []
-    columns = readers.read_columns(path)
+    kind = format_of(path)
+    if not kind.tabular:
+        return read_table(path, features=features).X, []
     if not names:
         raise InputError("the model has no feature names, so columns cannot be matched; predict in Python instead.")
-    missing = [name for name in names if name not in columns]
-    if missing:
-        raise InputError(f"{path} lacks {len(missing)} of the model's columns: {', '.join(missing)}. Add them.")
-    for name in names:
-        if columns[name].dtype == object:  # one cell that is no number is enough
-            columns[name] = readers.each_number(columns[name].tolist())[0]
-    rows = np.column_stack([columns[name] for name in names])
+    rows = read_file(path, kind, Asked(only=tuple(names))).X
+    if whole:
+        _check_finite(rows, path)
+    return rows, [name for name in kind.shape(path, UNCOUNTED).names if name not in names]
+
+
+def _check_finite(rows: NDArray[np.float64], path: Path, before: int = 0) -> None:
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-    if whole and bad.size:
+    if bad.size:
         raise InputError(
             f"{path}: {bad.size} record(s) have values that are missing, infinite or no numbers, the first is record "
-            f"{bad[0] + 1}; fill them in or leave them out."
-        )
-    return rows, [name for name in columns if name not in names]
-
-
-def _header(path: Path) -> tuple[list[str], int]:
-    """The names of all columns, and how many records there are."""
-    if {suffix.lower() for suffix in path.suffixes} & set(readers.PARQUET):
-        return _parquet_shape(path)
-    with readers.csv_lines(path) as lines:
-        header = [cell.strip() for cell in readers.cells_of(next(lines, (1, b""))[1]) or []]
-        return header, sum(1 for _ in readers.csv_records(lines, len(header)))
-
-
-def _parquet_shape(path: Path) -> tuple[list[str], int]:
-    with readers.parquet_file(path) as file:
-        return list(file.schema_arrow.names), int(file.metadata.num_rows)
-
-
-def _check_features(path: Path, features: int | None) -> None:
-    """A LIBSVM file must come with the number of its columns."""
-    if features is None and {suffix.lower() for suffix in path.suffixes} & set(readers.LIBSVM):
-        raise InputError(
-            f"{path} needs features, the number of its columns: a LIBSVM file does not say it, and the largest index "
-            "in it would reveal whether some record has that feature."
+            f"{before + bad[0] + 1}; fill them in or leave them out."
         )
 
 
-def _no_label(path: Path) -> InputError:
-    return InputError(f"{path} needs label, the name of its label column (or its position, -1 for the last).")
+def predict_pieces(fitted: Any, path: Path) -> Iterator[tuple[Any, Any]]:
+    """(predictions, probabilities or None) of records in files, piece by piece, in their order."""
+    schema = fitted._schema
+    names = tuple(map(str, getattr(fitted, "feature_names_in_", ())))
+    known = None if schema is None else schema.of_features(names or schema.feature_names)
+    data, done = Dataset.features_of(path, names, known, fitted.n_features_in_), 0
+    for rows, _ in data.pieces():
+        if known is None and not hasattr(rows, "indptr"):
+            _check_finite(rows, path, done)
+        done += rows.shape[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            piece = Dataset.from_arrays(rows)
+            shares = fitted.predict_proba(piece) if hasattr(fitted, "predict_proba") else None
+            yield fitted.predict(piece), shares
+        progress.say(progress.PREDICTING, done, data.shape[0])

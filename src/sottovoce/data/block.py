@@ -4,20 +4,7 @@ How raw rows become prepared ones is in `preparation`, why sums over them are ex
 for sums, scores and products by what they are; whether rows are dense or sparse, float32 or float64, it is not told.
 
 Every sum of a private run is exact in any order, so rows may lie in threads, in files, on a device or on several
-machines (`parts`): whatever answers the following, with the same bits, can stand where a `Block` stands. It serves the
-private forms of `newton`, `gradient`, `sgd` and `whitened`, whose queries ask for nothing else.
-
-    len(rows), dimension, bits, row_norm    public: how many, how wide, on which grid, how long at most
-    weighted_sum(weights, term)             sum_i term(x_i'w, y_i) x_i; term is a `Slope`, or `Slopes` of several w
-    gram(), gram_diagonal()                 X'X, or its diagonal
-    number_sum(term, low, weights)          sum_i of term(x_i'w, y_i) cut to [low, 1], without null rows
-    projected(matrix, made)                 rows seen through a public matrix (`projection.Projected`): bits, ready,
-                                            number_sum, cut, weighted_sum; by a matrix of few columns they are `made`
-    take(indices)                           the named rows, as such a block: for `sgd`
-    digest()                                which rows they are, to the last bit
-
-A run without privacy asks for two more, of rows on no grid: scalar_sum(weights, term) and gram(weights, term).
-Runs that fit nothing ask for over(work): what it makes of a block, summed over the parts where rows lie in several.
+machines (`parts`). What they answer, with the same bits wherever they lie, is a type; a query says which one it needs.
 """
 
 from __future__ import annotations
@@ -28,7 +15,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,16 +37,19 @@ from sottovoce.data.matrix import (
 )
 from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
 from sottovoce.data.projection import Projected, ProjectedRows
-from sottovoce.data.slopes import NONE, Slope, Slopes
+from sottovoce.data.slopes import NONE, Slope, Slopes, Term
 from sottovoce.data.threads import added, each, even, plain_blas, threads
 from sottovoce.errors import InputError, LeakError
 
 __all__ = [
     "Block",
+    "BlockRows",
     "CoordinateSteps",
     "Layout",
     "Matrix",
     "Preparation",
+    "RecordRows",
+    "SumRows",
     "exact_bits",
     "exact_weights",
     "is_sparse",
@@ -76,6 +66,61 @@ SPARSE = 4  # entries of dense rows that take as long as one of sparse rows
 ALL = np.zeros(0, dtype=np.int64)  # what a loop is told in the place of chosen rows
 
 _log = logging.getLogger("sottovoce.holder")
+
+
+class SumRows(Protocol):
+    """Rows over which sums are taken: in memory, in files, on a device, on a cluster."""
+
+    bits: int | None  # of the grid
+    records: int  # of all the rows that these are a part of
+
+    @property
+    def dimension(self) -> int: ...
+
+    @property
+    def row_norm(self) -> float: ...
+
+    def __len__(self) -> int: ...
+
+    def digest(self) -> bytes:
+        """Which rows they are, to the last bit."""
+
+    def take(self, indices: Integers) -> SumRows:
+        """The named rows, as a batch."""
+
+    def weighted_sum(self, weights: Array, term: Term) -> Array:
+        """sum_i term(x_i'w, y_i) x_i; term is a `Slope`, or `Slopes` of several w."""
+
+    def gram(self) -> Array:
+        """X'X."""
+
+    def gram_diagonal(self) -> Array:
+        """sum_i x_ij^2 for every column j."""
+
+    def number_sum(self, term: Callable[[Any, Any], Any], low: float = 0.0, weights: Array | None = None) -> float:
+        """sum_i of term(x_i'w, y_i) cut to [low, 1], without null rows."""
+
+    def projected(self, matrix: Array, *, made: bool = False) -> Any:
+        """Rows seen through a public matrix (`projection.Projected`); by one of few columns they are `made`."""
+
+
+class BlockRows(SumRows, Protocol):
+    """Rows in one block or in several, wherever these are: in memory, in files, on a cluster."""
+
+    def over(self, work: Callable[[Block], Array]) -> Array:
+        """What `work` makes of a block, summed over all."""
+
+
+class RecordRows(BlockRows, Protocol):
+    """Rows in one block, in memory: what a query needs that looks at single records of all, as a `Block` has them."""
+
+    labels: Array
+
+    @property
+    def usable_rows(self) -> NDArray[np.bool_]: ...
+
+    def scores(self, weights: Array) -> Array:
+        """x_i'w of every row."""
 
 
 @dataclass(frozen=True)

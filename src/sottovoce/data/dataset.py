@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data import readers, room
-from sottovoce.data.labels import label_key
+from sottovoce.data import room
+from sottovoce.data.files import open_files
+from sottovoce.data.files.format import Asked, report_spoilt
+from sottovoce.data.labels import MISSING, label_key
 from sottovoce.data.matrix import is_sparse
 from sottovoce.data.numeric import label_array, no_numbers, number_rows
-from sottovoce.data.opening import Asked, opened
 from sottovoce.data.schema import Schema
-from sottovoce.data.sources import ArraySource, Labels, Piece, Source, as_it_is
+from sottovoce.data.sources import ArraySource, Labels, Piece, Source, state_of
 from sottovoce.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Dataset:
         folder: str | PathLike[str] | None = None,
         cluster: Any = None,
     ) -> None:
-        found = opened(files, Asked(label, schema, features, left_out, records))
+        found = open_files(files, Asked(label, schema, features, left_out, records))
         self.sources, self.schema, self.labelled = found.sources, schema, found.labelled
         self._before = found.before
         self.feature_names = found.names
@@ -100,9 +101,9 @@ class Dataset:
     ) -> Dataset:
         """The features of these names, or of a schema, without labels; other columns are left out. For predictions."""
         if not names and schema is None:
-            found = opened(files, Asked(features=features))
+            found = open_files(files, Asked(features=features))
         else:
-            found = opened(files, Asked(schema=schema, features=features, only=tuple(names)))
+            found = open_files(files, Asked(schema=schema, features=features, only=tuple(names)))
         return cls._of(found.sources, found.features, found.names, schema, labelled=False)
 
     @classmethod
@@ -116,7 +117,7 @@ class Dataset:
         names = tuple(str(name) for name in getattr(X, "columns", ()))
         made = cls._of([ArraySource(rows, labels)], int(rows.shape[1]), names, labelled=y is not None)
         files = [getattr(array, "filename", None) for array in (rows, labels)]  # of memory maps
-        made._before = {Path(file): as_it_is(Path(file)) for file in files if file is not None}
+        made._before = {Path(file): state_of(Path(file)) for file in files if file is not None}
         made.folder = None if folder is None else Path(folder)
         return made
 
@@ -175,7 +176,7 @@ class Dataset:
     def _check_unchanged(self) -> None:
         """Refuse files that were written meanwhile: places in them were counted before, and a record is read once."""
         for path, before in self._before.items():
-            if as_it_is(path) != before:
+            if state_of(path) != before:
                 raise InputError(
                     f"{path} was changed after it was opened; leave it as it is while it is read, and make the data "
                     "set anew."
@@ -189,17 +190,9 @@ class Dataset:
 
     def _tell(self) -> None:
         """Tell the holder, once, which lines became null rows."""
-        if self._told:
-            return
-        self._told = True
-        by_file: dict[Path, list[Source]] = {}
-        for source in self.sources:
-            if source.place is not None and source.spoilt[0]:
-                by_file.setdefault(source.place, []).append(source)
-        for path, parts in by_file.items():
-            lines = [line for part in parts for line in part.spoilt[1]]
-            records = sum(source.records for source in self.sources if source.place == path)
-            readers.tell_spoilt(path, records, lines, sum(part.spoilt[0] for part in parts))
+        if not self._told:
+            self._told = True
+            report_spoilt(self.sources)
 
     def distinct_labels(self, most: int) -> NDArray[Any]:
         """The labels that occur, each once, as far as they are no more than so many; one more says that there are.
@@ -208,7 +201,7 @@ class Dataset:
         """
         if self._distinct is not None and self._distinct[0] >= most:
             return self._distinct[1]
-        found = self._occurring(most + len(readers.MISSING))
+        found = self._occurring(most + len(MISSING))
         self._check_unchanged()
         if not any(isinstance(source, ArraySource) for source in self.sources):  # arrays may change
             self._distinct = most, found
@@ -260,7 +253,7 @@ def _alike(labels: Sequence[Any]) -> Sequence[Any]:
     numbers = [label for label in labels if not isinstance(label, str)]
     if not texts or not numbers:
         return labels
-    present = [text for text in texts if text.strip().lower() not in readers.MISSING]
+    present = [text for text in texts if text.strip().lower() not in MISSING]
     if all(isinstance(label_key(text), float) for text in present):
         return [*numbers, *(label_key(text) for text in present)]
     return [*texts, *(str(label).removesuffix(".0") for label in numbers)]

@@ -10,11 +10,10 @@ from typing import Any, Final
 from numpy.typing import ArrayLike
 
 from sottovoce.data.blas import take_buffers
-from sottovoce.data.block import Block
+from sottovoce.data.block import Block, BlockRows, RecordRows, SumRows
 from sottovoce.data.context import holding
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import Matrix
-from sottovoce.data.parts import SERVED
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError
 
@@ -38,38 +37,29 @@ def on(device: str | None) -> AbstractContextManager[None]:
     return holding(_CHOSEN, device)
 
 
-def served(X: Any) -> tuple[str, ...] | None:
-    """The solvers that a holder's rows serve where they lie; None: every one."""
-    return SERVED if isinstance(X, Dataset) or _CHOSEN.get() != "cpu" else None
+def kind_of_rows(*, by_pieces: bool) -> type:
+    """What a holder's rows answer where they are prepared; `by_pieces`: they are a `Dataset`."""
+    if _CHOSEN.get() != "cpu":
+        return SumRows
+    return BlockRows if by_pieces else RecordRows
 
 
-def refusal(solver: str, *, private: bool, by_pieces: bool, clustered: bool) -> str | None:
-    """Why rows do not serve a solver where they lie, or None: whether they are a `Dataset`, and one on a cluster."""
-    if not by_pieces and _CHOSEN.get() == "cpu":
-        return None
-    if solver not in SERVED:
-        where, other = ("a Dataset", "arrays") if by_pieces else ('device="cuda"', 'device="cpu"')
-        return f"{where} serves {', '.join(SERVED)}, and not {solver}; take one of them, or {other}"
-    if _CHOSEN.get() != "cpu" and clustered:
-        return 'device="cuda" is for rows of this process, and those of the Dataset are on a cluster; take device="cpu"'
-    if _CHOSEN.get() != "cpu" and not private:
-        return 'device="cuda" is for runs with privacy; take device="cpu"'
-    return None
-
-
-def prepared(X: Matrix, y: ArrayLike, recipe: Preparation, solver: str, beside: Path | None = None) -> Any:
-    """The block of a holder's rows, where it was chosen to be; a file of rows is in the folder `beside` unless told."""
+def prepared(X: Matrix, y: ArrayLike, recipe: Preparation, *, sums: bool, beside: Path | None = None) -> Any:
+    """The prepared rows, on the selected device if no more than `sums` is asked; a file of rows is `beside`."""
     take_buffers()
+    rows: SumRows
     if isinstance(X, Dataset) and X.cluster is not None:
         from sottovoce.data.cluster.parts import on_cluster
 
-        return on_cluster(X, recipe)
-    if isinstance(X, Dataset) and (_CHOSEN.get() == "cpu" or solver not in SERVED):
+        rows = on_cluster(X, recipe)
+    elif sums and _CHOSEN.get() != "cpu":
+        from sottovoce.data.device.block import DeviceBlock
+
+        rows = DeviceBlock.prepare(X, y, recipe)
+    elif isinstance(X, Dataset):
         from sottovoce.data.parts_in_file import in_memory_or_file
 
-        return in_memory_or_file(X, recipe, beside)
-    if _CHOSEN.get() == "cpu" or solver not in SERVED:
-        return Block.prepare(X, y, recipe)
-    from sottovoce.data.device.block import DeviceBlock
-
-    return DeviceBlock.prepare(X, y, recipe)
+        rows = in_memory_or_file(X, recipe, beside)
+    else:
+        rows = Block.prepare(X, y, recipe)
+    return rows

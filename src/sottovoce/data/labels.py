@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+MISSING: Final = frozenset({"", "na", "nan", "?"})  # what a missing cell may be written as
+
 _PLAIN: Final = frozenset({float, int, bool, str})  # of which `float` says all that there is to say
 _READ: Final = (str, bytes, Real, Decimal, np.bool_)  # what may be a number; of others `float` could warn
 

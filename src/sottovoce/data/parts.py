@@ -2,7 +2,7 @@
 
 Every sum of a private run is exact in any order (`grid`), so the sum over all rows is that of the parts' own sums, bit
 for bit. A part is a `Block`; work comes to the parts, and what is small comes back. Where the parts lie is one method,
-`each`; all that a `Block` answers, as `data/block.py` lists it, follows from that.
+`each`; all that `BlockRows` answer follows from that.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from sottovoce.data.matrix import Matrix
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected
 from sottovoce.data.slopes import Term
-from sottovoce.errors import InputError, LeakError
+from sottovoce.errors import LeakError
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Found = TypeVar("Found")
 
-SERVED = ("newton", "gradient", "sgd", "whitened")  # solvers that ask for nothing but what parts answer
 VIEWS = 2  # of its rows that a part keeps: those of the stage, and those of the one before while they change
 
 
@@ -71,7 +70,7 @@ Work = Callable[[Part], Found]
 
 
 class Parts(ABC):
-    """Stands where a `Block` stands, for the solvers in `SERVED` and for runs that fit nothing.
+    """`BlockRows` in several blocks.
 
     `about` is a block without rows, on the grid of all; `sizes` are the numbers of rows of the parts. A batch (`take`)
     names its rows and copies none.
@@ -116,16 +115,11 @@ class Parts(ABC):
         """sum_i term(x_i'w, y_i) x_i in one pass over the rows."""
         return np.asarray(self.summed(lambda part: part.block.weighted_sum(weights, term)))
 
-    def gram(self, weights: Array | None = None, term: Callable[[Array, Array], Array] | None = None) -> Array:
-        """X'X, or X' diag(term(Xw, y)) X, the latter on no grid."""
-        return np.asarray(self.summed(lambda part: part.block.gram(weights, term)))
+    def gram(self) -> Array:
+        return np.asarray(self.summed(lambda part: part.block.gram()))
 
     def gram_diagonal(self) -> Array:
         return np.asarray(self.summed(lambda part: part.block.gram_diagonal()))
-
-    def scalar_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> float:
-        """sum_i term(x_i'w, y_i), on no grid."""
-        return float(self.summed(lambda part: part.block.scalar_sum(weights, term)))
 
     def number_sum(
         self, term: Callable[[Array, Array], Array], low: float = 0.0, weights: Array | None = None
@@ -149,14 +143,6 @@ class Parts(ABC):
 
     def take(self, indices: Integers) -> Parts:
         return Batch(self, indices)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise InputError(
-            f"rows in files or on a cluster serve the solvers {', '.join(SERVED)}; for another give arrays that fit in "
-            "memory."
-        )
 
 
 class PartsInMemory(Parts):

@@ -39,10 +39,9 @@ from numpy.typing import NDArray
 
 from sottovoce.arguments import is_number
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.data.labels import each_number, label_key
-from sottovoce.data.readers import MISSING, arrow_texts, read_cells
+from sottovoce.data.labels import MISSING, each_number, label_key
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.files import parsed, write_text
+from sottovoce.files import LONGEST_LINE, parsed, write_text
 from sottovoce.formats import SCHEMA
 
 _log = logging.getLogger("sottovoce.holder")
@@ -513,6 +512,8 @@ class Schema:
 def columns_of(table: Any) -> dict[str, Cells]:
     """The columns of a pandas or Polars frame, an Arrow table, a mapping, or a CSV or Parquet file, by their names."""
     if isinstance(table, str | PathLike):
+        from sottovoce.data.files import read_cells  # formats import schemas
+
         table = read_cells(Path(table))
     if isinstance(table, Mapping):
         columns = {str(name): cells_of(values) for name, values in table.items()}
@@ -723,6 +724,21 @@ def _arrow_cells(values: Any) -> Cells:
     if kind.startswith("dictionary"):
         values = values.cast(values.type.value_type)
     return np.fromiter(arrow_texts(values), dtype=object)
+
+
+def arrow_texts(column: Any) -> list[str | None]:
+    """The cells of a column of texts; one of more than `LONGEST_LINE` bytes is missing.
+
+    What a cell holds stops nothing: bytes that are no UTF-8 become U+FFFD.
+    """
+    import pyarrow
+    from pyarrow import compute
+
+    cells = column.cast(pyarrow.large_binary())
+    too_long = compute.greater(compute.binary_length(cells), LONGEST_LINE)
+    if compute.any(too_long).as_py():
+        cells = compute.if_else(too_long, None, cells)
+    return [None if cell is None else cell.decode(errors="replace") for cell in cells.to_pylist()]
 
 
 def _unknown(count: int) -> Cells:

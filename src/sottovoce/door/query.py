@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import Block
+from sottovoce.data.block import Block, RecordRows
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import RefusedError
 from sottovoce.privacy.relation import Relation, distance, either
@@ -193,6 +193,7 @@ class Query(ABC):
     name: str  # on the wire, in the plan, in the ledger
     title: ClassVar[str]  # in reports
     kind: ClassVar[str] = ""  # what its answers are called where bytes are counted; "" is the name
+    needs: ClassVar[type] = RecordRows  # what the rows must answer: where they may lie
     answered_by: Turn = everyone
     world_sees: ClassVar[World] = "sum"  # of the answers: their sum over the parties, each of them, or nothing
     together: ClassVar[bool] = False  # by columns: whether a release is charged for all parties' answers at once

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.algorithms import Algorithm
+from sottovoce.algorithms import Algorithm, served
 from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.data import devices
-from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
+from sottovoce.data.block import Block, Matrix, Preparation, RecordRows, SumRows, is_sparse
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import identifiers
 from sottovoce.data.progress import Hear, heard_by
@@ -489,8 +489,10 @@ class Party(Answering):
             declare_public("feature_names", [str(name) for name in self._feature_names], reason="the schema is public"),
         ]
         facts += self._alignment()
-        if (solvers := devices.served(self._rows)) is not None:
-            facts.append(declare_public("solvers", list(solvers), reason="where the rows lie is the holder's choice"))
+        kind = devices.kind_of_rows(by_pieces=isinstance(self._rows, Dataset))
+        if kind is not RecordRows:
+            reason = "where the rows lie is the holder's choice"
+            facts.append(declare_public("solvers", list(served(kind)), reason=reason))
         if classes and self._labelled and not self._policy.tell_classes:
             raise RefusedError(
                 f"{self.name} does not tell which labels occur in its data; declare them with classes=(one, other)."
@@ -545,7 +547,8 @@ class Party(Answering):
             self._check_charge(form, plan)  # to prepare its rows may take an hour
             self._count_preparing(plan)
         beside = None if self._account is None else self._account.path.parent
-        rows = devices.prepared(self._rows_of(plan), self._labels, recipe, plan.algorithm, beside)
+        sums = all(query.needs is SumRows for query in queries.values())
+        rows = devices.prepared(self._rows_of(plan), self._labels, recipe, sums=sums, beside=beside)
         memory, kept = self._remembered(form, plan, rows)
         if sealer is not None:
             sealer.records = rows.digest()

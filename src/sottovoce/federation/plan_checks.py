@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
-from sottovoce.algorithms.registry import check_sums
+from sottovoce.algorithms.registry import check_sums, served
 from sottovoce.data import devices
+from sottovoce.data.block import RecordRows, SumRows
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import Matrix
 from sottovoce.door.gate import fits
@@ -37,7 +38,7 @@ def checked(plan: Plan, name: str, rows: Matrix, policy: Policy, known: Known) -
         form = algorithms.of(plan)
         form.check_loss(plan.scaled_loss)
         by_pieces = isinstance(rows, Dataset)
-        check_place(plan, name, by_pieces=by_pieces, clustered=by_pieces and rows.cluster is not None)
+        check_place(form, plan, name, by_pieces=by_pieces, clustered=by_pieces and rows.cluster is not None)
         if plan.layout != form.layout or not form.serves(plan.split, sealed=plan.sealing is not None):
             raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
         queries = queries_of(form, plan, name)
@@ -61,12 +62,23 @@ def checked(plan: Plan, name: str, rows: Matrix, policy: Policy, known: Known) -
     return form, queries
 
 
-def check_place(plan: Plan, name: str, *, by_pieces: bool, clustered: bool) -> None:
-    """Refuse a fit by a solver that the rows do not serve where they lie: in a `Dataset`, which may be on a cluster."""
+def check_place(form: Algorithm, plan: Plan, name: str, *, by_pieces: bool, clustered: bool) -> None:
+    """Refuse a fit whose queries need more than the rows answer where they lie, such as in a `Dataset`."""
     if by_pieces and plan.split == "columns":
         raise RefusedError(f"{name} refuses: a Dataset serves data in one place and by rows; give arrays.")
-    reason = devices.refusal(plan.algorithm, private=plan.private, by_pieces=by_pieces, clustered=clustered)
-    if plan.algorithm in FAMILIES and reason is not None:
+    rows, reason = devices.kind_of_rows(by_pieces=by_pieces), ""
+    if plan.algorithm not in FAMILIES or rows is RecordRows:
+        return
+    if rows is SumRows and clustered:
+        reason = (
+            'device="cuda" is for rows of this process, and those of the Dataset are on a cluster; take device="cpu"'
+        )
+    elif rows is SumRows and not plan.private:
+        reason = 'device="cuda" is for runs with privacy; take device="cpu"'
+    elif not all(query.needs in rows.__mro__ for query in form.queries(plan, name)):
+        where, other = ("a Dataset", "arrays") if by_pieces else ('device="cuda"', 'device="cpu"')
+        reason = f"{where} serves {', '.join(served(rows))}, and not {plan.algorithm}; take one of them, or {other}"
+    if reason:
         raise RefusedError(f"{name} refuses: {reason}.")
 
 

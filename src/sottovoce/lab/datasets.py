@@ -14,34 +14,33 @@ later load. Files that a user puts in a folder are used as they are; `verify` co
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import logging
 import math
 import os
+import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sottovoce.data.readers import (
-    COMPRESSED,
-    Matrix,
-    PathLike,
-    Table,
-    csv_columns,
-    open_data,
-    read_csv,
-    read_svmlight,
-)
+from sottovoce.data.files import Table, read_columns, read_file, read_table
+from sottovoce.data.files.format import Asked
+from sottovoce.data.files.libsvm import Libsvm
+from sottovoce.data.files.lines import COMPRESSED, SPACES, open_data
+from sottovoce.data.matrix import Matrix
 from sottovoce.errors import InputError
 
 FOLDER_VARIABLE = "SOTTOVOCE_DATA"
@@ -83,7 +82,7 @@ def names() -> tuple[str, ...]:
     return tuple(_SETS)
 
 
-def load(name: str, *, split: str = "train", folder: PathLike | None = None, download: bool = True) -> Dataset:
+def load(name: str, *, split: str = "train", folder: str | Path | None = None, download: bool = True) -> Dataset:
     """The data set `name`; `split` is "train", "test" or "all" (the only one without an official split).
 
     Found in `folder` (or where `SOTTOVOCE_DATA` says), else in the cache, else downloaded unless
@@ -143,7 +142,7 @@ def load(name: str, *, split: str = "train", folder: PathLike | None = None, dow
     )
 
 
-def verify(folder: PathLike | None = None) -> dict[str, bool]:
+def verify(folder: str | Path | None = None) -> dict[str, bool]:
     """Does each file of the folder whose checksum is recorded here have it? Absent files are left out."""
     pinned = {f"{name}/{part.file}": part.sha256 for name, known in _SETS.items() for part in known.parts.values()}
     result = {}
@@ -241,7 +240,7 @@ class _EncodedTable(Table):
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def _named_folder(folder: PathLike | None) -> list[Path]:
+def _named_folder(folder: str | Path | None) -> list[Path]:
     named = folder if folder is not None else os.environ.get(FOLDER_VARIABLE)
     if not named:
         return []
@@ -310,6 +309,45 @@ def _stack(tables: list[Table]) -> Table:
 
 _words = str.split
 
+
+@contextlib.contextmanager
+def _with_header(path: Path, names: Sequence[str] | None, member: str | None = None) -> Iterator[Path]:
+    """A CSV file with a header of one without, or of a member of an archive; declarations and comments are left out."""
+    if names is None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / f"{path.name}.csv"
+        with table.open("wb") as file:
+            file.write(",".join(names).encode() + b"\n")
+            with open_data(path) if member is None else _open_member(path, member) as stream:
+                file.writelines(line for line in stream if line.strip(SPACES) and line.lstrip(b" ")[:1] not in b"@%|")
+        yield table
+
+
+@contextlib.contextmanager
+def _open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+                yield stream
+        else:
+            with tarfile.open(path) as bundle, cast("IO[bytes]", bundle.extractfile(member)) as stream:
+                yield stream
+    except (EOFError, KeyError, OSError, zlib.error, zipfile.BadZipFile, tarfile.TarError):
+        raise InputError(f"{path} is damaged, or has no {member}. Download it again.") from None
+
+
+def _labelled(path: Path, label: str, names: Sequence[str] | None = None, member: str | None = None) -> Table:
+    with _with_header(path, names, member) as table:
+        return read_table(table, label=label)
+
+
+def _svm(path: Path, features: int) -> Table:
+    """Of any name: the originals have no suffix."""
+    return read_file(path, Libsvm, Asked(features=features))
+
+
 _HOUSING_RAW = _words(
     "longitude latitude housing_median_age total_rooms total_bedrooms population households median_income "
     "median_house_value"
@@ -318,7 +356,8 @@ _HOUSING_RAW = _words(
 
 def _housing(path: Path, *, names: list[str] | None = _HOUSING_RAW, member: str | None = None) -> Table:
     """The usual eight features of the nine StatLib columns: rooms, bedrooms and people per household."""
-    raw = csv_columns(path, names=names, member=member)
+    with _with_header(path, names, member) as table:
+        raw = read_columns(table)
     households = raw["households"]
     X = {
         "MedInc": raw["median_income"],
@@ -367,7 +406,8 @@ _ADULT_COLUMNS = _words(
 
 
 def _adult(path: Path, *, names: list[str] | None = None) -> Table:
-    columns = csv_columns(path, names=names)
+    with _with_header(path, names) as table:
+        columns = read_columns(table)
     income = np.char.rstrip(columns.pop("income").astype(str), ".")  # the original test labels end in a dot
     numbers = [columns[name] for name in ADULT_NUMBERS]
     one_hot = [columns[column] == category for column, category in _ADULT_ONE_HOT]
@@ -382,12 +422,12 @@ _YEAR_COLUMNS = (
 )
 
 
-def _year(path: Path, *, names: tuple[str, ...] | None = _YEAR_COLUMNS, member: str | None = None) -> Table:
-    return read_csv(path, label="year", names=names, member=member)
+def _year(path: Path, *, names: Sequence[str] | None = _YEAR_COLUMNS, member: str | None = None) -> Table:
+    return _labelled(path, "year", names, member)
 
 
 def _gisette(path: Path) -> Table:
-    table = read_svmlight(path, features=5000)
+    table = _svm(path, 5000)
     X = cast("sparse.csr_matrix", table.X).toarray()  # nearly all of the scaled entries are not zero
     return Table(X, table.y, table.feature_names)
 
@@ -414,10 +454,10 @@ _ELECTRICITY_COLUMNS = _words("date day period nswprice nswdemand vicprice vicde
 _LIBSVM_PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 _UCI = "https://archive.ics.uci.edu"
 
-_svm_a9a = partial(read_svmlight, features=123)
-_svm_phishing = partial(read_svmlight, features=68)
-_electricity = partial(read_csv, label="class")
-_electricity_arff = partial(read_csv, label="class", names=_ELECTRICITY_COLUMNS)
+_svm_a9a = partial(_svm, features=123)
+_svm_phishing = partial(_svm, features=68)
+_electricity = partial(_labelled, label="class")
+_electricity_arff = partial(_labelled, label="class", names=_ELECTRICITY_COLUMNS)
 
 _SETS: dict[str, _Set] = {
     "a9a": _Set(
@@ -520,7 +560,7 @@ _SETS: dict[str, _Set] = {
             "all": _Part(
                 rows=20_640,
                 forms={
-                    "data.csv": partial(read_csv, label="MedHouseVal"),
+                    "data.csv": partial(_labelled, label="MedHouseVal"),
                     "raw.csv": partial(_housing, names=None),
                     "cal_housing.data": _housing,
                     "cal_housing.tgz": partial(_housing, member="CaliforniaHousing/cal_housing.data"),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import Block
+from sottovoce.data.block import Block, SumRows
 from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.door.query import Array, Plain, Query, Reals, Round
 from sottovoce.errors import InputError, LeakError
@@ -24,6 +24,7 @@ class GradientSum(Query):
 
     name = "gradient"
     title: ClassVar[str] = "gradients of the loss"
+    needs: ClassVar[type] = SumRows
     samples: ClassVar[bool] = True
 
     def __init__(self, dimension: int, slope_bound: float, loss: Loss) -> None:
@@ -54,6 +55,7 @@ class ColumnSizes(Plain):
 
     name = "sizes"
     title: ClassVar[str] = "mean squares of the columns"
+    needs: ClassVar[type] = SumRows
 
     def __init__(self, dimension: int) -> None:
         self.length = dimension

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.block import SumRows
 from sottovoce.door.query import Array, Query, Round
 from sottovoce.queries.gradient import check_norm
 
@@ -23,6 +24,7 @@ class GramMatrix(Query):
 
     name = "gram"
     title: ClassVar[str] = "products of every two features (Gram matrix)"
+    needs: ClassVar[type] = SumRows
     replacement: ClassVar[float | None] = math.sqrt(2.0)
 
     def __init__(self, dimension: int, square: float = 1.0) -> None:
@@ -63,6 +65,7 @@ class ColumnSquares(Query):
 
     name = "squares"
     title: ClassVar[str] = "the square of every feature"
+    needs: ClassVar[type] = SumRows
     replacement: ClassVar[float | None] = math.sqrt(2.0)
     bound = 1.0
 

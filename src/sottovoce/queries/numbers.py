@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from sottovoce.data.block import SumRows
 from sottovoce.door.query import Array, Query, Reals, Round
 from sottovoce.losses import Weighted
 from sottovoce.privacy.relation import Relation, either
@@ -22,6 +23,7 @@ class NumberSum(Query):
     Guarantee: zero-out moves it by at most 1, replace-one by 1 - low. Edges: a NaN counts as 1.
     """
 
+    needs: ClassVar[type] = SumRows
     bound = 1.0
     length = 1
     rounding_entries = 1.0
@@ -110,6 +112,7 @@ class ClassCounts(Query):
 
     name = "classes"
     title: ClassVar[str] = "how many records each class has"
+    needs: ClassVar[type] = SumRows
     bound = 1.0
     replacement: ClassVar[float | None] = math.sqrt(2.0)
     rounding_entries = 2.0

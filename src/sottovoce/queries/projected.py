@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import Block
+from sottovoce.data.block import Block, SumRows
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.projection import Projected
 from sottovoce.data.slopes import Slope, Slopes
@@ -108,6 +108,7 @@ class ProjectedGradient(Query):
 
     name = "gradient"
     title: ClassVar[str] = "gradients of the loss on whitened rows"
+    needs: ClassVar[type] = SumRows
     told_before: ClassVar[bool] = True  # whether `LengthSum` was told P
     bound = 1.0
 

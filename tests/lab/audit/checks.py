@@ -37,9 +37,9 @@ from plans import ONE_VS_REST, OPTIONS, SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Rounds
-from sottovoce.data import readers
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.files import read_table
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate, value_of
 from sottovoce.door.outgoing import Released
@@ -1224,7 +1224,7 @@ def lines() -> None:
         for odd in ("1,red,0", "1,2", '1,"2,0', "1,2,0,3", "1,\ufffd,0"):
             path.write_text("\n".join(["a,b,y", *whole[:4], odd, *whole[5:]]), encoding="utf-8")
             try:
-                found = readers.read_table(path, label="y").X
+                found = read_table(path, label="y").X
             except InputError as error:
                 raise AssertionError(f"one line ended the reading: {error}") from None
             others = np.arange(9) != 4

@@ -9,6 +9,7 @@ import contextlib
 import csv
 import dataclasses
 import functools
+import io
 import math
 import sys
 import tempfile
@@ -33,8 +34,10 @@ from sottovoce.algorithms.sgd import private as sgd
 from sottovoce.algorithms.sgd import published as named
 from sottovoce.algorithms.sharing import gradients as own_gradients
 from sottovoce.data import block as blocks
-from sottovoce.data import preparation, projection, readers
+from sottovoce.data import preparation, projection
 from sottovoce.data import slopes as row_slopes
+from sottovoce.data.files import csv as csv_files
+from sottovoce.data.files import lines
 from sottovoce.door import gate as gates
 from sottovoce.door import query as queries
 from sottovoce.door.gate import Gate
@@ -1052,25 +1055,26 @@ def _() -> Iterator[None]:
 
 
 @fault("a cell ends the run", "a reader refuses a file for one cell that is no number", lines=checks.lines)
-def _(real: Any = readers.each_number) -> Iterator[None]:
+def _(real: Any = csv_files.each_number) -> Iterator[None]:
     def strict(cells: Any) -> Any:
         found, numeric = real(cells)
         if not numeric.all():
             raise InputError("a column is not numeric.")
         return found, numeric
 
-    with patch(readers, "each_number", strict):
+    with patch(csv_files, "each_number", strict):
         yield
 
 
 @fault("an open quote goes on", "a quote that is never closed swallows the lines after it", lines=checks.lines)
-def _(real: Any = readers.csv_lines) -> Iterator[None]:
+def _() -> Iterator[None]:
     @contextlib.contextmanager
-    def joined(path: Any, member: Any = None) -> Iterator[Any]:
-        with real(path, member), Path(path).open(encoding="utf-8") as text:
-            yield enumerate((",".join(cells).encode() for cells in csv.reader(text)), 1)
+    def joined(path: Any) -> Iterator[Any]:
+        with Path(path).open(encoding="utf-8") as text:
+            rows = [",".join(cells).replace("\n", " ") for cells in csv.reader(text)]
+        yield io.BytesIO("\n".join(rows).encode())
 
-    with patch(readers, "csv_lines", joined):
+    with patch(lines, "open_data", joined):
         yield
 
 

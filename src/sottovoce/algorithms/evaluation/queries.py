@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.algorithms.evaluation.nodes import Integers, Line, TwoSides
-from sottovoce.data.block import Block, toward_zero
+from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.door.query import Array, Query, Round
 
 RESIDUALS = Line((0.0, *(2.0**k for k in range(-6, 1))))  # sizes in half-widths of the label's range
@@ -45,6 +45,7 @@ class ScoreCells(Query):
 
     name = "cells"
     title: ClassVar[str] = "scores of test records by class, counted in cells"
+    needs: ClassVar[type] = BlockRows
     replacement: ClassVar[float | None] = math.sqrt(2.0)
     bound = 1.0
     rounding_entries = 4.0
@@ -74,6 +75,7 @@ class ClassCells(Query):
 
     name = "cells"
     title: ClassVar[str] = "test records by class, predicted class and, where there are probabilities, loss"
+    needs: ClassVar[type] = BlockRows
     replacement: ClassVar[float | None] = math.sqrt(2.0)
 
     def __init__(self, weights: Array, *, losses: bool) -> None:
@@ -119,6 +121,7 @@ class ResidualCells(Query):
 
     name = "cells"
     title: ClassVar[str] = "residuals and labels of test records, counted in cells, and the labels' first two moments"
+    needs: ClassVar[type] = BlockRows
     replacement: ClassVar[float | None] = math.sqrt(2.0)
     bound = 2.0 * FLOAT
     rounding_entries = 10.0

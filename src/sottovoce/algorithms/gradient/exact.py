@@ -14,7 +14,7 @@ from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.queries.gradient import ColumnSizes
+from sottovoce.queries.gradient import ColumnSizes, GradientSum
 from sottovoce.solvers import Gradient
 
 STILL = 1e-12  # it has converged when no round moves a feature's part of the scores by more than this share
@@ -39,6 +39,10 @@ class ExactGradient(PrivateGradient):
         sizes = Release.of(ColumnSizes(problem.dimension), 0, 1, 0.0, 1.0)
         numbers = GradientNumbers(slope_bound=query.slope_bound, step=step)
         return Design(rounds=rounds, numbers=numbers, releases=(sizes, Release.of(query, 0, rounds, 0.0, 1.0)))
+
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return GradientSum, ColumnSizes
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         return (*super().queries(plan, party), ColumnSizes(plan.dimension))

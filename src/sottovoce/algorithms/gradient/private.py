@@ -55,6 +55,10 @@ class PrivateGradient(Algorithm):
         numbers = GradientNumbers(slope_bound=query.slope_bound, step=step)
         return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return (GradientSum,)
+
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (gradient_sum(plan, plan.numbers.slope_bound),)
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.data.block import Block, toward_zero
+from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.door.query import Array, Query, Round
 from sottovoce.losses import Loss
 
@@ -35,6 +35,7 @@ class LossDifferences(Query):
 
     name = "losses"
     title: ClassVar[str] = "losses of models less those of a reference, cut by record"
+    needs: ClassVar[type] = BlockRows
     bound = CUT * FLOAT
 
     def __init__(self, weights: Array, loss: Loss, unit: float) -> None:

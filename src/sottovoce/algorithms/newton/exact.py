@@ -21,6 +21,7 @@ from sottovoce.algorithms.base import (
     total,
 )
 from sottovoce.algorithms.newton.private import PrivateNewton
+from sottovoce.data.block import BlockRows
 from sottovoce.door.query import Plain, Query, Reals, Round
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import ExactQuadratic, PenalisedStep
@@ -60,6 +61,10 @@ class ExactNewton(PrivateNewton):
         queries = self._queries(problem, numbers.slope_bound)
         releases = tuple(Release.of(query, 0, min(50 * rounds, MOST_ROUNDS), 0.0, 1.0) for query in queries)
         return Design(rounds=rounds, numbers=numbers, releases=releases)
+
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return GradientSum, CurvatureSum, LossSum
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return self._queries(plan, plan.numbers.slope_bound)
@@ -120,6 +125,8 @@ def relative_length(move: Array, points: tuple[Array, ...], metric: Array) -> fl
 class AtWeights(Plain):
     """A sum over the records at public weights."""
 
+    needs: ClassVar[type] = BlockRows
+
     def __init__(self, loss: Loss, dimension: int) -> None:
         self.loss, self.dimension = loss, dimension
         self.takes = {"weights": Reals((dimension,))}
@@ -136,7 +143,8 @@ class CurvatureSum(AtWeights):
         self.length = dimension * (dimension + 1) // 2
 
     def value(self, round: Round) -> Array:
-        return round.rows.gram(round.told["weights"], self.loss.curvature)[np.triu_indices(self.dimension)]
+        weights, curvature = round.told["weights"], self.loss.curvature
+        return round.rows.over(lambda block: block.gram(weights, curvature))[np.triu_indices(self.dimension)]
 
 
 class LossSum(AtWeights):
@@ -146,4 +154,5 @@ class LossSum(AtWeights):
     title: ClassVar[str] = "sums of the loss"
 
     def value(self, round: Round) -> Array:
-        return np.array([round.rows.scalar_sum(round.told["weights"], self.loss.value)])
+        weights, value = round.told["weights"], self.loss.value
+        return round.rows.over(lambda block: np.array([block.scalar_sum(weights, value)]))

@@ -26,6 +26,7 @@ from sottovoce.penalties.quadratic import Metric, Quadratic
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
+from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import gradient_sum
 from sottovoce.solvers import Newton
@@ -74,6 +75,10 @@ class PrivateNewton(Algorithm):
         damping = rule.damping(problem.dimension, problem.records, rounds, std_gram, std_gradient)
         numbers = NewtonNumbers(slope_bound=gradient.slope_bound, damping=damping)
         return Design(rounds=rounds, numbers=numbers, releases=releases)
+
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return GradientSum, GramMatrix
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return gradient_sum(plan, plan.numbers.slope_bound), GramMatrix(plan.dimension, plan.row_square)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sottovoce.algorithms.ranges.rule import EQUAL, POWERS, Integers, ends_of, equal_places, power_places
-from sottovoce.data.block import Block
+from sottovoce.data.block import Block, BlockRows
 from sottovoce.door.query import Array, Query, Round, Told, Turn, Wholes
 
 
@@ -34,6 +34,7 @@ class _Counts(Query):
     null row, add nothing.
     """
 
+    needs: ClassVar[type] = BlockRows
     together: ClassVar[bool] = True
     answered_by = holders
     replacement: ClassVar[float | None] = math.sqrt(2.0)

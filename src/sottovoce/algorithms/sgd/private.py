@@ -79,6 +79,10 @@ class PrivateSGD(Algorithm):
         sizes = () if problem.private else (Release.of(ColumnSizes(problem.dimension), 0, 1, 0.0, 1.0),)
         return Design(rounds=rounds, numbers=numbers, releases=(*sizes, release))
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return GradientSum, ColumnSizes
+
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         kind = GradientSum if plan.numbers.schedule == "all" else NamedGradient
         sizes = () if plan.private else (ColumnSizes(plan.dimension),)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Algorithm, Array, Coordination, answer, given, slope_bound
+from sottovoce.data.block import SumRows
 from sottovoce.door.query import Query, Reals, Round, Scheduled, Told, Wholes, World
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -70,6 +71,10 @@ class PublishedSGD(Algorithm):
             claimed_epsilon=problem.epsilon,
         )
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return (RecordGradient,)
+
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         return (RecordGradient(plan, party, plan.numbers.slope_bound),)
 
@@ -103,6 +108,7 @@ class RecordGradient(Query):
 
     name = "record"
     title: ClassVar[str] = "the gradient of one record"
+    needs: ClassVar[type] = SumRows
     each_person: ClassVar[bool] = True
     answered_by = Scheduled("the party whose record a public coin names", lambda plan: named_records(plan)[0])
     world_sees: ClassVar[World] = "each"

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.data.block import Block, toward_zero
+from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.data.projection import short_rows
 from sottovoce.data.slopes import slopes_of
 from sottovoce.door.query import Array, Query, Round
@@ -24,6 +24,8 @@ from sottovoce.queries.projected import POSITIVE, Shape
 
 class ShortRows(Query):
     """A sum over cut rows at a public model w; P and G are told, and the bound holds for any."""
+
+    needs: ClassVar[type] = BlockRows
 
     def about(self, weights: Array, loss: Loss) -> None:
         """Take the model and its loss."""

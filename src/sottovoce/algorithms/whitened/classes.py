@@ -48,6 +48,10 @@ class PrivateClasses(PrivateWhitened):
         one, classes, rest = rule.shares_of_classes(problem.signal, moments)
         return {queries[0].name: moments, "classes": classes, "length": one, "gradient": rest}
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return GramMatrix, ColumnSquares, ClassCounts, LengthSum, ProjectedGradient
+
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
         shape, loss, d = shape_of(plan), plan.scaled_loss, plan.dimension
         moments = GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)

@@ -81,6 +81,10 @@ class ColumnsWhitened(PrivateWhitened):
         design = super().design(problem, options)
         return design.changed(releases=tuple(_on_grid(problem, release) for release in design.releases))
 
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return (Query,)
+
     def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
         return tuple(_queries(plan, party))
 

@@ -22,12 +22,13 @@ from sottovoce.algorithms.base import (
     total,
 )
 from sottovoce.algorithms.whitened.classes import centred, loss_of
+from sottovoce.data.block import SumRows
 from sottovoce.door.query import Plain, Query, Round
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.queries.gradient import gradient_sum
+from sottovoce.queries.gradient import GradientSum, gradient_sum
 
 ROUNDS = 2000
 STILL = 1e-9  # it has converged when no step moves the scores by more than this share of their size
@@ -57,6 +58,10 @@ class ExactClasses(Algorithm):
         products, gradient = self._queries(problem)
         releases = (Release.of(products, 0, 1, 0.0, 1.0), Release.of(gradient, 1, rounds, 0.0, 1.0))
         return Design(rounds=rounds, numbers=NoNumbers(), releases=releases)
+
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return WholeGram, GradientSum
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return self._queries(plan)
@@ -90,6 +95,7 @@ class WholeGram(Plain):
 
     name = "products"
     title: ClassVar[str] = "products of every two features"
+    needs: ClassVar[type] = SumRows
 
     def __init__(self, dimension: int) -> None:
         self.length = dimension**2

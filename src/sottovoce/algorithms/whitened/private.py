@@ -34,7 +34,7 @@ from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
-from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum, WeightSum
+from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, ScoreSum, SquareSum, WeightSum
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, ScaleGradient, Shape, first_round
 from sottovoce.solvers import Whitened
 from sottovoce.solvers.auto import NEWTON_FEATURES
@@ -92,6 +92,10 @@ class PrivateWhitened(Algorithm):
         one, rescale, rest = rule.shares(problem.signal, len({*names[1:]} - {"gradient", "rescale"}), moments)
         rest += 0.0 if "rescale" in names else rescale
         return dict.fromkeys(names, one) | {names[0]: moments, "gradient": rest, "rescale": rescale}
+
+    @classmethod
+    def asks(cls) -> tuple[type[Query], ...]:
+        return GramMatrix, ColumnSquares, NumberSum, ProjectedGradient
 
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
         """In the order in which they are asked."""

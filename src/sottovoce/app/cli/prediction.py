@@ -51,8 +51,8 @@ def predict(
 
     - `sottovoce predict job.json people.toml --recipient lab`
     """
-    from sottovoce.app.large import is_large
     from sottovoce.app.model_file import load
+    from sottovoce.app.sources import is_large
     from sottovoce.errors import InputError
     from sottovoce.files import check_writable, write_text
 
@@ -137,7 +137,7 @@ def _central(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str
 
 def _by_pieces(fitted: PrivateLinearModel, data: Path, output: Path | None, *, proba: bool, overwrite: bool) -> int:
     """Write the result for records in files piece by piece; how many there are."""
-    from sottovoce.app.large import scored
+    from sottovoce.app.sources import predict_pieces
     from sottovoce.files import written
 
     names, count = ["prediction"], 0
@@ -147,7 +147,7 @@ def _by_pieces(fitted: PrivateLinearModel, data: Path, output: Path | None, *, p
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(map(cell, names))
         with _progress(output):
-            for labels, shares in scored(fitted, data):
+            for labels, shares in predict_pieces(fitted, data):
                 columns = [labels.tolist(), *(shares.T.tolist() if proba else ())]
                 writer.writerows([_text(value) for value in row] for row in zip(*columns, strict=True))
                 count += len(labels)

@@ -14,25 +14,26 @@ from sottovoce.data.cluster import worker
 from sottovoce.data.cluster.connection import Cluster
 from sottovoce.data.cluster.worker import Facts
 from sottovoce.data.dataset import Dataset
+from sottovoce.data.files.format import Wanted
 from sottovoce.data.schema import Schema, columns_of, numbers_of
-from sottovoce.data.sources import Columns, Labels, Piece, Source
+from sottovoce.data.sources import Labels, Piece, Source
 from sottovoce.errors import InputError
 
 
 class FrameSource(Source):
     """A partition of a data frame: rows by its schema, or every column but the label as a number, cell by cell."""
 
-    def __init__(self, frame: Any, columns: Columns) -> None:
-        self._frame, self._columns, self.records = frame, columns, len(frame)
+    def __init__(self, frame: Any, wanted: Wanted) -> None:
+        self._frame, self._wanted, self.records = frame, wanted, len(frame)
 
     def pieces(self, rows: int) -> Iterator[Piece]:
         for start in range(0, self.records, rows):
             cells = columns_of(self._frame.iloc[start : start + rows])
-            if self._columns.schema is not None:
-                yield self._columns.encoded(cells)
+            if self._wanted.schema is not None:
+                yield self._wanted.encode(cells)
                 continue
-            label = self._columns.label
-            found = np.column_stack([numbers_of(cells[name]) for name in self._columns.features])
+            label = self._wanted.label
+            found = np.column_stack([numbers_of(cells[name]) for name in self._wanted.features])
             yield found, None if label is None else cells[label]
 
 
@@ -96,8 +97,8 @@ def _of_frame(cluster: Cluster, frame: Any, label: str | None, schema: Schema | 
                 raise InputError(
                     f"the column {name!r} is of type {kind}; declare what it holds: schema=sv.Schema(...)."
                 )
-    made = Columns(names if schema is None else tuple(schema.columns), label, schema)
-    make = functools.partial(FrameSource, columns=made)
+    wanted = Wanted(names if schema is None else tuple(schema.columns), label, schema)
+    make = functools.partial(FrameSource, wanted=wanted)
     return _counted(cluster, [task(make, each) for each in frame.to_delayed()], names, schema)
 
 

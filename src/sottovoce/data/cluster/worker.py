@@ -21,11 +21,11 @@ from sottovoce import __version__
 from sottovoce.data.block import Block
 from sottovoce.data.cluster.messages import Message, Reply, UnknownViewError, unpacked
 from sottovoce.data.dataset import ENTRIES
+from sottovoce.data.files.format import report_spoilt
 from sottovoce.data.matrix import is_sparse
 from sottovoce.data.numeric import label_array, no_numbers, number_rows
 from sottovoce.data.parts import VIEWS, Part, View
 from sottovoce.data.preparation import Preparation
-from sottovoce.data.readers import tell_spoilt
 from sottovoce.data.sources import ArraySource, Labels, Piece, Source
 from sottovoce.data.threads import plain_blas, using
 from sottovoce.errors import InputError, SottovoceError
@@ -82,8 +82,7 @@ def prepared(recipe: Recipe, source: Any) -> Held:
         for rows, labels in found.pieces(max(1, ENTRIES // max(made.features, 1))):
             known = np.zeros(rows.shape[0]) if labels is None else labels
             blocks.append(Block.prepare(rows, known, made, records=recipe.records))
-    if found.place is not None and found.spoilt[0]:
-        tell_spoilt(found.place, found.records, found.spoilt[1], found.spoilt[0])
+    report_spoilt([found])
     return Held(blocks)
 
 

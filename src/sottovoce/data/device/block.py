@@ -46,12 +46,8 @@ MANY: Final = 128  # columns up to which products are made by loops of our own
 WIDE: Final = 1 << 25  # entries that are made float64 at once
 
 
-class _NotServedError(InputError, AttributeError):
-    """What a device has no loop for; `hasattr` says no."""
-
-
 class DeviceBlock:
-    """Stands where a `Block` stands, for the solvers whose queries ask for what `data/block.py` lists.
+    """`SumRows` on a device.
 
     A batch (`take`) names its rows in `chosen` and copies none that are on the device.
     """
@@ -85,10 +81,7 @@ class DeviceBlock:
         after the other, and y is not looked at.
         """
         if not recipe.exact or recipe.bits > 24 or recipe.arrangement.order != "C":
-            raise InputError(
-                'device="cuda" is for private runs of newton, gradient, sgd and whitened on more than 32 records; take '
-                'device="cpu".'
-            )
+            raise InputError('device="cuda" is for sums of private runs on more than 32 records; take device="cpu".')
         source = X if hasattr(X, "pieces") else Arrays(X, y)
         count, features = source.shape
         if count > recipe.records:
@@ -260,14 +253,6 @@ class DeviceBlock:
             raise LeakError("projected rows are those of a whole block, never of a batch.")
         with memory_in_words():
             return (DeviceProjectedRows if made else DeviceProjected)(self, matrix)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise _NotServedError(
-            f'device="cuda" serves the solvers newton, gradient, sgd and whitened with privacy, which ask for no '
-            f'{name}; for another take device="cpu".'
-        )
 
 
 class DeviceProjected(Projected):

@@ -1,0 +1,227 @@
+"""Files of records: which files are meant, in which format each is, and what they hold, by pieces or as a whole.
+
+A format is a class: `Csv`, `Parquet`, `Libsvm`, `Npy`. Its suffixes say which files are its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from sottovoce.data.files.csv import Csv, numbers_or_texts
+from sottovoce.data.files.format import Asked, Format, TableFormat, Wanted, report_spoilt
+from sottovoce.data.files.libsvm import Libsvm
+from sottovoce.data.files.lines import COMPRESSED
+from sottovoce.data.files.npy import Npy
+from sottovoce.data.files.parquet import Parquet
+from sottovoce.data.matrix import Matrix
+from sottovoce.data.schema import Schema, columns_of
+from sottovoce.data.sources import UNCOUNTED, Mark, state_of
+from sottovoce.errors import InputError
+
+FORMATS: Final[dict[str, type[Format]]] = {
+    suffix: kind for kind in (Csv, Parquet, Libsvm, Npy) for suffix in kind.suffixes
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows `X` (dense; CSR from LIBSVM), labels `y` (float, or text where one is not a number) and names."""
+
+    X: Matrix
+    y: NDArray[Any] | None
+    feature_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The sources of files, the names of the features or how many there are, and whether there are labels."""
+
+    sources: tuple[Format, ...]
+    features: int
+    names: tuple[str, ...]
+    labelled: bool
+    before: dict[Path, Mark | None]  # the files as they were before they were counted
+
+
+def find_format(path: Path) -> type[Format] | None:
+    """The format of a file by its suffix, before which it may have one of compressed files; None of no format."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compressed = bool(suffixes) and suffixes[-1] in COMPRESSED
+    kind = FORMATS.get("".join(suffixes[-2:-1] if compressed else suffixes[-1:]))
+    return None if kind is None or (compressed and not kind.compressible) else kind
+
+
+def format_of(path: Path) -> type[Format]:
+    """The format of a file by its suffix; one that no format has is an error."""
+    kind = find_format(path)
+    if kind is None:
+        text = ", ".join(suffix for suffix, kind in FORMATS.items() if kind.compressible)
+        raise InputError(
+            f"{path.name}: unknown suffix. Known are {', '.join(FORMATS)}, and after {text} one of "
+            f"{', '.join(COMPRESSED)}."
+        )
+    return kind
+
+
+def list_files(files: Any) -> list[Path]:
+    """The files of a path, a folder, a pattern or a list of them, in the order of their names, each once."""
+    given = [files] if isinstance(files, str | Path) or hasattr(files, "__fspath__") else list(files)
+    named = [path for one in given for path in _expand(Path(one).expanduser())]
+    paths = list({_identity(path): path for path in reversed(named)}.values())[::-1]  # a link to one is that one
+    if not paths:
+        raise InputError(f"files={files!r} names no file; give a path, a folder, a pattern or a list of them.")
+    return paths
+
+
+def _identity(path: Path) -> Any:
+    """What two names of one file have in common, links of both kinds and mounts included."""
+    state = state_of(path)
+    return state[:2] if state is not None and state[1] else path.resolve()
+
+
+def is_pattern(path: Path) -> bool:
+    """Whether a path stands for several: it has *, ? or [ in it, and there is no file of that very name."""
+    return any(mark in str(path) for mark in "*?[") and not path.exists()
+
+
+def _expand(path: Path) -> list[Path]:
+    if path.is_dir():
+        paths = sorted(file for file in path.iterdir() if file.name[0] not in "._" and file.is_file())
+        if not paths:
+            raise InputError(f"{path} has no files; give a folder of CSV, Parquet, LIBSVM or .npy files.")
+        return paths
+    if not is_pattern(path):
+        return [path]
+    anchor = Path(path.anchor)
+    paths = sorted(file for file in anchor.glob(str(path.relative_to(anchor))) if file.is_file())
+    if not paths:
+        raise InputError(f"{path}: no file is of this pattern; look at the folder, or give another pattern.")
+    return paths
+
+
+def open_files(files: Any, asked: Asked) -> Opened:
+    """The sources of files: their shapes are read, and lines are counted; no value is parsed."""
+    paths = list_files(files)
+    return _open({path: format_of(path) for path in paths}, asked if len(paths) == 1 else replace(asked, records=None))
+
+
+def _open(formats: dict[Path, type[Format]], asked: Asked) -> Opened:
+    odd = next((path for path, kind in formats.items() if not kind.tabular), None)
+    if odd is not None and asked.only is None and (asked.schema is not None or asked.left_out is not None):
+        what = "schema" if asked.schema is not None else f"id={asked.left_out!r}"
+        raise InputError(f"{what} is for CSV and Parquet files, whose columns have names, and {odd.name} is none.")
+    if odd is not None and len(set(formats.values())) > 1:
+        kinds = ", ".join(sorted({kind.suffixes[0] for kind in formats.values()}))
+        raise InputError(
+            f"files are of several formats ({kinds}); CSV and Parquet go together, LIBSVM and .npy files each alone. "
+            "Give a pattern that names one format."
+        )
+    labels: dict[Path, Path] = _label_files(list(formats), asked) if odd is not None and formats[odd].mapped else {}
+    paths = list(labels or formats)
+    before = {path: state_of(path) for path in (*paths, *labels.values())}
+    first, sources = paths[0], list[Format]()
+    wanted = formats[first].choose(first, formats[first].shape(first, UNCOUNTED), asked)  # before lines are counted
+    for path in paths:
+        shape = formats[path].shape(path, asked.records)
+        own = replace(wanted, label=str(labels[path])) if path in labels else wanted
+        formats[path].check_alike(path, shape, own, first)
+        sources += [formats[path](path, shape, part, own) for part in shape.parts]
+    if not sources:
+        raise InputError(f"{first} has no rows.")
+    names, labelled = wanted.features, wanted.label is not None or bool(labels)
+    if wanted.schema is not None:
+        names = wanted.schema.feature_names
+    elif formats[first].sparse:
+        names, labelled = tuple(map(str, range(1, (wanted.width or 0) + 1))), True
+    return Opened(tuple(sources), wanted.width or len(names), names, labelled, before)
+
+
+def _label_files(paths: Sequence[Path], asked: Asked) -> dict[Path, Path]:
+    """The file of the labels of each .npy file, in the order of their names; none where `label` names none."""
+    if isinstance(asked.label, int):
+        raise InputError(f"label={asked.label!r}: labels of .npy files are in another, label='y.npy'.")
+    if asked.label is None:
+        return {}
+    labels = list_files(asked.label)
+    rows = [path for path in paths if path not in labels]
+    if len(labels) != len(rows):
+        raise InputError(f"label={asked.label!r} names {len(labels)} files for {len(rows)}; give one for each.")
+    return dict(zip(rows, labels, strict=True))
+
+
+def read_table(
+    path: str | Path,
+    *,
+    label: str | int | None = None,
+    features: int | None = None,
+    left_out: str | None = None,
+    schema: Schema | None = None,
+) -> Table:
+    """All rows of a file; its suffix, before which may be one of a compressed text, tells the format.
+
+    `label` is the name or the position (-1 for the last) of the label column of a CSV or Parquet file, and the file of
+    the labels of an array; without it every column is a feature and `y` is None. `features` is the number of features:
+    a LIBSVM file does not tell it, and elsewhere it is checked. `left_out` names a column that is no feature. A
+    `schema` says which column is the label, and encodes the others. A missing cell (empty, `NA`, `nan`, `?`) becomes
+    NaN. A line with a cell that is no number, with too few or too many cells, or not of the form of LIBSVM, becomes a
+    row of NaN, and the log says how many there are and on which lines.
+    """
+    return read_file(Path(path), format_of(Path(path)), Asked(label, schema, features, left_out))
+
+
+def read_file(path: Path, kind: type[Format], asked: Asked) -> Table:
+    """All rows of one file of that format: its pieces put together."""
+    opened = _open({path: kind}, replace(asked, records=UNCOUNTED))
+    tables = [source for source in opened.sources if isinstance(source, TableFormat) and asked.schema is None]
+    read = [table.written for table in tables] or [source.pieces for source in opened.sources]
+    pieces = [piece for own in read for piece in own(UNCOUNTED)]
+    if not pieces:
+        raise InputError(f"{path} has no rows.")
+    report_spoilt(opened.sources)
+    rows, labels = [rows for rows, _ in pieces], [labels for _, labels in pieces]
+    X, y = sp.vstack(rows, format="csr") if kind.sparse else np.concatenate(rows), None
+    if opened.labelled:  # what they are in a table follows from all of them
+        y = tables[0].label_values(tables[0].join_cells(labels), whole=True) if tables else np.concatenate(labels)
+    return Table(X, y, opened.names)
+
+
+def read_cells(path: str | Path, names: Sequence[str] | None = None, most: int = UNCOUNTED) -> dict[str, Any]:
+    """Columns of a CSV or Parquet file, each cell as it is written, for a schema to read each by itself.
+
+    Of CSV they are all text: a type that all cells of a column share would let one decide how another is read. Of
+    Parquet they are Arrow's. With `most` those of about so many records.
+    """
+    path, kind = Path(path), format_of(Path(path))
+    if not issubclass(kind, TableFormat):
+        tables = ", ".join(suffix for suffix, own in FORMATS.items() if own.tabular)
+        raise InputError(f"{path.name}: a schema is for {tables} files, whose columns have names.")
+    shape, pieces, count = kind.shape(path, UNCOUNTED), list[Mapping[str, Any]](), 0
+    sources, wanted = [kind(path, shape, part, Wanted()) for part in shape.parts], names or shape.names
+    for piece in itertools.chain.from_iterable(source.cells(wanted, most) for source in sources):
+        pieces.append(piece)
+        count += len(piece[wanted[0]])
+        if count >= most:
+            break
+    if not count:
+        raise InputError(f"{path} has no rows.")
+    if most == UNCOUNTED:
+        report_spoilt(sources)
+    return {name: kind.join_cells([piece[name] for piece in pieces]) for name in wanted}
+
+
+def read_columns(path: str | Path) -> dict[str, NDArray[Any]]:
+    """The columns of a mixed CSV or Parquet file: float where every cell is a number or missing, else text.
+
+    Text columns are object arrays of `str`, with the cells as they are written (a missing one too), ready for
+    scikit-learn's OneHotEncoder in a ColumnTransformer.
+    """
+    columns = columns_of(read_cells(path))
+    return {name: numbers_or_texts(cells) for name, cells in columns.items()}

@@ -1,0 +1,257 @@
+"""CSV: a header line, then a record on each line.
+
+Cells in double quotes may hold commas and no line ends: a parser that lets them would let the open quote of one record
+swallow the records after it. So a quote that is never closed spoils its own line alone. An empty line among the records
+is one of missing cells; before the header and at the end of a file of several columns it is none.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.data.files import lines
+from sottovoce.data.files.format import Part, Shape, TableFormat, cut_parts
+from sottovoce.data.labels import MISSING
+from sottovoce.data.matrix import Matrix
+from sottovoce.data.sources import Labels
+from sottovoce.errors import InputError
+from sottovoce.files import LONGEST_LINE, MOST_COLUMNS
+
+_Row = list[str] | None  # the cells of a line, or None if it is not of the form
+
+
+class Csv(TableFormat):
+    """A record is a line of cells between commas."""
+
+    suffixes: ClassVar[tuple[str, ...]] = (".csv",)
+    compressible: ClassVar[bool] = True
+
+    @classmethod
+    def shape(cls, path: Path, records: int | None = None) -> Shape:
+        start = before = 0
+        with lines.open_data(path) as stream:
+            while line := stream.readline(LONGEST_LINE + 1):
+                names = line if before else line.removeprefix(codecs.BOM_UTF8)
+                start, before = start + len(line), before + 1
+                if (cells := None if len(line) > LONGEST_LINE else cells_of(names)) != []:
+                    break
+            header = header_names(cells if line else [], path)
+            if records is not None:
+                return Shape(header, len(header), (Part(records, start, before=before, declared=True),))
+            blocks = ((n := lines.count_lines(text), n, None, end) for text, end in _record_blocks(stream, len(header)))
+            return Shape(header, len(header), cut_parts(Part(0, start, before=before), blocks, path))
+
+    def _texts(self, rows: int) -> Iterator[tuple[int, bytes, NDArray[np.int64]]]:
+        """Some records: the number of their first line, a text, and where in it their lines begin."""
+        done, step = 0, max(1, min(rows, self.most_cells // len(self.names)))
+        with lines.open_data(self.path) as stream:
+            stream.seek(self.part.start)
+            for text, _ in _record_blocks(stream, len(self.names)):
+                starts, left = lines.line_starts(text), self.records - done
+                if len(starts) > left + 1 and self.part.declared:
+                    done += len(starts)
+                    break
+                for at in range(0, min(len(starts) - 1, left), step):
+                    own = starts[at : min(at + step, left) + 1]
+                    yield self.part.before + done + 1, text, own
+                    done += len(own) - 1
+                if done == self.records and not self.part.declared:
+                    break
+        self.check(done)
+
+    def written(self, rows: int) -> Iterator[tuple[Matrix, list[str] | None]]:
+        self.spoilt, label = (0, ()), self.wanted.label
+        places = {name: place for place, name in enumerate(self.names)}
+        kept, place = [places[name] for name in self.wanted.features], None if label is None else places[label]
+        for number, text, starts in self._texts(rows):
+            block, whole, labels = numeric_lines(text, starts, len(self.names), kept, place)
+            self.note_spoilt(number, whole)
+            yield block, None if label is None else labels
+
+    def cells(self, names: Sequence[str], rows: int) -> Iterator[Mapping[str, Sequence[str]]]:
+        self.spoilt, width, wanted = (0, ()), len(self.names), set(names)
+        places = [place for place, name in enumerate(self.names) if name in wanted]
+        for number, text, starts in self._texts(rows):
+            columns: Sequence[Sequence[str]]
+            if len(places) == 1:  # the compiled loop finds the cells of one column
+                _, whole, only = numeric_lines(text, starts, width, (), places[0])
+                columns = [only]
+            else:
+                found = rows_of(_split(text, starts), width)
+                whole, columns = np.array([row is not None for row in found]), cells_by_column(found, width)
+                columns = [columns[place] for place in places]
+            self.note_spoilt(number, whole)
+            yield {self.names[place]: column for place, column in zip(places, columns, strict=True)}
+
+    @staticmethod
+    def join_cells(cells: Sequence[Sequence[str]]) -> list[str]:
+        return list(itertools.chain.from_iterable(cells))
+
+    def label_values(self, cells: Sequence[str], *, whole: bool = False) -> Labels:
+        """What marks a missing cell stays a text, which may be declared as a class."""
+        try:
+            return np.fromiter(map(float, cells), np.float64, len(cells))
+        except ValueError:
+            texts = whole and _numbers(cells) is None
+            return np.fromiter((cell.strip() if texts else _label(cell) for cell in cells), object, len(cells))
+
+
+def _record_blocks(stream: IO[bytes], width: int) -> Iterator[tuple[bytes, int]]:
+    """Lines that are records, some megabytes at once, and where in the file the last of them ends.
+
+    An empty line is a record like any other: dropped, it would change how many there are. At the end of a file of
+    several columns it is none.
+    """
+    empty = 0
+    for text in lines.read_blocks(stream):
+        held = len(text.rstrip(lines.SPACES)) if width > 1 else len(text)
+        if not held:
+            empty += lines.count_lines(text)
+            continue
+        while empty:
+            yield b"\n" * min(empty, lines.BYTES), 0
+            empty -= min(empty, lines.BYTES)
+        end = text.find(b"\n", held - (width == 1)) + 1 or len(text)
+        empty = lines.count_lines(text[end:])
+        yield text[:end], stream.tell() - len(text) + end
+
+
+def header_names(cells: list[str] | None, path: Path) -> tuple[str, ...]:
+    """The names of the columns by the first line."""
+    if cells is None:
+        raise InputError(
+            f"{path} has a first line that cannot be read, or of more than {MOST_COLUMNS} columns or {LONGEST_LINE} "
+            "bytes. Is it CSV? Rows of so many columns are read from LIBSVM files."
+        )
+    names = tuple(cell.strip() for cell in cells)
+    if any("\ufffd" in name for name in names):
+        raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.")
+    if not any(names):
+        raise InputError(f"{path} is empty: a header line with the column names, then rows, were expected.")
+    # A first line with a number in it is far more likely a record than names, and a record must not be
+    # quoted as names by the errors below.
+    if any(_numbers([name]) is not None for name in names):
+        raise InputError(
+            f"{path} has no header line: its first line has numbers or blanks. Add a line of column names."
+        )
+    if len(set(names)) < len(names):
+        twice = next(name for name, times in Counter(names).items() if times > 1)
+        first = names.index(twice)
+        second = names.index(twice, first + 1)
+        raise InputError(f"{path}: columns {first + 1} and {second + 1} have the same name.")
+    return names
+
+
+def cells_of(line: bytes) -> list[str] | None:
+    """The cells of one line, none of an empty one; None where it cannot be read.
+
+    Bytes that are no UTF-8 become U+FFFD: they spoil the cell that they are in.
+    """
+    if not line.strip(lines.SPACES):
+        return []
+    if line.count(b",") >= MOST_COLUMNS:
+        return None
+    text = line.decode("utf-8", "replace")
+    if '"' not in text:
+        return [cell.lstrip(" ") for cell in text.rstrip("\r\n").split(",")]
+    try:
+        return next(csv.reader([text], skipinitialspace=True))
+    except csv.Error:  # a cell of more than 131,072 characters, or a line that is too long
+        return None
+
+
+def rows_of(texts: Iterable[bytes], width: int) -> list[_Row]:
+    """The cells of lines; None for one that has too few or too many. An empty line is one missing cell."""
+    rows = ([""] if row == [] else row for row in map(cells_of, texts))
+    return [row if row is not None and len(row) == width else None for row in rows]
+
+
+def cells_by_column(rows: Sequence[_Row], width: int) -> list[tuple[str, ...]]:
+    """The cells of each column; malformed rows give missing cells."""
+    nothing = [""] * width
+    return list(zip(*(row or nothing for row in rows), strict=True))
+
+
+def _split(text: bytes, starts: NDArray[np.int64]) -> Iterator[bytes]:
+    return (text[start:stop] for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
+
+
+def numeric_lines(
+    text: bytes, starts: NDArray[np.int64], width: int, kept: Sequence[int], label: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[str]]:
+    """The numbers of the kept columns, which lines are whole, and the cells of the label.
+
+    A line with a cell that is no number is all NaN. Lines of plain numbers are read by a compiled loop, all others cell
+    by cell; both find the same numbers.
+    """
+    from sottovoce.data.kernels import decimals  # slow to import, and who reads texts does without
+
+    count, places = len(starts) - 1, np.full(width, -1)
+    places[list(kept)] = np.arange(len(kept))
+    block, whole = np.empty((count, len(kept))), np.empty(count, dtype=np.bool_)
+    spans, at = np.zeros((count, 2), dtype=np.int64), -1 if label is None else label
+    decimals.fill_numbers(np.frombuffer(text, np.uint8), starts, places, block, at, spans, whole)
+    others = np.flatnonzero(~whole)
+    rows = rows_of((text[starts[line] : starts[line + 1]] for line in others.tolist()), width)
+    cells = cells_by_column(rows, width)
+    if len(others):
+        usable, numbers = np.array([row is not None for row in rows]), np.empty((len(rows), len(kept)))
+        for column, place in enumerate(kept):
+            numbers[:, column], numeric = each_number(cells[place])
+            usable &= numeric
+        numbers[~usable] = np.nan
+        block[others], whole[others] = numbers, usable
+    if label is None:
+        return block, whole, []
+    labels = [text[start:stop].decode("utf-8", "replace").lstrip(" ") for start, stop in spans.tolist()]
+    for line, row in zip(others.tolist(), rows, strict=True):
+        labels[line] = "" if row is None else row[label]
+    return block, whole, labels
+
+
+def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
+    """The cells as floats, NaN where missing; None where one of them is neither a number nor missing."""
+    try:
+        return np.fromiter(map(float, cells), np.float64, len(cells))
+    except ValueError:
+        filled = ("nan" if cell.strip().lower() in MISSING else cell for cell in cells)
+        try:
+            return np.fromiter(map(float, filled), np.float64, len(cells))
+        except ValueError:
+            return None
+
+
+def each_number(cells: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The cells as floats, each read by itself, and which of them are numbers or missing; NaN where they are not."""
+    values = _numbers(cells)
+    if values is not None:
+        return values, np.ones(len(cells), dtype=np.bool_)
+    alone = [_numbers([cell]) for cell in cells]
+    found = np.array([math.nan if value is None else value[0] for value in alone])
+    return found, np.array([value is not None for value in alone])
+
+
+def numbers_or_texts(column: NDArray[Any]) -> NDArray[Any]:
+    """Floats if every cell is a number or missing, else texts."""
+    if column.dtype.kind in "fiu":
+        return column.astype(np.float64)
+    cells = ["" if cell is None else str(cell).strip() for cell in column.tolist()]
+    values = _numbers(cells)
+    return np.array(cells, dtype=object) if values is None else values
+
+
+def _label(cell: str) -> float | str:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell.strip()

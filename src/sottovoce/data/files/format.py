@@ -1,0 +1,264 @@
+"""What a file format is: a class that knows the shape of a file, and whose objects read it piece by piece.
+
+Everything here runs at the holder of the data. A record is a line (of Parquet and NumPy: a row), and no record decides
+whether a file can be read or how another record is read: a record that is not of the form, or of a line beyond
+`LONGEST_LINE`, becomes a null row, all NaN, which counts and contributes nothing; a text of Parquet beyond it is a
+missing cell. The holder is told by the log, and nobody else.
+Errors are about the file and its header; they name columns and never hold what a cell holds.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from sottovoce.data.files import lines
+from sottovoce.data.matrix import Matrix
+from sottovoce.data.schema import Schema, columns_of
+from sottovoce.data.sources import Labels, Piece, Source
+from sottovoce.errors import InputError
+
+LINES_NAMED: Final = 5  # of those that became null rows, in the log
+_log = logging.getLogger("sottovoce.readers")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of files beside their names; `records=UNCOUNTED`: one file, read to its end."""
+
+    label: str | int | None = None
+    schema: Schema | None = None
+    features: int | None = None
+    left_out: str | None = None
+    records: int | None = None
+    only: tuple[str, ...] | None = None  # the features, of which labels and other columns are beside the point
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where some of the records of a file are."""
+
+    records: int
+    start: int = 0  # the byte, the row or the row group that it begins with
+    count: int = 0  # of lines or row groups, where they are not as many as records
+    before: int = 0  # lines before it
+    entries: int | None = None  # of sparse rows, at most
+    declared: bool = False  # whether nobody has counted the records
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is public of a file: names or number of its columns, and the parts in which its records are read."""
+
+    names: tuple[str, ...]
+    columns: int
+    parts: tuple[Part, ...]
+    types: tuple[Any, ...] = ()  # of the columns, where the file has them
+
+    @property
+    def records(self) -> int:
+        """How many there are in all parts."""
+        return sum(part.records for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which columns are features and which is the label; with a schema it says so."""
+
+    features: tuple[str, ...] = ()
+    label: str | None = None
+    schema: Schema | None = None
+    left_out: str | None = None
+    others: bool = False  # whether there may be columns that the schema does not name
+    width: int | None = None  # how many features there are, where columns have no names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns that are read."""
+        return self.features if self.label is None else (*self.features, self.label)
+
+    def encode(self, cells: Any) -> Piece:
+        """The features and labels of a table, by the schema."""
+        if self.schema is None:
+            raise InputError("schema: there is none to encode by.")
+        table = columns_of(cells)
+        table.pop(self.left_out or "", None)
+        return self.schema.encode(table, others=self.others), None if self.label is None else self.schema.labels(table)
+
+
+class Format(Source):
+    """A file format; an object of it reads one part of a file."""
+
+    suffixes: ClassVar[tuple[str, ...]]
+    compressible: ClassVar[bool] = False
+    tabular: ClassVar[bool] = False  # whether columns have names; such files go together
+    sparse: ClassVar[bool] = False
+    mapped: ClassVar[bool] = False  # whether it is an array, with labels in a file of their own
+    path: Path
+    most_cells: ClassVar[int] = 1 << 19  # that are texts at once: ten times the size of the numbers that they become
+
+    def __init__(self, path: Path, shape: Shape, part: Part, wanted: Wanted) -> None:
+        self.path, self.names, self.part, self.wanted = path, shape.names, part, wanted
+        self.records, self.entries = part.records, part.entries
+
+    @classmethod
+    @abstractmethod
+    def shape(cls, path: Path, records: int | None = None) -> Shape:
+        """What is public of a file; no value is parsed, and lines are counted unless `records` says how many."""
+
+    @classmethod
+    @abstractmethod
+    def choose(cls, path: Path, shape: Shape, asked: Asked) -> Wanted:
+        """The columns that are meant, by the first of the files."""
+
+    @classmethod
+    def check_alike(cls, path: Path, shape: Shape, wanted: Wanted, first: Path) -> None:
+        """Refuse a file that has other columns than the first one."""
+
+    def note_spoilt(self, number: int, whole: Any) -> None:
+        """Remember which lines, from that number on, became null rows."""
+        count, first = self.spoilt
+        places = np.flatnonzero(~whole)
+        self.spoilt = count + len(places), (*first, *(places[: LINES_NAMED - len(first)] + number).tolist())
+
+
+class TableFormat(Format):
+    """A table with named columns, read as numbers, or as cells for a schema."""
+
+    tabular: ClassVar[bool] = True
+    texts = True
+
+    @abstractmethod
+    def cells(self, names: Sequence[str], rows: int) -> Iterator[Mapping[str, Any]]:
+        """Columns of these names piece by piece, each cell as it is written."""
+
+    @staticmethod
+    @abstractmethod
+    def join_cells(cells: Sequence[Any]) -> Any:
+        """The cells of a column in all pieces."""
+
+    @abstractmethod
+    def written(self, rows: int) -> Iterator[tuple[Matrix, Any]]:
+        """Numbers of the features, and the cells of the label as they are written."""
+
+    @abstractmethod
+    def label_values(self, cells: Any, *, whole: bool = False) -> Labels:
+        """Labels, each by its own cell; of `whole` files one that is no number makes all of them texts."""
+
+    def pieces(self, rows: int) -> Iterator[Piece]:
+        if self.wanted.schema is not None:
+            return map(self.wanted.encode, self.cells(self.wanted.names, rows))
+        return ((X, None if cells is None else self.label_values(cells)) for X, cells in self.written(rows))
+
+    def labels(self, rows: int) -> Iterator[Labels]:
+        if (label := self.wanted.label) is None:
+            return
+        schema, alone = self.wanted.schema, copy.copy(self)
+        if schema is not None:
+            yield from (labels for cells in alone.cells([label], rows) if (labels := schema.labels(cells)) is not None)
+            return
+        alone.wanted = Wanted((), label)
+        yield from (labels for _, labels in alone.pieces(rows) if labels is not None)
+
+    @classmethod
+    def choose(cls, path: Path, shape: Shape, asked: Asked) -> Wanted:
+        schema, others = asked.schema, asked.only is not None
+        label: str | None = None
+        if others and asked.only is not None:
+            features = asked.only if schema is None else tuple(schema.columns)
+        elif schema is not None:
+            if asked.label is not None:
+                raise InputError(f"label={asked.label!r}: the schema names the label column; leave label out.")
+            label, features = schema.label if schema.label in shape.names else None, tuple(schema.columns)
+        else:
+            place = _place(asked.label, shape.names, path, "label")
+            unused = (place, _place(asked.left_out, shape.names, path, "id"))
+            label = None if place is None else shape.names[place]
+            features = tuple(name for j, name in enumerate(shape.names) if j not in unused)
+        check_features(asked.features, len(features if schema is None else schema.feature_names), path)
+        return Wanted(features, label, schema, asked.left_out, others)
+
+    @classmethod
+    def check_alike(cls, path: Path, shape: Shape, wanted: Wanted, first: Path) -> None:
+        if wanted.schema is not None:
+            _check_schema(path, shape.names, wanted)
+            return
+        own, read = set(shape.names), {*wanted.names, wanted.left_out}
+        missing = [name for name in wanted.names if name not in own]
+        if missing and wanted.others:
+            raise InputError(f"{path} lacks {len(missing)} of the model's columns: {', '.join(missing)}. Add them.")
+        if missing:
+            raise InputError(f"{path} lacks the column {missing[0]!r}, which {first} has; give all the same columns.")
+        for name in () if wanted.others else shape.names:
+            if name not in read:
+                raise InputError(f"{path} has a column {name!r}, which {first} lacks; give all the same columns.")
+
+
+def _place(label: str | int | None, columns: Sequence[str], path: Path, what: str) -> int | None:
+    """The place of a column by its name or position."""
+    if label is None:
+        return None
+    if isinstance(label, str) and label in columns:
+        return columns.index(label)
+    if isinstance(label, int) and -len(columns) <= label < len(columns):
+        return label % len(columns)
+    raise InputError(f"{what}={label!r} is no column of {path}. Its columns are: {', '.join(columns)}.")
+
+
+def _check_schema(path: Path, header: Sequence[str], wanted: Wanted) -> None:
+    """Each file has the columns of the schema and no others, and the label if the first has it."""
+    if wanted.left_out is not None and wanted.left_out not in header:
+        raise InputError(f"id={wanted.left_out!r} is no column of {path}; its columns are: {', '.join(header)}.")
+    if wanted.left_out is not None and wanted.left_out in wanted.names:
+        raise InputError(f"id={wanted.left_out!r} is a feature or the label in the schema; an identifier is neither.")
+    if wanted.label is not None and wanted.label not in header:
+        raise InputError(f"{path} lacks the label column {wanted.label!r}; give it labels too.")
+    try:
+        wanted.encode({name: [] for name in header})
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def cut_parts(part: Part, blocks: Iterable[tuple[int, int, int | None, int]], path: Path) -> tuple[Part, ...]:
+    """Parts of some size, by the records, lines and entries of blocks and where each ends; a compressed file is one."""
+    parts = list[Part]()
+    for records, count, entries, end in blocks:
+        entries = None if entries is None else (part.entries or 0) + entries
+        part = Part(part.records + records, part.start, part.count + count, part.before, entries)
+        if part.records and lines.is_plain(path) and end - part.start >= lines.PART:
+            parts.append(part)
+            part = Part(0, end, before=part.before + part.count)
+    return (*parts, part) if part.records else tuple(parts)
+
+
+def check_features(features: int | None, count: int, path: Path) -> None:
+    """Refuse a table with no feature, or with another number than declared."""
+    if count == 0:
+        raise InputError(f"{path} has no column but the label: there is nothing to learn from.")
+    if features is not None and features != count:
+        raise InputError(f"features={features} but {path} has {count} feature columns. Is the label column named?")
+
+
+def report_spoilt(sources: Sequence[Source]) -> None:
+    """Tell the holder which lines of files became null rows: how many, and the first of them."""
+    by_file: dict[Path, list[Source]] = {}
+    for source in sources:
+        if source.path is not None and source.spoilt[0]:
+            by_file.setdefault(source.path, []).append(source)
+    for path, parts in by_file.items():
+        count = sum(part.spoilt[0] for part in parts)
+        records = sum(source.records for source in sources if source.path == path)
+        text = ", ".join([str(line) for part in parts for line in part.spoilt[1]][:LINES_NAMED])
+        text += ", ..." if count > LINES_NAMED else ""
+        if count == records and parts[0].texts:
+            text += "; a column of texts needs a schema: `sottovoce schema FILE` drafts one"
+        why = "a cell that is no number, or too few or too many cells"
+        text = f"cannot be read ({why}); they count as null rows, which contribute nothing. Lines: {text}"
+        _log.warning("%s: %d of %d records %s", path, count, records, text)
