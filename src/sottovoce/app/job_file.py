@@ -40,7 +40,6 @@ class File(Table):
 
     @property
     def path(self) -> Path:
-        """The file itself."""
         return self._path
 
     @property

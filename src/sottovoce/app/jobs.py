@@ -57,19 +57,16 @@ class ModelTable(Table, extra="allow"):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The estimator's parameters that the job sets."""
         return dict(self.model_extra or {})
 
     @property
     def kind(self) -> type[PrivateLinearModel]:
-        """The class of the estimator."""
         from sottovoce import estimators
 
         return typing.cast("type[PrivateLinearModel]", getattr(estimators, ESTIMATORS[self.estimator]))
 
     @property
     def fields(self) -> dict[str, dataclasses.Field[Any]]:
-        """What the estimator takes."""
         return {field.name: field for field in dataclasses.fields(self.kind)}
 
 
@@ -79,7 +76,6 @@ class SolverTable(Table, extra="allow"):
     name: str = needed('the name of a solver, as `sottovoce solvers` lists them, or "auto"')
 
     def solver(self, job: File) -> str | Options:
-        """The solver as an estimator takes it."""
         from sottovoce.solvers import SOLVERS, by_name
 
         options = dict(self.model_extra or {})
@@ -164,7 +160,6 @@ class SchemaTable(Table):
     )
 
     def declared(self, job: File) -> Schema:
-        """The schema itself."""
         from sottovoce.data.schema import Schema
 
         keys = self.model_dump(exclude_unset=True)
@@ -234,7 +229,6 @@ class FederationTable(Table):
         return self.parties if helper is None else (*self.parties, helper)
 
     def width(self, party: str) -> int | None:
-        """The declared number of a party's features."""
         return self.features.get(party) if isinstance(self.features, dict) else self.features
 
 
@@ -358,7 +352,6 @@ class RecordsFile(File):
 
     @property
     def parties(self) -> list[str]:
-        """Their names, here or elsewhere."""
         return list(self.federation.parties) if self.federation is not None else list(self.sources)
 
     def check(self) -> None:
@@ -395,12 +388,10 @@ class Job(RecordsFile):
 
     @property
     def known_schema(self) -> Schema | None:
-        """What the columns of all files hold."""
         return None if self.schema_table is None else self.schema_table.declared(self)
 
     @property
     def split(self) -> Literal["central", "rows", "columns"]:
-        """How the data lie."""
         return "columns" if self.columns is not None else "rows" if self.data is None else "central"
 
     @property
@@ -409,18 +400,15 @@ class Job(RecordsFile):
         return (self.columns and self.columns.label_party) or self.parties[0]
 
     def labelled(self, party: str) -> bool:
-        """Whether a party knows the labels."""
         return self.columns is None or self.columns.labels != "held" or party == self.label_party
 
     def outputs(self) -> dict[str, Path]:
-        """Where each result goes."""
         given = {key: self.resolve(path) for key, path in self.output.model_dump(exclude_none=True).items()}
         model = given.get("model", self.path.with_suffix(".json"))
         beside = {"report": f"{model.stem}.privacy.json", "page": f"{model.stem}.privacy.html"}
         return {"model": model, **{key: given.get(key, model.with_name(name)) for key, name in beside.items()}}
 
     def estimator(self) -> PrivateLinearModel:
-        """The estimator that the job describes."""
         self._check_parameters()
         declared: dict[str, Any] = {
             **self.bounds.model_dump(include={"row_norm", "entry_bound", "rescale"}),
@@ -580,11 +568,9 @@ class EvaluationJob(RecordsFile):
 
     @property
     def label_holder(self) -> str:
-        """By columns: the party that has the labels."""
         return self.label_party or self.parties[0]
 
     def check(self) -> None:
-        """Refuse a holder of labels that is no party."""
         super().check()
         names = [] if self.data is not None else self.parties
         if self.label_party is not None and self.label_party not in names:
@@ -601,7 +587,6 @@ class AlignmentJob(File, extra="ignore"):
     federation: WireTable = needed(_WIRE)
 
     def check(self) -> None:
-        """Refuse fewer than two parties."""
         names = self.federation.parties
         if len(names) < 2:
             raise self.fault(f"federation.parties = {list(names)}: an alignment needs two or more, each once.")
@@ -631,7 +616,6 @@ class PartyJob(File):
 
     @property
     def known_schema(self) -> Schema | None:
-        """What the columns of this party's own file hold."""
         return None if self.schema_table is None else self.schema_table.declared(self)
 
     @property

@@ -82,7 +82,6 @@ class Federation:
         return self.label_party or self.parties[0]
 
     def labelled(self, party: str) -> bool:
-        """Whether a party has the labels."""
         return self.split == "rows" or party == self.label_holder
 
 

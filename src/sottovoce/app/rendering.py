@@ -46,6 +46,7 @@ def _environment(suffix: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        auto_reload=False,
     )
     made.filters.update(number=format, key=lambda name: Markup(toml_key(name)))  # noqa: S704  # it escapes
     made.globals["style"] = read("style.css")

@@ -163,7 +163,6 @@ class Number(Column):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The number, and its flag."""
         return self._flagged([self.name], self.missing)
 
     @property
@@ -191,7 +190,6 @@ class Number(Column):
         return np.column_stack([values, ~known]) if self.missing else values[:, None]
 
     def entry(self) -> dict[str, Any]:
-        """Range, flag and fill, and whether the range is bought."""
         known = PRIVATE if self.unknown else [_short(self.low), _short(self.high)]
         flags = {key: True for key in ("missing", "narrow") if getattr(self, key)}
         return {"range": known} | flags | ({} if self.fill is None else {"fill": _short(self.fill)})
@@ -211,12 +209,10 @@ class Category(Column):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """One for each level."""
         declared = [f"{self.name}={_shown(level)}" for level in self.levels]
         return self._flagged(declared, self.missing) + ((f"{self.name}=other",) if self.other else ())
 
     def encode(self, cells: Cells) -> Array:
-        """1 at the cell's level, if it has one."""
         count = len(self.levels)
         places = _places(cells, self.levels)
         places[places == _ABSENT] = count if self.missing else _NOWHERE
@@ -233,11 +229,9 @@ class Category(Column):
         return [(f"{name} {against}", way) for name, way in zip(self.features[1:], ways[1:], strict=True)]
 
     def base(self) -> Array:
-        """The first level."""
         return np.asarray(np.eye(len(self.features))[0])
 
     def entry(self) -> dict[str, Any]:
-        """Levels, and which are added."""
         added = {key: True for key in ("missing", "other") if getattr(self, key)}
         return {"levels": list(self.levels)} | added
 
@@ -256,11 +250,9 @@ class YesNo(Column):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """One, named by what a yes is, and its flag."""
         return self._flagged([f"{self.name}={_shown(self.yes)}"], self.missing)
 
     def encode(self, cells: Cells) -> Array:
-        """1, -1 or 0."""
         places = _places(cells, (self.no, self.yes))
         known = places >= 0
         signs = np.where(known, 2.0 * places - 1.0, 0.0)
@@ -272,11 +264,9 @@ class YesNo(Column):
         return [(f"{name} against {_shown(self.no)}", way) for name, way in zip(self.features, ways, strict=True)]
 
     def base(self) -> Array:
-        """No."""
         return np.array([-1.0, 0.0])[: len(self.features)]
 
     def entry(self) -> dict[str, Any]:
-        """The two levels and the flag."""
         return {"yes": self.yes, "no": self.no} | ({"missing": True} if self.missing else {})
 
 
