@@ -110,3 +110,11 @@ def test_what_is_of_another_kind_of_file_is_left_alone(write_job: Any, monkeypat
     helper = write_job("helper.toml")
     helper.write_text('[helper]\nname = "other"\n[federation]\ncoordinator = "a:1"\ncertificates = "c"\n')
     assert load_helper_job(helper).helper.name == "notary"
+
+
+def test_a_value_of_the_environment_takes_the_place_of_the_whole_value(
+    write_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_job(bounds={"entry_bound": None, "feature_ranges": "{ low = [0, 0, 0], high = [1, 1, 1] }"})
+    monkeypatch.setenv("SOTTOVOCE_BOUNDS_FEATURE_RANGES", "{ a = [0, 2], b = [0, 2], c = [0, 2] }")
+    assert load_job(path).bounds.ranges == dict.fromkeys("abc", [0.0, 2.0])
