@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from sottovoce import estimators, losses
-from sottovoce.app.jobs import HelperJob, Job, PartyJob, PeopleJob, PolicyTable, keys_of, types_of
+from sottovoce.app.jobs import HelperJob, Job, PartyJob, PeopleJob, PolicyTable
+from sottovoce.app.settings import keys_of, tables_in
 from sottovoce.app.solver_list import Entry, entries
 from sottovoce.plan.sealed_words import ASSUMPTIONS
 from sottovoce.solvers import Options
@@ -125,7 +126,7 @@ def assumptions() -> str:
 def _keys(kind: type[BaseModel]) -> str:
     made = []
     for name, field in keys_of(kind).items():
-        inner = [each for each in types_of(field.annotation) if isinstance(each, type) and issubclass(each, BaseModel)]
+        inner = tables_in(field.annotation)
         title = f"[[{name}]]" if "tuple" in str(field.annotation) else f"[{name}]"
         needed = ", needed" if field.is_required() else ""
         if not inner:  # names of the reader's own

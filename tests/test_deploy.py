@@ -18,8 +18,8 @@ import pytest
 from typer.main import get_command
 
 from sottovoce.app.cli import app
-from sottovoce.app.jobs import KINDS
-from sottovoce.app.settings import JOB, overlaid
+from sottovoce.app.jobs import HelperJob, Job, PartyJob
+from sottovoce.app.settings import JOB, read_environment
 
 ROOT = Path(__file__).parent.parent
 UNIT = ROOT / "deploy" / "sottovoce-party@.service"
@@ -46,8 +46,9 @@ def test_the_unit_may_write_its_site_alone_and_starts_what_there_is() -> None:
     assert (has["CapabilityBoundingSet"], has["UMask"], has["User"]) == ("", "0077", "sottovoce")
     assert has["Restart"] == "on-failure"
     assert settings(UNIT.read_text()).keys() >= {JOB}
-    for kind in KINDS:  # every name in it, also in what it says, is a key of some file
-        overlaid({}, kind, KINDS, settings(UNIT.read_text()))
+    kinds = (Job, PartyJob, HelperJob)
+    for kind in kinds:  # every name in it, also in what it says, is a key of some file
+        read_environment(kind, kinds, settings(UNIT.read_text()))
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not there")

@@ -8,9 +8,11 @@ import json
 import os
 import stat
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, TextIO
+
+import tomli_w
 
 from sottovoce.errors import InputError
 
@@ -83,6 +85,28 @@ def parsed(path: Path, parse: Callable[[str], Any], what: str, remedy: str) -> A
         raise InputError(f"{path} is not {what}: it has a number of too many digits; {remedy}") from None
     except RecursionError:
         raise InputError(f"{path} is not {what}: it is nested too deep; {remedy}") from None
+
+
+def toml_key(name: str) -> str:
+    """A key of TOML: in quotes unless it is a plain word.
+
+    >>> toml_key("north"), toml_key("north.example")
+    ('north', '"north.example"')
+    """
+    return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
+
+
+def toml_value(value: Any) -> str:
+    """A value of TOML, in one line.
+
+    >>> toml_value({"range": [0, 1.5], "missing": True})
+    '{ range = [0, 1.5], missing = true }'
+    """
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{toml_key(key)} = {toml_value(item)}' for key, item in value.items())} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return tomli_w.dumps({"_": value}).removeprefix("_ = ").removesuffix("\n")
 
 
 def check_writable(path: Path, what: str, *, overwrite: bool = True) -> None:

@@ -76,7 +76,7 @@ def test_no_page_promises_a_person_what_a_feature_has(unit: str | None) -> None:
     assert ("Whatever anybody concludes about you" in text) == person
     assert ("A suspicion grows little" in text) == person
     assert ("One record moves it by" in text) == person
-    assert ("that person&#x27;s record had been left blank" in text) == person
+    assert ("that person&#39;s record had been left blank" in text) == person
     assert text.count("No promise is made to a person") == (not person)
     assert told["unit"] == ("record" if person else "feature")
 

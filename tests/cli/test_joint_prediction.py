@@ -113,7 +113,7 @@ def test_a_person_with_a_missing_value_has_an_empty_cell(model, town, invoke):
 
 
 FAULTS = {
-    "nothing": ("", "needs either [[party]]"),
+    "nothing": ("", "names no data; give exactly one of [[party]]"),
     "a stranger": (
         '[[party]]\nname = "shop"\nfile = "new-lab.csv"\n',
         "'shop' is none of the model's; they are clinic, lab",

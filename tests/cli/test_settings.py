@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sottovoce.app.doctor import examine
-from sottovoce.app.jobs import load_helper_job, load_job, load_party_job, party_job
+from sottovoce.app.jobs import PartyJob, load_helper_job, load_job, load_party_job
 from sottovoce.errors import InputError
 
 PARTY = """\
@@ -61,7 +61,7 @@ def test_a_job_without_a_file_and_options_before_the_environment(
     for table, key in (("PARTY", "NAME"), ("PARTY", "FILE"), ("PARTY", "LEDGER"), ("FEDERATION", "CERTIFICATES")):
         monkeypatch.setenv(f"SOTTOVOCE_{table}_{key}", f"{key.lower()} of the environment")
     monkeypatch.setenv("SOTTOVOCE_FEDERATION_COORDINATOR", "localhost:1")
-    job = party_job({"party": {"file": "of the options"}, "federation": {}, "policy": {}}, tmp_path / "options")
+    job = PartyJob.load(tmp_path / "options", {"party": {"file": "of the options"}, "federation": {}, "policy": {}})
     assert (job.party.name, job.party.file) == ("name of the environment", "of the options")
     assert math.isinf(job.policy.max_epsilon)
 
@@ -96,7 +96,7 @@ def test_what_the_environment_has_set_is_said(party: Path, monkeypatch: pytest.M
     said = "set by the environment, before any file: SOTTOVOCE_POLICY_MAX_EPSILON"
     assert load_party_job(party).set_elsewhere == said
     assert examine(party)[0].text == said
-    job = party_job(tomllib.loads(party.read_text()), party)
+    job = PartyJob.load(party, tomllib.loads(party.read_text()))
     assert (job.set_elsewhere, job.policy.max_epsilon) == ("", 1.0)  # options go before it
 
 
@@ -110,3 +110,11 @@ def test_what_is_of_another_kind_of_file_is_left_alone(write_job: Any, monkeypat
     helper = write_job("helper.toml")
     helper.write_text('[helper]\nname = "other"\n[federation]\ncoordinator = "a:1"\ncertificates = "c"\n')
     assert load_helper_job(helper).helper.name == "notary"
+
+
+def test_a_value_of_the_environment_takes_the_place_of_the_whole_value(
+    write_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_job(bounds={"entry_bound": None, "feature_ranges": "{ low = [0, 0, 0], high = [1, 1, 1] }"})
+    monkeypatch.setenv("SOTTOVOCE_BOUNDS_FEATURE_RANGES", "{ a = [0, 2], b = [0, 2], c = [0, 2] }")
+    assert load_job(path).bounds.ranges == {name: [0.0, 2.0] for name in "abc"}

@@ -209,7 +209,7 @@ class TestTables:
 
     def test_toml_gives_the_schema_back(self, tmp_path: Path) -> None:
         odd = sv.Schema(
-            {'a "b"\\': {"levels": ["x\n", "\x7f", "é", 1, 2.5]}, "t": {"yes": True, "no": False}}, label="l"
+            {'a "b"\\': {"levels": ["x\n", "\x7f", "é", 1, 2.5, math.inf]}, "t": {"yes": True, "no": False}}, label="l"
         )
         for schema in (SCHEMA, odd):
             schema.to_toml(tmp_path / "s.toml")

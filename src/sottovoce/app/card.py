@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from markupsafe import Markup
 
 from sottovoce import __version__
-from sottovoce.app.page import declared_ranges, document, feature_names, public_facts
-from sottovoce.app.texts import escaped, markdown
+from sottovoce.app.page import declared_ranges, feature_names, public_facts
+from sottovoce.app.rendering import render
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel, plots
 from sottovoce.files import parsed
@@ -44,14 +45,14 @@ class Table:
 class List:
     """Short texts below each other."""
 
-    items: tuple[str, ...]
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Picture:
     """An SVG, and what it shows."""
 
-    svg: str
+    svg: Markup
     what: str
 
 
@@ -89,8 +90,8 @@ def sections(model: PrivateLinearModel, told: Told | None) -> list[Section]:
         ("Software", f"sottovoce {__version__}"),
         ("Written", f"{datetime.now(UTC):%Y-%m-%d} UTC"),
     ]
-    views = ["world"] if plan.split == "central" else list(VIEWS)
-    promises = [report.against(view).sentence() for view in views]  # type: ignore[arg-type]
+    views = [report.world] if plan.split == "central" else [report.against(view) for view in VIEWS]
+    promises = [view.sentence() for view in views]
     ranges = [
         (name, f"{low:g}", f"{high:g}")
         for name, (low, high) in zip(feature_names(model), declared_ranges(plan), strict=False)
@@ -145,15 +146,16 @@ def _numbers(metric: Told) -> tuple[str, ...]:
     return tuple("-" if metric[name] is None else f"{metric[name]:.4g}" for name in ("value", "low", "high"))
 
 
-def svg_of(told: Told) -> str:
-    """The picture of an evaluation, as one element that names nothing from elsewhere."""
+def svg_of(told: Told) -> Markup:
+    """The picture of an evaluation, as one element that names nothing from elsewhere; texts in it are drawn lines."""
     figure, text = plots.new_figure(), io.StringIO()
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.hashsalt": "sottovoce"}):
         plots.draw(told, figure).savefig(text, format="svg", metadata=dict.fromkeys(_METADATA))
     svg = text.getvalue()
-    return re.sub(r' (?:width|height)="[0-9.]+pt"', "", svg[svg.index("<svg") :], count=2)  # as wide as there is room
+    wide = re.sub(r' (?:width|height)="[0-9.]+pt"', "", svg[svg.index("<svg") :], count=2)  # as there is room
+    return Markup(wide)  # noqa: S704  # matplotlib escapes
 
 
 _METADATA: Final = ("Creator", "Date", "Format", "Type")  # which name addresses
@@ -184,46 +186,9 @@ def _coefficients(model: PrivateLinearModel) -> Iterable[str | Table | List | Pi
 
 def as_html(title: str, made: Sequence[Section]) -> str:
     """The card as a page."""
-    body = "".join(
-        f"<section><h2>{escaped(section.title)}</h2>\n{''.join(map(_html, section.parts))}</section>\n"
-        for section in made
-    )
-    return document(title, f"<h1>{escaped(title)}</h1>\n{body}")
-
-
-def _html(part: str | Table | List | Picture) -> str:
-    if isinstance(part, Picture):
-        return f'<figure role="img" aria-label="{escaped(part.what)}">{part.svg}</figure>\n'
-    if isinstance(part, List):
-        return f"<ul>{''.join(f'<li>{escaped(item)}</li>' for item in part.items)}</ul>\n"
-    if isinstance(part, str):
-        return f"<p>{escaped(part)}</p>\n"
-    kind = ' class="number"' if part.numbers else ""
-    head = "".join(f"<th{kind * (place > 0)}>{escaped(name)}</th>" for place, name in enumerate(part.heads))
-    rows = "".join(
-        "<tr>" + "".join(f"<td{kind * (place > 0)}>{escaped(cell)}</td>" for place, cell in enumerate(row)) + "</tr>"
-        for row in part.rows
-    )
-    return f"<table>{f'<tr>{head}</tr>' if any(part.heads) else ''}{rows}</table>\n"
+    return render("card.html", title=title, sections=made)
 
 
 def as_markdown(title: str, made: Sequence[Section], picture: str) -> str:
     """The card as Markdown; `picture` is the file beside it that has the picture, if there is one."""
-    lines = [f"# {markdown(title)}"]
-    for section in made:
-        lines.append(f"## {markdown(section.title)}")
-        lines += [_markdown(part, picture) for part in section.parts]
-    return "\n\n".join(lines) + "\n"
-
-
-def _markdown(part: str | Table | List | Picture, picture: str) -> str:
-    if isinstance(part, Picture):
-        return f"![{markdown(part.what)}]({picture})"
-    if isinstance(part, List):
-        return "\n".join(f"- {markdown(item)}" for item in part.items)
-    if isinstance(part, str):
-        return markdown(part)
-    rule = "|".join("--:" if part.numbers and place else "---" for place in range(len(part.heads)))
-    rows = (f"| {' | '.join(map(markdown, row))} |" for row in (part.heads, *part.rows))
-    head, *rest = rows
-    return "\n".join([head, f"|{rule}|", *rest])
+    return render("card.md", title=title, sections=made, picture=picture)

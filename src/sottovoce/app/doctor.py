@@ -23,6 +23,7 @@ from typing import Final, Literal
 from sottovoce.app import runs, sources
 from sottovoce.app.estimates import PreparedRows
 from sottovoce.app.interrupted import state_path
+from sottovoce.app.job_file import tables_of
 from sottovoce.app.jobs import (
     EvaluationJob,
     FederationTable,
@@ -37,7 +38,6 @@ from sottovoce.app.jobs import (
     load_job,
     load_party_job,
     load_people_job,
-    tables_of,
 )
 from sottovoce.app.superuser import AS_ROOT, is_root
 from sottovoce.data import room

@@ -22,7 +22,7 @@ from typing import Any, Final
 from sottovoce.app import interrupted, runs, sources
 from sottovoce.app.flare_files import check_job
 from sottovoce.app.holding import holder_of
-from sottovoce.app.jobs import Job, OutputTable, load_job, party_job
+from sottovoce.app.jobs import Job, OutputTable, PartyJob, load_job
 from sottovoce.app.texts import harmless
 from sottovoce.door.frames import decode, peek
 from sottovoce.door.outgoing import Outgoing
@@ -127,7 +127,7 @@ class Party(PartyEnd):
         if "helper" in tables:
             return answering(Helper(site.name), Certified(credentials))
         tables["federation"] = {"coordinator": "nvflare", "certificates": own or str(site.startup)}
-        job = party_job(tables, path)
+        job = PartyJob.load(path, tables)
         if job.party.name != site.name:
             raise InputError(f"{path}: party.name = {job.party.name!r} is not the name of this site, {site.name!r}.")
         holder = holder_of(job, sources.policy_of(job))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 import tomllib
+import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from sottovoce.errors import InputError, did_you_mean
 
@@ -23,23 +24,18 @@ PREFIX: Final = "SOTTOVOCE_"
 JOB: Final = "SOTTOVOCE_JOB"  # the path of the job file itself
 _SETTING: Final = re.compile(f"{PREFIX}[^_]+_.+")  # a table and a key; shorter names are of other uses
 _OTHERS: Final = {"SOTTOVOCE_KEY_PASSPHRASE_FILE", "SOTTOVOCE_PEERS_PIP"}  # of private keys, and of benchmarks
+_UNIONS: Final = (typing.Union, types.UnionType)
 
 
-class _Key(NamedTuple):
-    table: str
-    key: str
-    field: FieldInfo
-
-
-def overlaid(
-    tables: Mapping[str, Any], kind: type[BaseModel], kinds: Iterable[type[BaseModel]], environment: Mapping[str, str]
-) -> tuple[dict[str, Any], list[str]]:
-    """The tables of a file of a kind with the keys that the environment sets, and the names that did.
+def read_environment(
+    kind: type[BaseModel], kinds: Iterable[type[BaseModel]], environment: Mapping[str, str]
+) -> dict[str, tuple[str, str, Any]]:
+    """By the names in the environment that are keys of a kind of file: table, key and value.
 
     `kinds` are all kinds of files: what is a key of another one is left alone, what is a key of none is an error.
     """
-    own, everywhere = _keys(kind), {name for each in kinds for name in _keys(each)}
-    made, used = dict(tables), []
+    own, everywhere = _names(kind), {name for each in kinds for name in _names(each)}
+    found = {}
     for name in sorted(environment):
         if not _SETTING.fullmatch(name) or name in _OTHERS:
             continue
@@ -48,39 +44,40 @@ def overlaid(
                 f"{name} in the environment is no key of a job file{did_you_mean(name, sorted(everywhere))} Unset it, "
                 f"or name it {PREFIX}TABLE_KEY."
             )
-        if name in own and isinstance(made.get(own[name].table, {}), Mapping):
+        if name in own:
             table, key, field = own[name]
-            made[table] = {**made.get(table, {}), key: _value(environment[name], field)}
-            used.append(name)
-    return made, used
-
-
-def _keys(kind: type[BaseModel]) -> dict[str, _Key]:
-    """By name in the environment: the keys of the tables of a file that has each of them once."""
-    from pydantic import BaseModel
-
-    found = {}
-    for table, field in keys_of(kind).items():
-        inner = [each for each in _direct(field.annotation) if isinstance(each, type) and issubclass(each, BaseModel)]
-        for key, own in keys_of(inner[0]).items() if inner else ():
-            found[name_of(table, key)] = _Key(table, key, own)
+            found[name] = (table, key, _value(environment[name], field))
     return found
 
 
-def name_of(table: str, key: str) -> str:
-    """The name in the environment of a key of a table."""
-    return f"{PREFIX}{table}_{key}".upper()
+def keys_of(table: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The keys of a table, as files have them."""
+    return {field.alias or name: field for name, field in table.model_fields.items()}
 
 
-def _direct(annotation: Any) -> tuple[Any, ...]:
-    """A type, or those of which a value is one; not what a list is made of."""
-    several = typing.get_origin(annotation) not in (tuple, list, dict)
-    return (annotation, *(typing.get_args(annotation) if several else ()))
+def tables_in(annotation: Any, *, lists: bool = True) -> list[type[BaseModel]]:
+    """The tables that a value of this type is, or with `lists` has."""
+    from pydantic import BaseModel
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    inner = typing.get_args(annotation) if lists or typing.get_origin(annotation) in _UNIONS else ()
+    return [table for each in inner for table in tables_in(each, lists=lists)]
+
+
+def _names(kind: type[BaseModel]) -> dict[str, tuple[str, str, FieldInfo]]:
+    """By name in the environment: the keys of the tables that a file has once."""
+    return {
+        f"{PREFIX}{table}_{key}".upper(): (table, key, own)
+        for table, field in keys_of(kind).items()
+        for inner in tables_in(field.annotation, lists=False)
+        for key, own in keys_of(inner).items()
+    }
 
 
 def _value(text: str, field: FieldInfo) -> Any:
     """A text as it stands where nothing else is allowed, else as TOML has it."""
-    if set(_direct(field.annotation)) <= {str, str | None, type(None)}:
+    if _is_text(field.annotation):
         return text
     try:
         found = tomllib.loads(f"value = {text}")
@@ -89,13 +86,8 @@ def _value(text: str, field: FieldInfo) -> Any:
     return found["value"] if len(found) == 1 else text
 
 
-def keys_of(table: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The keys of a table, as files have them."""
-    return {field.alias or name: field for name, field in table.model_fields.items()}
-
-
-def types_of(annotation: Any) -> Iterable[Any]:
-    """A type and those that it is made of."""
-    yield annotation
-    for part in typing.get_args(annotation):
-        yield from types_of(part)
+def _is_text(annotation: Any) -> bool:
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _is_text(inner[0])
+    return all(map(_is_text, inner)) if origin in _UNIONS else annotation in (str, type(None))

@@ -25,11 +25,6 @@ def harmless(text: str, *, keep: str = "\n") -> str:
     return "".join(_written_out(letter) if _acts(letter) and letter not in keep else letter for letter in text)
 
 
-def escaped(text: str) -> str:
-    """The text for a page: nothing in it is markup, and nothing acts."""
-    return html.escape(harmless(text))
-
-
 def markdown(text: str) -> str:
     r"""The text for Markdown: nothing in it is markup, and nothing acts.
 

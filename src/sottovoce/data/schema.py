@@ -25,7 +25,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +40,7 @@ from sottovoce.arguments import is_number
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.labels import MISSING, each_number, label_key
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.files import LONGEST_LINE, parsed, write_text
+from sottovoce.files import LONGEST_LINE, parsed, toml_key, toml_value, write_text
 from sottovoce.formats import SCHEMA
 
 _log = logging.getLogger("sottovoce.holder")
@@ -51,7 +50,6 @@ Level = str | int | float | bool
 Cells = NDArray[Any]  # of one column
 
 PRIVATE: Final = "private"  # a range that nobody knows, and a fit buys
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
 _TRUE: Final = {"true": 1.0, "false": 0.0}
 _ARROW_NUMBERS: Final = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float", "double"}
 _ARROW_TEXTS: Final = ("string", "large_string", "dictionary")
@@ -163,7 +161,6 @@ class Number(Column):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The number, and its flag."""
         return self._flagged([self.name], self.missing)
 
     @property
@@ -191,7 +188,6 @@ class Number(Column):
         return np.column_stack([values, ~known]) if self.missing else values[:, None]
 
     def entry(self) -> dict[str, Any]:
-        """Range, flag and fill, and whether the range is bought."""
         known = PRIVATE if self.unknown else [_short(self.low), _short(self.high)]
         flags = {key: True for key in ("missing", "narrow") if getattr(self, key)}
         return {"range": known} | flags | ({} if self.fill is None else {"fill": _short(self.fill)})
@@ -215,7 +211,6 @@ class Category(Column):
         return self._flagged(declared, self.missing) + ((f"{self.name}=other",) if self.other else ())
 
     def encode(self, cells: Cells) -> Array:
-        """1 at the cell's level, if it has one."""
         count = len(self.levels)
         places = _places(cells, self.levels)
         places[places == _ABSENT] = count if self.missing else _NOWHERE
@@ -253,7 +248,6 @@ class YesNo(Column):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """One, named by what a yes is, and its flag."""
         return self._flagged([f"{self.name}={_shown(self.yes)}"], self.missing)
 
     def encode(self, cells: Cells) -> Array:
@@ -536,30 +530,15 @@ def columns_of(table: Any) -> dict[str, Cells]:
 
 def toml_text(table: Mapping[str, Any], comments: Mapping[str, str] | None = None, *, head: str = "") -> str:
     """The table [schema] as TOML, a line for each column, with a comment behind it where there is one."""
-    remarks = comments or {}
-    lines = [*(f"# {line}" for line in head.splitlines()), "[schema]", f"format = {SCHEMA.number}"]
-    lines += [f"{key} = {_toml(value)}{_remark(remarks, key)}" for key, value in table.items() if key != "columns"]
-    lines += ["", "[schema.columns]"]
-    lines += [
-        f"{name if _BARE.fullmatch(name) else _toml(name)} = {_toml(entry)}{_remark(remarks, f'columns.{name}')}"
-        for name, entry in table["columns"].items()
-    ]
+    remarks = {key: f"  # {remark}" for key, remark in (comments or {}).items()}
+
+    def line(key: str, value: Any, where: str = "") -> str:
+        return f"{toml_key(key)} = {toml_value(value)}{remarks.get(where + key, '')}"
+
+    lines = [*(f"# {line}" for line in head.splitlines()), "[schema]", line("format", SCHEMA.number)]
+    lines += [line(key, value) for key, value in table.items() if key != "columns"]
+    lines += ["", "[schema.columns]", *(line(name, entry, "columns.") for name, entry in table["columns"].items())]
     return "\n".join(lines) + "\n"
-
-
-def _remark(remarks: Mapping[str, str], key: str) -> str:
-    return f"  # {remarks[key]}" if key in remarks else ""
-
-
-def _toml(value: Any) -> str:
-    """A value of TOML; texts are JSON's, which are TOML's but for the character 7F."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return json.dumps(value)
 
 
 def _plain(table: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import tomli_w
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -50,7 +51,6 @@ _PIN: Final = re.compile("sha256:[0-9a-f]{64}")
 _SIGNED: Final = (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)  # kinds of keys that certificates are made for
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9_][A-Za-z0-9._-]{0,250}")
-_BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")  # what TOML takes as a key without quotes
 # What a file that somebody else made can raise when it is read.
 _NO_CERTIFICATE: Final = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion)
 
@@ -283,12 +283,7 @@ def peer_line(name: str, pin: str) -> str:
     >>> peer_line("north", "sha256:..."), peer_line("north.example", "sha256:...")
     ('north = "sha256:..."', '"north.example" = "sha256:..."')
     """
-    return f'{toml_key(name)} = "{pin}"'
-
-
-def toml_key(name: str) -> str:
-    """A name as a key of TOML."""
-    return name if _BARE_KEY.fullmatch(name) else f'"{name}"'
+    return tomli_w.dumps({name: pin}).removesuffix("\n")
 
 
 def private_key(credentials: Credentials) -> PrivateKeyTypes:

@@ -66,7 +66,7 @@ def party(
     `sottovoce models approve`. No plan is then served, unless policy.predict_training says that these people may be
     both trained on and predicted for.
     """
-    from sottovoce.app.jobs import load_party_job, party_job
+    from sottovoce.app.jobs import PartyJob
     from sottovoce.errors import InputError
 
     tables: dict[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ def party(
         raise InputError("--job: the party file says it all; give it, or the other options, not both.")
     if job is None and not any(given.values()) and "SOTTOVOCE_PARTY_NAME" not in os.environ:
         raise InputError("say who this party is: --job FILE, or --name, --file, --label, --ledger, --coordinator, ...")
-    loaded = load_party_job(job) if job is not None else party_job(given, Path("options"))
+    loaded = PartyJob.load(job) if job is not None else PartyJob.load(Path("options"), given)
     serve(loaded, ViewOptions(view, no_view, log_json), once=once, patience=patience)
 
 

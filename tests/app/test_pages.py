@@ -1,0 +1,196 @@
+"""Whatever others wrote is text on every page: names of parties, features, classes, accounts and analysts, refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from jinja2 import UndefinedError
+from markdown_it import MarkdownIt
+
+import sottovoce as sv
+from sottovoce.app import card, rendering
+from sottovoce.app.ledger_page import ledger_page
+from sottovoce.app.page import Occasion, page
+from sottovoce.app.texts import harmless
+from sottovoce.app.view import events
+from sottovoce.app.view import page as view
+from sottovoce.app.view.watch import Watch
+from sottovoce.privacy.events import Gaussian
+from sottovoce.privacy.ledger import Balance, Ledger
+
+pytestmark = pytest.mark.filterwarnings("ignore:Glyph .* missing from font")  # of the picture of an evaluation
+PLAIN = "plain"
+HOSTILE = "<img src=x onerror=\"alert('1')\">&amp;[a](b)|*c* _d_ `e`\x1b[2J\u202e"
+MARKUP = HOSTILE.partition("\x1b")[0]
+BEFORE = Balance(3.0, 0.0, 3.0, 1e-5, 1e-5, 0.0, 0)
+
+
+def fitted(name: str) -> sv.PrivateLogisticRegression:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (60, 2))
+    y = np.where(X @ [1, -1] > 0, name, "other").astype(object)
+    federation = sv.Federation.by_rows([(X[:30], y[:30]), (X[30:], y[30:])], names=[name, "south"])
+    model = sv.PrivateLogisticRegression(
+        feature_ranges=([-1, -1], [1, 1]), classes=("other", name), solver=sv.solvers.Gradient(rounds=3)
+    ).fit(federation)
+    model.feature_names_in_ = np.array([name, "b"], dtype=object)
+    return model
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, sv.PrivateLogisticRegression]:
+    return {name: fitted(name) for name in (PLAIN, HOSTILE)}
+
+
+def report(model: Any, name: str, _: Path) -> str:
+    rested = Balance(3.0, 1.0, 2.7, 1e-5, 1e-5, 0.2, 1, rests_on=(name,))
+    about = dict.fromkeys(("dataset", "purpose", "analyst", "note"), name)
+    told = Occasion(about=about, ledgers=[(name, BEFORE, rested)], receipts={name: name}, model_hash=name)
+    return page(model, told, title=name)
+
+
+def operators(model: Any, name: str, _: Path) -> str:
+    watch, plan = Watch("coordinator", name), model.plan_
+    watch.expect(name)
+    watch.tell(events.Refused(name, name, "refused", name))
+    seen, _ = watch.seen()
+    shown = {"plan": plan.digest.hex(), "epsilon": 1.0, "delta": 1e-5, "relation": name, "parties": [name, "south"]}
+    budget = {"party": name, "total": 2.0, "left_before": 2.0, "left": 1.0, "share_before": 0.0, "share": 0.5}
+    more = {"plan": shown, "signatures": {name: True}, "why": name, "budgets": [budget]}
+    progress = seen["progress"] | {"of": 3, "title": name}
+    return view.page({**seen, **more, "progress": progress}, plan)
+
+
+def ledger(_: Any, name: str, folder: Path) -> str:
+    text = "".join(letter for letter in name if letter.isprintable())
+    made = Ledger.create(folder / f"{text.replace('/', '')}.db")
+    made.open("all", 3.0, 1e-5)
+    account = made.open(text, 2.0, 1e-5, under="all")
+    about = dict.fromkeys(("dataset", "purpose", "analyst", "note"), name)
+    account.reserve("a" * 64, [Gaussian(0.1)], summary=name, about=about, rests_on=(name,))
+    return ledger_page(made)
+
+
+def sections(model: Any, name: str) -> list[card.Section]:
+    X = pd.DataFrame(np.random.default_rng(1).uniform(-1, 1, (60, 2)), columns=[name, "b"])
+    told = sv.evaluate(model, X, np.where(X["b"] > 0, name, "other").astype(object), epsilon=50.0).to_dict()
+    return card.sections(model, told | {"people": "same", "with_fit": told["privacy"], "fit_mark": name})
+
+
+def as_html(model: Any, name: str, _: Path) -> str:
+    made = card.as_html(name, sections(model, name))
+    start, end = made.index("<svg"), made.index("</svg>")
+    assert "<img" not in made[start:end]
+    return made[:start] + made[end:]  # what matplotlib draws differs from noise to noise
+
+
+def as_markdown(model: Any, name: str, _: Path) -> str:
+    return card.as_markdown(name, sections(model, name), "picture.svg")
+
+
+class _Elements(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, ...]] = []
+        self.texts = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, *(name for name, _ in attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts += data
+
+
+def html(text: str) -> tuple[list[Any], str]:
+    """The elements of a page with the names of their attributes, and its texts."""
+    parser = _Elements()
+    parser.feed(text)
+    return parser.found, parser.texts
+
+
+def markdown(text: str) -> tuple[list[Any], str]:
+    """The same of Markdown."""
+    found, texts = [], ""
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        found.append(token.type)
+        inside = [each for each in token.children or () if each.type not in ("text", "text_special")]
+        found += [each.type for each in inside]
+        texts += "".join(each.content for each in token.children or () if each not in inside)
+    return found, texts
+
+
+KINDS: dict[Callable[[Any, str, Path], str], Callable[[str], tuple[list[Any], str]]] = {
+    report: html,
+    operators: html,
+    ledger: html,
+    as_html: html,
+    as_markdown: markdown,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hostile_name_changes_no_element_and_is_shown_as_it_is(kind: Any, models: Any, tmp_path: Path) -> None:
+    plain, _ = KINDS[kind](kind(models[PLAIN], PLAIN, tmp_path))
+    made = kind(models[HOSTILE], HOSTILE, tmp_path)
+    found, texts = KINDS[kind](made)
+    assert len(plain) > 30
+    assert found == plain
+    assert texts.count(MARKUP) > 5
+    assert harmless(HOSTILE) in texts
+    assert not {"\x1b", "\u202e"} & set(made)
+
+
+@pytest.fixture
+def careless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A planted fault: templates that escape nothing."""
+    rendering._environment.cache_clear()
+    monkeypatch.setattr(rendering, "_ESCAPES", {".html": str, ".md": str, ".toml": str})
+    yield
+    rendering._environment.cache_clear()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_template_that_escapes_nothing_is_found_out(kind: Any, models: Any, tmp_path: Path, careless: None) -> None:
+    plain, _ = KINDS[kind](kind(models[PLAIN], PLAIN, tmp_path))
+    made = kind(models[HOSTILE], HOSTILE, tmp_path)
+    assert KINDS[kind](made)[0] != plain
+    assert "\x1b" in made
+
+
+def test_a_value_that_is_missing_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="'sections' is undefined"):
+        rendering.render("card.html", title="a card")
+
+
+@pytest.mark.parametrize("name", ["north", "a.b", "q\"uo'te\\", "line\nbreak\x7f", "# no comment", HOSTILE])
+def test_a_name_in_toml_is_read_back_as_it_was(name: str) -> None:
+    pins = {"pins": {name: name}, "name": "own"}
+    made = rendering.render("provisioning/peers.toml", federation=type("All", (), {"ends": ("own", name)}), **pins)
+    assert tomllib.loads(made) == {"peers": {name: name}}
+
+
+def test_a_wheel_has_every_template() -> None:
+    """What git ignores is left out of one, whatever is said of packages; a folder `site` would be."""
+    root = Path(rendering.__file__).parents[3]
+    if not (root / ".git").exists():
+        pytest.skip("no repository")
+    folder = Path(rendering.__file__).with_name("templates")
+    names = [str(path.relative_to(root)) for path in folder.rglob("*.*")]
+    planted = "src/sottovoce/app/templates/site/job.toml"
+    told = subprocess.run(
+        ["git", "check-ignore", "--no-index", "--stdin"],
+        cwd=root,
+        input="\n".join([*names, planted]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.stdout.splitlines() == [planted]
