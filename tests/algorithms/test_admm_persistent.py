@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from scipy.stats import binom, norm
+from sottovoce.app.costs import cost_of
 
 import sottovoce as sv
 from plans import columns_problem
@@ -25,7 +26,6 @@ from sottovoce.algorithms.base import Ask
 from sottovoce.algorithms.sharing.admm_fresh import FreshADMM, FreshScores
 from sottovoce.algorithms.sharing.admm_noisy_rows import NoisyRowsADMM
 from sottovoce.algorithms.sharing.gradients import NoisyRowScores, OwnGradients, bound_of
-from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import gate as gates

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import Lasso, LinearRegression, Ridge
+from sottovoce.app.costs import cost_of
 
 import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.one_shot.private import LABEL_SHARE, LabelValues, RowSketch
-from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode

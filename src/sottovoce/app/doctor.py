@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sottovoce.app import runs, sources
-from sottovoce.app.estimates import PreparedRows
 from sottovoce.app.interrupted import state_path
 from sottovoce.app.jobs import (
     EvaluationJob,
@@ -44,7 +43,7 @@ from sottovoce.app.superuser import AS_ROOT, is_root
 from sottovoce.data import room
 from sottovoce.data.identifiers import identifiers
 from sottovoce.data.opening import listed as files_of
-from sottovoce.data.parts_in_file import BESIDE
+from sottovoce.data.parts_in_file import BESIDE, PreparedRows
 from sottovoce.data.readers import LIBSVM
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError, SottovoceError, WireError

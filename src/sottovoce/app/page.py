@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.charts import SIGN, grown, suspicions, trade_off
-from sottovoce.app.costs import readable_size
 from sottovoce.app.texts import escaped as escape
+from sottovoce.app.texts import readable_size
 from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan

@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sottovoce import algorithms
-from sottovoce.app.costs import readable_size
 from sottovoce.app.page import STYLE
-from sottovoce.app.texts import escaped
+from sottovoce.app.texts import escaped, readable_size
 from sottovoce.estimators import privacy_report
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import VIEWS, Adversary
