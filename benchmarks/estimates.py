@@ -2,8 +2,7 @@
 
 Each case is a process of its own: a plan is made and estimated (`app/estimate.py`), then the fit runs. Seconds are what
 a fit takes longer than its plan, by one thread and by the processor's clock, so that other work on the machine does not
-count; of files by the clock on the wall. Memory is the process's peak. A ratio is the estimate by what the fit took,
-and should be between 0.5 and 2.
+count. Memory is the process's peak. A ratio is the estimate by what the fit took, and should be between 0.5 and 2.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def model(solver: str) -> sv.PrivateLogisticRegression:
 
 
 def in_files(solver: str, shape: str) -> dict[str, float]:
-    """Of a Parquet file, prepared rows in memory or, by a limit under which they do not fit, in a file; by the wall."""
+    """Of a Parquet file, prepared rows in memory or, by a limit under which they do not fit, in a file."""
     warnings.simplefilter("ignore", RepeatedFitWarning)
     records, features, _ = SHAPES[shape]
     with tempfile.TemporaryDirectory() as folder:
@@ -83,13 +82,13 @@ def in_files(solver: str, shape: str) -> dict[str, float]:
         made = sv.PrivateLogisticRegression(1.0, delta=1e-9, row_norm=2 * features**0.5, classes=(0, 1), solver=solver)
         federation = sv.Federation.central(sv.Dataset(path, label="y", folder=folder))
         plan = made.plan(federation)
-        start = time.perf_counter()
+        start = time.process_time()
         told = cost_of(plan, algorithms.of(plan), Rows(records, features, kind=".parquet", folders=(Path(folder),)))
-        spent = time.perf_counter() - start
+        spent = time.process_time() - start
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        start = time.perf_counter()
+        start = time.process_time()
         made.fit(federation)
-        took = time.perf_counter() - start
+        took = time.process_time() - start
     return found(told, took, spent)
 
 

@@ -38,7 +38,7 @@ from sottovoce.sealed.words import word_bits
 
 LONG, ENTRIES = 0.2, 1 << 23  # seconds from which on the rate is measured, and on so many entries
 SPARSE: Final = 10  # entries of a dense record that take as long as one of a sparse record
-RECORD, ENTRY, PREPARE, PRODUCT = 3e-9, 3e-10, 2.5e-9, 2.5e-11  # a record in a pass, an entry; to prepare one; a product
+RECORD, ENTRY, PREPARE, PRODUCT = 3e-9, 3e-10, 2.5e-9, 2.5e-11  # a record in a pass, an entry, its preparing, a product
 STEP, DUAL, DRAW = 1.4e-9, 3.5e-8, 4e-9  # a record in a step along a column, in a dual step, drawn into a batch
 CSV, SCHEMA, PARQUET, NUMPY, LIBSVM = (2e-6, 2e-8), (2e-5, 5e-7), (0, 1.5e-8), (0, 3e-9), (0, 6e-7)
 READ: Final = {".csv": CSV, "schema": SCHEMA, ".parquet": PARQUET, ".npy": NUMPY, ".svm": LIBSVM}  # a record, an entry
@@ -185,7 +185,7 @@ def _rates(width: int, device: str | None, n_jobs: int | None, folder: Path | No
     count = max(ENTRIES // width, 64)
     X: Any = np.resize(np.random.default_rng(0).uniform(-1.0, 1.0, (min(count, 4096), width)), (count, width))
     recipe = Preparation(Bounds(row_norm=1.0), width, fit_intercept=False, records=count, classes=(0, 1))
-    clock = time.perf_counter if device or n_jobs or folder else time.thread_time  # which knows this work alone
+    clock = time.perf_counter if device or n_jobs else time.process_time  # which knows this work alone
     y, taken = np.arange(count) % 2, []
     if folder is not None:
         X = Dataset.from_arrays(X, y, folder=folder)

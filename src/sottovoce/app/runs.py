@@ -17,7 +17,7 @@ from typing import Any, Final
 from sottovoce import __version__, algorithms
 from sottovoce.app.estimate import Cost, Rows, cost_of
 from sottovoce.app.interrupted import Begun, receipts_path, state_path
-from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
+from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyJob, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.large import goes_by_pieces
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
@@ -328,13 +328,13 @@ def _rows_of(run: Run, *, unread: bool) -> Rows:
         n_jobs=run.model.n_jobs,
         device=run.model.device,
         kind="schema" if schema is not None and kind in CSV else kind,
-        folders=tuple(_folder(job, table) if by else None for table, by in zip(tables, pieces, strict=True)),
+        folders=tuple(rows_folder(job, table) if by else None for table, by in zip(tables, pieces, strict=True)),
         keep=any(table.keep for table in tables),
         workers=_workers(clusters[0]) if clusters else 0,
     )
 
 
-def _folder(job: Job, table: SourceTable) -> Path | None:
+def rows_folder(job: Job | PartyJob, table: SourceTable) -> Path | None:
     """Where the prepared rows of a file go that is read in pieces and whose rows do not fit in memory."""
     if table.cluster is not None:
         return None
