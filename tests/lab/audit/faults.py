@@ -704,7 +704,7 @@ def _(real: Any = pricing.Together) -> Iterator[None]:
     ledger=on(checks.ledger, "score, columns"),
 )
 def _() -> Iterator[None]:
-    with patch(score.PartQuery, "together", False), patch(score.PartGram, "together", False):
+    with patch(score.OwnQuery, "together", False), patch(score.OwnGram, "together", False):
         yield
 
 
