@@ -44,7 +44,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Indented lines are formulas; in proofs, and in pages that read like one, the text has indices and powers too."""
-    like_a_proof = page.file.abs_src_path in map(str, _proofs()) or page.file.name == "bcfw"
+    like_a_proof = page.file.abs_src_path in map(str, _proofs()) or page.file.name == "papers"
     made = ""
     for place, part in enumerate(_BLOCK.split(markdown + "\n")):
         if place % 2:
