@@ -38,6 +38,7 @@ GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.md"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *GALLERY]
 TEXTS = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 SOURCE = ROOT / "src" / "sottovoce"
+MOST_WORDS = 38_000  # of docs/*.md together; a new page takes its words from others
 PROOFS = sorted([*SOURCE.glob("*/proofs/*.md"), *SOURCE.glob("algorithms/*/proof.md")])
 
 _BLOCK = re.compile(r"^(?:<!-- (run|file: \S+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -274,6 +275,11 @@ def test_the_gallery_shows_every_example_with_its_picture() -> None:
         assert page.with_suffix(".png").exists(), "run `make gallery`"
         assert f"[![]({page.stem}.png)]({page.name})" in index
         assert f"]({page.stem}.png)" in page.read_text(encoding="utf-8")
+
+
+def test_pages_are_short_enough_to_be_read() -> None:
+    words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in (ROOT / "docs").glob("*.md")}
+    assert sum(words.values()) <= MOST_WORDS, sorted(words.items(), key=lambda item: -item[1])[:5]
 
 
 def test_picture_is_well_formed_and_has_a_background_of_its_own() -> None:
