@@ -131,7 +131,7 @@ class Rows:
             elif isinstance(query, GramMatrix) or (isinstance(query, LengthSum) and query.shape.kind == "triangular"):
                 other = entries if isinstance(query, GramMatrix) else self.features
                 work += PRODUCT * (1 if dense else 2 * SPARSE) * entries * other
-            share = (release.rate or 1.0) * query.uses(plan, release.count) / release.count
+            share = (release.rate or 1.0) * query.uses(release.count) / release.count
             total += records * release.batches * (share * work + DRAW * drawn)
         return total / max(self.workers, 1)
 
