@@ -314,7 +314,7 @@ class PolicyTable(Table):
         "in a plan with everybody who is pinned",
         "",
     )
-    curious: Count | None = key("how few colluding parties a plan may assume; default: all others")
+    curious: Count | None = key("the least number of colluding parties that a plan must withstand; default: all others")
     unaligned: Flag = key("true: accept secure columns also if records with identifiers were not aligned", False)
     max_epsilon_pooled: Finite | None = key(
         "the most that a plan may cost against the coordinator colluding with all other parties; default: no "
