@@ -1,9 +1,8 @@
 """Estimates of time and memory against fits: `python benchmarks/estimates.py`.
 
-Each case is a process of its own: a plan is made and estimated (`app/estimates.py`), then the fit runs. Seconds are
-what a fit takes longer than its plan, by one thread and by the processor's clock, so that other work on the machine
-does not count; memory is the process's peak. A ratio is what was estimated by what it took, and should lie between 0.5
-and 2.
+Each case is a process of its own: a plan is made and estimated (`app/estimate.py`), then the fit runs. Seconds are what
+a fit takes longer than its plan, by one thread and by the processor's clock, so that other work on the machine does not
+count. Memory is the process's peak. A ratio is the estimate by what the fit took, and should be between 0.5 and 2.
 """
 
 from __future__ import annotations
@@ -32,12 +31,13 @@ from files import made as written
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.app.estimates import Estimate, InFiles, InMemory, Place
+from sottovoce.app.estimate import Cost, Rows, cost_of
 from sottovoce.data.block import BlockRows
 from sottovoce.errors import RepeatedFitWarning
 
 LIMIT = 900_000_000  # bytes that a process may allocate where rows are to lie in a file
 SOLVERS = ("newton", "gradient", "sgd", "whitened", "cd", "scd", "frank-wolfe")
+SECURE = ("newton", "gradient", "whitened")
 SHAPES: dict[str, tuple[int, int, int | None]] = {
     "dense 100,000 x 40": (100_000, 40, None),
     "dense 500,000 x 60": (500_000, 60, None),
@@ -45,6 +45,8 @@ SHAPES: dict[str, tuple[int, int, int | None]] = {
     "sparse 400,000 x 300, 20 a row": (400_000, 300, 20),
     "files 1,500,000 x 40": (1_500_000, 40, None),
     "files in memory 3,000,000 x 40": (3_000_000, 40, None),
+    "secure columns 100,000 x 12, 2 parties": (100_000, 12, 2),
+    "secure columns 50,000 x 60, 3 parties": (50_000, 60, 3),
 }
 
 
@@ -70,7 +72,7 @@ def model(solver: str) -> sv.PrivateLogisticRegression:
 
 
 def in_files(solver: str, shape: str) -> dict[str, float]:
-    """Of a Parquet file, prepared rows in memory or, by a limit under which they do not fit, in a file; by the wall."""
+    """Of a Parquet file, prepared rows in memory or, by a limit under which they do not fit, in a file."""
     warnings.simplefilter("ignore", RepeatedFitWarning)
     records, features, _ = SHAPES[shape]
     with tempfile.TemporaryDirectory() as folder:
@@ -80,18 +82,20 @@ def in_files(solver: str, shape: str) -> dict[str, float]:
         made = sv.PrivateLogisticRegression(1.0, delta=1e-9, row_norm=2 * features**0.5, classes=(0, 1), solver=solver)
         federation = sv.Federation.central(sv.Dataset(path, label="y", folder=folder))
         plan = made.plan(federation)
-        start = time.perf_counter()
-        told = InFiles(records, features, places=(Place(Path(folder)),)).estimate(plan, algorithms.of(plan))
-        spent = time.perf_counter() - start
+        start = time.process_time()
+        told = cost_of(plan, algorithms.of(plan), Rows(records, features, kind=".parquet", folders=(Path(folder),)))
+        spent = time.process_time() - start
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        start = time.perf_counter()
+        start = time.process_time()
         made.fit(federation)
-        took = time.perf_counter() - start
+        took = time.process_time() - start
     return found(told, took, spent)
 
 
-def found(told: Estimate, took: float, spent: float) -> dict[str, float]:
+def found(told: Cost, took: float, spent: float) -> dict[str, float]:
     """What is printed of a case."""
+    assert told.seconds is not None
+    assert told.memory_bytes is not None
     return {
         "told_s": told.seconds,
         "took_s": took,
@@ -112,13 +116,19 @@ def case(solver: str, shape: str) -> dict[str, float]:
     warnings.simplefilter("ignore", RepeatedFitWarning)
     if shape.startswith("files"):
         return in_files(solver, shape)
-    X, y = data(*SHAPES[shape])
+    secure = SHAPES[shape][2] if shape.startswith("secure") else None
+    X, y = data(*SHAPES[shape][:2], None if secure else SHAPES[shape][2])
     made = model(solver)
     federation = sv.Federation.central(X, y)
+    if secure:
+        columns = np.array_split(np.arange(X.shape[1]), secure)
+        federation = sv.Federation.by_columns([X[:, own] for own in columns], y, products="secure")
+    with warnings.catch_warnings(action="ignore"):
+        model(solver).fit(X[:500], y[:500])  # loops are loaded
     plan = made.plan(federation)
-    rows = InMemory(*X.shape, X.nnz / X.shape[0] if sp.issparse(X) else None, here=True)
+    rows = Rows(*X.shape, X.nnz / X.shape[0] if sp.issparse(X) else None)
     start = time.process_time()
-    told = rows.estimate(plan, algorithms.of(plan))
+    told = cost_of(plan, algorithms.of(plan), rows)
     spent = time.process_time() - start
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is counted anew
     start = time.process_time()
@@ -143,7 +153,8 @@ def main() -> None:
     for shape in SHAPES:
         for solver in SOLVERS:
             name = f"{solver}, {shape}"
-            if arguments.only not in name or (shape.startswith("files") and solver not in algorithms.served(BlockRows)):
+            serving = {"files": algorithms.served(BlockRows), "secure": SECURE}.get(shape.split()[0], SOLVERS)
+            if arguments.only not in name or solver not in serving:
                 continue
             run = subprocess.run(
                 [sys.executable, __file__, "--case", solver, shape], capture_output=True, text=True, check=True

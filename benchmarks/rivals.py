@@ -6,7 +6,7 @@ and not charged for it: nobody can have it.
 
 Every cell is kept in `benchmarks/results/default.json` as soon as it is there, and only what is missing is run, so that
 an interrupted run goes on. `--again whitened` forgets the cells of a method first: rivals need not run when the rule
-changes. `--table` prints the tables and puts them into docs/benchmarks.md.
+changes. `--table` prints the tables and updates docs/evidence.md.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
 }
 UNTOUCHED: dict[str, Setting] = {DESCENT: {"rounds": 50, "step": 1.0, "clip": 1.0}}
 WORST = 150.0  # of a cell in a mean of cells
-PAGE = results.ROOT / "docs" / "benchmarks.md"
 
 
 @functools.lru_cache(maxsize=1)
@@ -184,9 +183,9 @@ def summary(rows: list[Row]) -> str:
 
     lines = [
         line("median gap at " + " / ".join(f"{epsilon:g}" for epsilon in EPSILONS), medians),
-        line(f"mean gap, cut at {WORST:g}", lambda _, gaps: f"{np.mean([min(g.mean, WORST) for g in gaps]):.1f}"),
-        line("cells where `whitened` is more than a point behind: all / beyond noise", lost, beside=True),
-        line("cells where it is more than a point ahead", lambda ours, gaps: lost(gaps, ours), beside=True),
+        line(f"mean gap, clipped at {WORST:g}", lambda _, gaps: f"{np.mean([min(g.mean, WORST) for g in gaps]):.1f}"),
+        line("cells where `whitened` is over a point behind: all / beyond noise", lost, beside=True),
+        line("cells where it is over a point ahead", lambda ours, gaps: lost(gaps, ours), beside=True),
         line("cells above 100 points", lambda _, gaps: twice(lambda noise: sum(g.above(noise) for g in gaps))),
     ]
     return results.table([f"{len(rows)} cells", *COLUMNS], lines)
@@ -206,7 +205,7 @@ def lost_cells(rows: list[Row]) -> str:
             told.append("the constant model" + ("" if ours.above(True) else noise))
         if told:
             lines.append([row.problem, f"{row.epsilon:g}", str(ours), "; ".join(told)])
-    title = "**Cells where `whitened` is more than a point behind somebody, or worse than the constant model**"
+    title = "**Cells where `whitened` is over a point behind, or worse than the constant model**"
     return f"{title}\n\n" + results.table(["problem", "epsilon", OURS, "behind"], lines or [[results.NONE] * 4])
 
 
@@ -215,12 +214,6 @@ def all_cells(rows: list[Row]) -> str:
     lines = [[name, *(found.get((name, epsilon), results.NONE) for epsilon in EPSILONS)] for name in PROBLEMS]
     title = f"**Every cell: {' / '.join(COLUMNS)}; mean ± deviation over the runs**"
     return f"{title}\n\n" + results.table(["problem", *(f"epsilon {epsilon:g}" for epsilon in EPSILONS)], lines)
-
-
-def tables(cells: Cells) -> str:
-    """What goes into the page."""
-    rows = rows_of(cells)
-    return "\n\n".join([summary(rows), lost_cells(rows), all_cells(rows)])
 
 
 def main() -> None:
@@ -232,13 +225,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--results", type=Path, default=results.FOLDER / "default.json")
-    parser.add_argument("--table", action="store_true", help="run nothing; print the tables and put them into the page")
+    parser.add_argument("--table", action="store_true", help="run nothing; print the tables and update the page")
     arguments = parser.parse_args()
     kept = results.Results(arguments.results)
     if arguments.table:
-        text = tables(kept.cells)
-        print(text)
-        results.into_page("rivals", text, PAGE)
+        rows = rows_of(kept.cells)
+        print("\n\n".join([summary(rows), lost_cells(rows), all_cells(rows)]))
+        results.into_page("rivals", summary(rows))
         return
     tasks: list[Task] = []
     for problem in arguments.only:

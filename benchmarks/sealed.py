@@ -216,6 +216,29 @@ class Table:
         return f"{shown}, {gap:+.4f}" + ("" if within else " **over**")
 
 
+def page_table(table: Table, arguments: argparse.Namespace, split: str) -> str:
+    """A line for each set and epsilon, with a mean for each number of parties."""
+    counts = arguments.parties or PARTIES[split]
+    ways = {"secure": f"{split}, sealed"}
+    if split == "rows":
+        ways |= {"secure, no two collude": "rows, sealed, curious=1", "not secure": "rows"}
+    header = ["set", "epsilon", "not private", "one place", *ways, "secure: excess ratio"]
+    lines = []
+    for problem, epsilon in itertools.product(arguments.only, arguments.epsilon):
+        if split == "rows" and problem == SCHEMA:
+            continue
+        best, central = table.best(problem), table.losses(problem, "one place", 1, epsilon).mean()
+        means = {
+            name: [table.losses(problem, way, parties, epsilon).mean() for parties in counts]
+            for name, way in ways.items()
+        }
+        ratios = [(loss - best) / (central - best) for loss in means["secure"]]
+        line = [problem, f"{epsilon:g}", f"{best:.4f}", f"{central:.4f}"]
+        line += [" / ".join(f"{loss:.4f}" for loss in found) for found in means.values()]
+        lines.append([*line, " / ".join(f"{ratio:.2f}" for ratio in ratios)])
+    return f"**M = {' / '.join(map(str, counts))}**\n\n" + results.table(header, lines)
+
+
 def rows_table(table: Table, arguments: argparse.Namespace) -> str:
     """A line for each set, epsilon and number of parties."""
     header = ["set", "epsilon", "M", "not private", "one place", "**sealed**", "curious=1", "not sealed"]
@@ -303,7 +326,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=results.FOLDER / "sealed.json")
     parser.add_argument("--beside", type=Path, help="another file of results, to print beside")
     parser.add_argument("--print", action="store_true", help="run nothing; print what is kept")
-    parser.add_argument("--pages", action="store_true", help="put the tables into the documentation too")
+    parser.add_argument("--pages", action="store_true", help="update the tables of the documentation too")
     arguments = parser.parse_args()
     if not (arguments.rows or arguments.columns):
         arguments.rows = arguments.columns = True
@@ -320,11 +343,11 @@ def main() -> None:
         texts["sealed-cuts"] = cuts_table(Table(kept.cells, arguments), arguments)
     for name, text in texts.items():
         print(f"\n{TITLES[name]}\n\n{text}", flush=True)
-        if arguments.pages:
-            results.into_page(name, text, DOCS / ("benchmarks.md" if name == "sealed-rows" else "columns-cost.md"))
+    if arguments.pages and "loss" in arguments.tables:
+        for split in splits:
+            results.into_page(f"secure-{split}", page_table(Table(kept.cells, arguments), arguments, split))
 
 
-DOCS = results.ROOT / "docs"
 TITLES = {
     "sealed-rows": "Test loss by rows",
     "sealed-columns": "Test loss by columns, labels with one party",

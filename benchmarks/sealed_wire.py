@@ -260,7 +260,6 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s; 0: no limit")
     parser.add_argument("--rounds", type=int, default=0, help="bytes: rounds that are counted; 0: all")
     parser.add_argument("--results", type=Path, default=results.FOLDER / "sealed_wire.json")
-    parser.add_argument("--pages", action="store_true", help="put the tables into the documentation too")
     arguments = parser.parse_args()
     network = Network(arguments.latency / 1e3, arguments.rate * 1e6 / 8)
     kept = results.Results(arguments.results)
@@ -280,8 +279,6 @@ def main() -> None:
         if table in lines:
             text = results.table(header, lines[table])
             print("\n" + text, flush=True)
-            if arguments.pages:
-                results.into_page(f"sealed-{table}", text, results.ROOT / "docs" / "columns-cost.md")
 
 
 if __name__ == "__main__":

@@ -176,8 +176,8 @@ def median(cells: dict[str, Fit], data: str, epsilon: float, method: str, what: 
     return math.nan if cell is None else float(np.median(cell[what]))
 
 
-def tables(cells: dict[str, Fit]) -> str:
-    """All of the page that this script makes."""
+def tables(cells: dict[str, Fit]) -> tuple[list[str], list[str]]:
+    """The medians for the page, and the rest."""
     text = []
     for what, title in (
         ("loss", "Test log-loss (California: mean squared error)"),
@@ -196,19 +196,33 @@ def tables(cells: dict[str, Fit]) -> str:
                 told.append(f"**{shown}**" if ahead else shown)
             rows.append([method, *told])
         text.append(
-            f"**{title}, epsilon 1: median (quartiles); bold where a peer is ahead of our central default**\n\n"
+            f"**{title}, epsilon 1: median (quartiles); bold where a peer is ahead of ours, central**\n\n"
             + results.table(["method", *CASES], rows)
         )
-    text.append(comparison(cells))
     rows = []
     for data in CASES:
         for epsilon in EPSILONS:
             medians = [median(cells, data, epsilon, name, "loss") for name in METHODS[:-1]]
             medians.append(median(cells, data, math.inf, OPTIMUM, "loss"))
             rows.append([data, f"{epsilon:g}", *(short(value) for value in medians)])
-    text.append("**Test loss at every epsilon, medians**\n\n" + results.table(["data", "epsilon", *METHODS], rows))
-    text.append(solver_table(cells))
-    return "\n\n".join(part for part in text if part)
+    every = "**Test loss at every epsilon, medians**\n\n" + results.table(["data", "epsilon", *METHODS], rows)
+    return [page_table(cells)], [*text, comparison(cells), every, solver_table(cells)]
+
+
+def page_table(cells: dict[str, Fit]) -> str:
+    """Loss and score of every method at epsilon 1."""
+    rows = []
+    for method in METHODS:
+        told = []
+        for data in CASES:
+            epsilon = math.inf if method == OPTIMUM else 1.0
+            loss, score = (median(cells, data, epsilon, method, what) for what in ("loss", "score"))
+            shown = results.NONE if math.isnan(loss) else f"{short(loss)} / {short(score)}"
+            ahead = method in PEERS and loss < median(cells, data, 1.0, "central", "loss")
+            told.append(f"**{shown}**" if ahead else shown)
+        rows.append([method, *told])
+    title = "**Test log-loss / accuracy (California: mean squared error / R²) at epsilon 1, medians of 10 runs**"
+    return f"{title}\n\n" + results.table(["method", *CASES], rows)
 
 
 def short(value: float) -> str:
@@ -240,7 +254,7 @@ def comparison(cells: dict[str, Fit]) -> str:
             if found:
                 better.append(f"{method}: {', '.join(found)}")
         rows.append([data, "; ".join(better) or "nobody"])
-    return "**Who is better than our central default at epsilon 1**\n\n" + results.table(["data", "better"], rows)
+    return "**Who is better than ours, central, at epsilon 1**\n\n" + results.table(["data", "better"], rows)
 
 
 def apart(first: list[float], second: list[float]) -> bool:

@@ -1,4 +1,4 @@
-"""The proofs beside the code as pages, and formulas as formulas."""
+"""The proofs beside the code as pages, formulas as formulas, and tables made from the classes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from formulas import formula
 from mkdocs.structure.files import File, Files
+from tables import inserted
 
 SOURCE = Path(__file__).parent.parent / "src" / "sottovoce"
 
@@ -44,9 +45,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Indented lines are formulas; in proofs, and in pages that read like one, the text has indices and powers too."""
-    like_a_proof = page.file.abs_src_path in map(str, _proofs()) or page.file.name == "bcfw"
+    like_a_proof = page.file.abs_src_path in map(str, _proofs()) or page.file.name == "papers"
     made = ""
-    for place, part in enumerate(_BLOCK.split(markdown + "\n")):
+    for place, part in enumerate(_BLOCK.split(inserted(markdown) + "\n")):
         if place % 2:
             made += part if part.startswith("```") else formula(dedent(part).rstrip())
         else:

@@ -1,6 +1,7 @@
-"""The tables of the documentation that are made from the classes: `python docs/tables.py` writes them anew.
+"""The tables of the documentation that are made from the classes.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a test refuses one that is older than the code.
+A table between `<!-- table: NAME -->` and `<!-- end -->` is part of the page: `python docs/tables.py` rewrites it, and
+a test refuses one that is older than the code. `<!-- insert: NAME -->` is replaced when the site is built.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ KINDS = [
     for name in ("LogisticRegression", "Ridge", "Lasso", "ElasticNet", "LinearSVC")
 ]
 _TABLE = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_INSERT = re.compile(r"<!-- insert: ([\w ]+) -->\n")
 
 
 def rows(*lines: Iterable[str]) -> str:
@@ -36,7 +38,7 @@ def rows(*lines: Iterable[str]) -> str:
 
 def solvers() -> str:
     """One line for each solver."""
-    head = ("solver", "object", "what it does", "losses", "penalties", "split", "promises", "options")
+    head = ("solver", "object", "what it does", "losses", "penalties", "split", "promises")
     return rows(head, *(map(_cell, _solver(entry)) for entry in entries()))
 
 
@@ -49,7 +51,6 @@ def _solver(entry: Entry) -> tuple[str, ...]:
         "all" if entry.penalties == Options.penalties else ", ".join(entry.penalties),
         ", ".join(entry.splits),
         ", ".join(entry.promises),
-        ", ".join(f"`{option.name}`" for option in entry.options),
     )
 
 
@@ -157,6 +158,11 @@ TABLES = {
 def written(text: str) -> str:
     """A page with its tables made anew."""
     return _TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}", text)
+
+
+def inserted(text: str) -> str:
+    """A page with the tables that the site alone shows."""
+    return _INSERT.sub(lambda found: TABLES[found[1]](), text)
 
 
 def _default(kind: Any, name: str) -> Any:

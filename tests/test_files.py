@@ -310,7 +310,6 @@ def test_no_writer_replaces_a_ledger_or_adds_to_it(
 WRITING = {
     "app/card.py": {"svg_of"},  # into memory
     "app/demo.py": {"_fresh", "_prepare", "_processes"},  # in its own folder, which it has just made
-    "app/estimates.py": {"_written"},  # in a temporary folder
     "app/provisioning.py": {"provision", "_issue"},  # folders and keys that it has just made
     "app/view/server.py": {"token_in"},  # a new file
     "data/room.py": {"open_scratch"},  # a new file without a name

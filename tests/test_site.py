@@ -63,3 +63,10 @@ def test_pages_are_light_and_dark_with_a_switch(site: Path) -> None:
 
 def test_proofs_have_formulas(site: Path) -> None:
     assert "<math>" in (site / "algorithms" / "newton" / "proof.html").read_text(encoding="utf-8")
+
+
+def test_reference_has_the_tables_of_the_classes(site: Path) -> None:
+    page = (site / "reference.html").read_text(encoding="utf-8")
+    for name in ("fit_intercept", "class_weight", "gram_share", "world_epsilon"):  # parameters, options
+        assert f"<td><code>{name}</code></td>" in page
+    assert "<!-- insert" not in page

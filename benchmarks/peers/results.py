@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "benchmarks" / "results"
 NONE = "\u2013"  # a dash: not run, or not of this kind
-PAGE = ROOT / "docs" / "peers.md"
+PAGE = ROOT / "docs" / "evidence.md"
 
 
 class Results:
@@ -40,20 +40,20 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def into_page(name: str, text: str, page: Path = PAGE) -> None:
-    """Replace what stands between the comments `begin NAME` and `end NAME` of the page."""
-    old = page.read_text(encoding="utf-8")
+def into_page(name: str, text: str) -> None:
+    """Replace the text between the comments `begin NAME` and `end NAME` of the page."""
+    old = PAGE.read_text(encoding="utf-8")
     pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
     if not pattern.search(old):
-        raise SystemExit(f"{page} has no place for {name!r}.")
-    page.write_text(pattern.sub(lambda found: found[1] + "\n" + text + "\n\n" + found[2], old), encoding="utf-8")
+        raise SystemExit(f"{PAGE} has no place for {name!r}.")
+    PAGE.write_text(pattern.sub(lambda found: found[1] + "\n" + text + "\n\n" + found[2], old), encoding="utf-8")
 
 
 def parser(about: str | None, name: str) -> argparse.ArgumentParser:
     """The options that every one of these commands has."""
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--results", type=Path, default=FOLDER / f"{name}.json")
-    made.add_argument("--table", action="store_true", help="run nothing; print the tables and put them into the page")
+    made.add_argument("--table", action="store_true", help="run nothing; print the tables and update the page")
     made.add_argument("--plot", type=Path, help="run nothing; draw to this file (needs matplotlib)")
     return made
 
@@ -62,14 +62,17 @@ def shown(
     name: str,
     arguments: argparse.Namespace,
     kept: Results,
-    tables: Callable[[dict[str, Any]], str],
+    tables: Callable[[dict[str, Any]], tuple[list[str], list[str]]],
     plot: Callable[[dict[str, Any], Path], None],
 ) -> bool:
-    """Print or draw what is kept, if that was asked for; then nothing is run."""
+    """Print or draw stored results if that was asked for; then nothing is run.
+
+    `tables` returns those of the page and those that are printed only.
+    """
     if arguments.table:
-        text = tables(kept.cells)
-        print(text)
-        into_page(name, text)
+        first, others = tables(kept.cells)
+        print("\n\n".join([*first, *others]))
+        into_page(name, "\n\n".join(first))
     if arguments.plot:
         plot(kept.cells, arguments.plot)
     return bool(arguments.table or arguments.plot)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms.sharing.admm_feature import CONDITION, FeatureADMM, FeatureNumbers, check_numbers
-from sottovoce.app.costs import cost_of
+from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
@@ -251,7 +251,9 @@ def test_bad_input_is_told_and_sizes_are_known() -> None:
     federation = sv.Federation.by_columns(parts, np.zeros(RECORDS), labels="public")
     model = sv.PrivateRidge(1.0, 1e-5, solver=by_name("admm", unit="feature"), **shared).fit(federation)
     cost, done = cost_of(model.plan_, FORM), model.communication_
-    assert (cost.rounds, cost.uplink_bytes, cost.downlink_bytes) == (5, done.uplink_bytes, done.downlink_bytes)
+    assert cost.rounds == 5
+    assert cost.uplink_bytes == pytest.approx(done.uplink_bytes, rel=0.1)
+    assert cost.downlink_bytes == pytest.approx(done.downlink_bytes, rel=0.1)
     strict = sv.Federation.by_columns(
         parts, np.zeros(RECORDS), labels="public", names=("anna", "ben"), policy=Policy(max_epsilon=1.0)
     )

@@ -25,7 +25,7 @@ from sottovoce.algorithms.base import Ask, Rounds
 from sottovoce.algorithms.sharing.admm_fresh import FreshADMM, FreshScores
 from sottovoce.algorithms.sharing.admm_noisy_rows import NoisyRowsADMM
 from sottovoce.algorithms.sharing.gradients import NoisyRowScores, OwnGradients, bound_of
-from sottovoce.app.costs import cost_of
+from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import gate as gates

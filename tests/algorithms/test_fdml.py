@@ -19,8 +19,8 @@ from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.sharing.fdml_exact import Batches, ExactFDML, of_batch
 from sottovoce.algorithms.sharing.fdml_noisy_rows import MeanSteps, NoisyRowsFDML
-from sottovoce.algorithms.sharing.gradients import RIDGE, joined_means
-from sottovoce.app.costs import cost_of
+from sottovoce.algorithms.sharing.gradients import RIDGE, join_means
+from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
@@ -382,13 +382,14 @@ def test_rows_are_paid_once_and_shared_with_admm(tmp_path: Path, many: Any) -> N
 
 @pytest.mark.parametrize("labels", ["shared", "held"])
 @pytest.mark.parametrize("parties", [1, 2, 3])
-def test_bytes_and_rounds_are_told_exactly(parties: int, labels: Labels, many: Any) -> None:
+def test_rounds_are_told_exactly_and_bytes_about(parties: int, labels: Labels, many: Any) -> None:
     X, y = many
     federation = columns_of(X[:70], y[:70], parties, labels=labels, label_party=parties - 1)
     model = sv.PrivateLogisticRegression(2.0, solver=by_name("fdml", rounds=5), entry_bound=1.0, classes=(-1, 1))
     model.fit(federation)
     told, done = cost_of(model.plan_, algorithms.of(model.plan_)), model.communication_
-    assert (told.uplink_bytes, told.downlink_bytes) == (done.uplink_bytes, done.downlink_bytes)
+    assert told.uplink_bytes == pytest.approx(done.uplink_bytes, rel=0.1)
+    assert told.downlink_bytes == pytest.approx(done.downlink_bytes, rel=0.1)
     assert told.rounds == done.rounds == 11 + (labels == "held" and parties > 1)
 
 
@@ -444,7 +445,7 @@ def test_the_intercept_is_that_of_the_view_that_says_most() -> None:
         views = [MeanSteps(plan, f"party-{m + 1}", total) for m, total in enumerate(sums)]
         for m, view in enumerate(views):
             view.move(plan.rounds, np.full(view.width + 1, 50.0 if m == wide else 1.0))
-        weights = joined_means(plan, {f"party-{m + 1}": view for m, view in enumerate(views)})
+        weights = join_means(plan, {f"party-{m + 1}": view for m, view in enumerate(views)})
         centre = float(sums[other] @ views[other].weights[:-1]) / 100
         assert centre != 0
         assert weights[-1] == pytest.approx(views[wide].weights[-1] - centre)

@@ -19,7 +19,7 @@ from sottovoce.algorithms.base import Rounds
 from sottovoce.algorithms.score.combination import Correlations, combine, expectations
 from sottovoce.algorithms.score.private import FIT, HELD, SHARES, PrivateScore
 from sottovoce.algorithms.score.queries import ScoreProducts, cut_scores, labels_last, within
-from sottovoce.app.costs import cost_of
+from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block, exact_weights
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import MAX_BYTES, Frame, decode, encode
@@ -399,11 +399,9 @@ def test_what_leaves_and_its_size_do_not_depend_on_the_data(labels: Labels, colu
         messages = [m for m in model.transcript_ or () if m.name in {r.query for r in model.plan_.releases}]
         seen.append([(m.round, m.sender, m.name, np.shape(m.payload)) for m in messages])
         cost, done = cost_of(model.plan_, SCORE), model.communication_
-        assert (cost.rounds, cost.uplink_bytes, cost.downlink_bytes) == (
-            done.rounds,
-            done.uplink_bytes,
-            done.downlink_bytes,
-        )
+        assert cost.rounds == done.rounds
+        assert cost.uplink_bytes == pytest.approx(done.uplink_bytes, rel=0.1)
+        assert cost.downlink_bytes == pytest.approx(done.downlink_bytes, rel=0.1)
     assert seen[0] == seen[1]
     order = labels_last(model.plan_)
     assert order[-1] == "party-2"

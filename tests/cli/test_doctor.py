@@ -146,6 +146,16 @@ def a_schema_of_another_file(north: Path, sites: Sites) -> None:
         file.write('[schema]\nlabel = "outcome"\n[schema.columns]\nweight = { range = [0, 200] }\n')
 
 
+def a_schema_that_is_not_there(north: Path, sites: Sites) -> None:
+    change(north / "party.toml", 'label = "outcome"', "")
+    with (north / "party.toml").open("a") as file:
+        file.write('[schema]\nfile = "columns.toml"\n')
+
+
+def others_read_a_ledger(north: Path, sites: Sites) -> None:
+    (north / "budget.ledger").chmod(0o644)
+
+
 def a_byte_of_the_ledger(north: Path, sites: Sites) -> None:
     data = bytearray((north / "budget.ledger").read_bytes())
     place = data.index(b'"epsilon": 3.0')
@@ -182,6 +192,8 @@ BROKEN = [
     (no_label, "data", "label='outcome' is no column"),
     (a_person_twice, "data", "some identifiers in 'id' are empty, or occur twice by the rule 'usual'"),
     (a_schema_of_another_file, "data", "weight"),
+    (a_schema_that_is_not_there, "data", "columns.toml"),
+    (others_read_a_ledger, "ledger", "chmod 600"),
     (a_byte_of_the_ledger, "ledger", "cannot be trusted"),
     (no_ledger, "ledger", "sottovoce ledger create"),
     (a_full_disk, "disk", "free some space"),
@@ -328,6 +340,18 @@ def test_a_coordinator_is_looked_at_too(coordinator: Path) -> None:
     assert [(finding.check, "another program has the port" in finding.text) for finding in failing] == [
         ("network", True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("0.0.0.0:", "127.0.0.1:", "it listens on 127.0.0.1, and its certificate is for localhost"),
+        ('"south"', '"coordinator"', "'coordinator' is no party's name"),
+    ],
+)
+def test_a_coordinator_that_no_party_reaches_is_told(coordinator: Path, old: str, new: str, words: str) -> None:
+    change(coordinator / "job.toml", old, new)
+    assert words in " ".join(finding.text for finding in examine(coordinator / "job.toml") if finding.state != "ok")
 
 
 def test_outputs_that_cannot_be_written_and_a_job_without_a_plan_are_told(coordinator: Path) -> None:

@@ -14,9 +14,9 @@ from scipy.special import ndtri
 import sottovoce as sv
 from sottovoce import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression
 from sottovoce.app.charts import grown, posterior
-from sottovoce.app.costs import readable_size
 from sottovoce.app.model_file import load, save
 from sottovoce.app.page import Occasion, page
+from sottovoce.app.texts import readable_size
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError
 from sottovoce.formats import MODEL

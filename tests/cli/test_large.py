@@ -67,7 +67,7 @@ def test_a_plan_says_which_solvers_serve(pieces: Path, write_job: Any, invoke: A
     assert "a Dataset serves newton, gradient, sgd, whitened" in examined
 
 
-def test_a_plan_says_where_prepared_rows_will_lie(
+def test_a_plan_says_where_prepared_rows_will_be(
     pieces: Path, folder: Path, write_job: Any, invoke: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And whether the folder has room for them, which the doctor looks at too."""
@@ -75,7 +75,7 @@ def test_a_plan_says_where_prepared_rows_will_lie(
     where = {"file": '"people/*.csv"', "folder": '"rows"'}
     job, (memory,) = write_job(data=where), [{"bytes": 600 * (4 * 4 + 9), "where": "memory"}]
     assert json.loads(invoke("plan", job, "--json").stdout)["prepared_rows"] == [memory]
-    assert "prepared rows" not in invoke("plan", job).stdout
+    assert "prepared rows: 15 kB in memory" in invoke("plan", job).stdout
     monkeypatch.setattr(room, "fits", lambda size, after=0: False)
     told = json.loads(invoke("plan", job, "--json").stdout)
     assert told["prepared_rows"] == [{**memory, "where": "file", "folder": str(folder / "rows")}]

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import sottovoce
-from sottovoce.app import estimates, runs
+from sottovoce.app import estimate, runs
 from sottovoce.app.cli import training
-from sottovoce.app.estimates import Estimate, PreparedRows
 from sottovoce.app.jobs import load_job
 from sottovoce.app.model_file import load
+from sottovoce.data import room
+from sottovoce.data.parts_in_file import PreparedRows
 from sottovoce.errors import InputError
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.guarantee import VIEWS
@@ -56,8 +57,7 @@ def test_the_plan_is_what_the_fit_does(write_job, invoke, folder, parties, open_
         view: shown["privacy"]["against"][view]["epsilon"] for view in VIEWS
     }
     assert done["releases"] == shown["releases"]
-    communication = {key: shown["cost"][key] for key in ("uplink_bytes", "downlink_bytes", "rounds")}
-    assert {key: done["communication"][key] for key in communication} == communication
+    assert done["communication"]["rounds"] == shown["cost"]["rounds"]
     for charge, name in zip(shown["ledgers"], ("north", "south"), strict=True):
         assert done["ledgers"][name] == charge["after"]
         assert charge["after"]["left"] < charge["before"]["left"]
@@ -76,13 +76,13 @@ def test_the_plan_is_what_the_fit_does(write_job, invoke, folder, parties, open_
     ],
     ids=["newton", "gradient", "sgd", "one party at a time", "scd", "cd", "greedy-cd"],
 )
-def test_bytes_are_told_exactly(write_job, invoke, parties, solver):
+def test_rounds_are_told_exactly_and_bytes_about(write_job, invoke, parties, solver):
     path = write_job(data=None, model={"alpha": "0.01"}, solver=solver, more=parties())
     shown = json.loads(invoke("plan", path, "--json").stdout)["cost"]
     done = json.loads(invoke("fit", path, "--json", "--quiet").stdout)["communication"]
-    assert {key: done[key] for key in ("uplink_bytes", "downlink_bytes", "rounds")} == {
-        key: shown[key] for key in ("uplink_bytes", "downlink_bytes", "rounds")
-    }
+    assert done["rounds"] == shown["rounds"]
+    for way in ("uplink_bytes", "downlink_bytes"):
+        assert shown[way] == pytest.approx(done[way], rel=0.1)
 
 
 def test_a_fit_writes_model_report_and_page(write_job, invoke, folder):
@@ -105,20 +105,19 @@ def test_a_fit_writes_model_report_and_page(write_job, invoke, folder):
     assert model.privacy_.world.detected(0.05) == 1 - report["against"]["world"]["trade_off"]["0.05"]
 
 
-def test_a_fit_tells_the_time_of_a_rehearsal_or_none(write_job, invoke, monkeypatch):
-    """What is short is told roughly by a plan, and not at all by a fit; of what is rehearsed both tell it."""
-    assert "less than a second of computing" in invoke("plan", write_job()).stdout
-    told = invoke("fit", write_job()).stderr
-    (line,) = (line for line in told.splitlines() if line.startswith("Cost:"))
-    assert line.endswith("to them")
-    monkeypatch.setattr(runs, "LONGER", 0.0)
-    monkeypatch.setattr(runs, "LONG", 0.0)
-    monkeypatch.setattr(estimates.Rows, "estimate", lambda *_told, **_more: Estimate(47.0, 5_000_000))
-    for command, work in (("plan", "reading and computing"), ("fit", "computing")):  # the fit has read the file
-        result = invoke(command, write_job(), *(["--overwrite"] if command == "fit" else []))
-        shown = result.stdout + result.stderr
-        assert f"about 47 s of {work} and about 5 MB of memory on this machine" in shown
-        assert "prepared rows: 15 kB in memory" in shown
+@pytest.mark.parametrize(("command", "work"), [("plan", "reading and computing"), ("fit", "computing")])
+def test_a_plan_and_a_fit_tell_bytes_time_and_memory(write_job, invoke, monkeypatch, command, work):
+    """The fit has read the file when it tells them."""
+    short = invoke(command, write_job())
+    assert f"less than a second of {work}" in " ".join((short.stdout + short.stderr).split())
+    monkeypatch.setattr(estimate.Rows, "seconds", lambda *_: 47.0)
+    monkeypatch.setattr(estimate.Rows, "memory", lambda *_: 5e6)
+    monkeypatch.setattr(room, "resident", lambda: 0)
+    result = invoke(command, write_job(), *(["--overwrite"] if command == "fit" else []))
+    shown = " ".join((result.stdout + result.stderr).split())
+    assert "Cost: 48 rounds, about " in shown
+    assert f"to them, about 47 s of {work} and about 5 MB of memory on this machine" in shown
+    assert "prepared rows: 15 kB in memory" in shown
 
 
 @pytest.mark.parametrize(
@@ -131,8 +130,8 @@ def test_a_fit_tells_the_time_of_a_rehearsal_or_none(write_job, invoke, monkeypa
     ],
     ids=lambda given: getattr(given, "where", ""),
 )
-def test_where_prepared_rows_will_lie_is_said(prepared, text):
-    assert training._lying(prepared) == text
+def test_where_prepared_rows_will_be_is_said(prepared, text):
+    assert training.storage_text(prepared) == text
 
 
 def test_quiet_is_quiet(write_job, invoke):
@@ -201,7 +200,7 @@ def test_a_ledger_set_back_between_two_runs_of_a_job_is_found(write_job, invoke,
     shown = json.loads(invoke("plan", path, "--json").stdout)["cost"]
     second = json.loads(invoke("fit", path, "--json", "--quiet", "--overwrite").stdout)
     for way in ("uplink_bytes", "downlink_bytes"):
-        assert second["communication"][way] == shown[way]
+        assert shown[way] == pytest.approx(second["communication"][way], rel=0.1)
     invoke("ledger", "verify", ledger.path, "--receipt", second["receipts"]["data"])
     ledger.path.write_bytes(old)
     ledger_file._forget()

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce import algorithms, losses
-from sottovoce.app.estimates import OnDevice
+from sottovoce.app.estimate import Rows, cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
@@ -362,10 +362,12 @@ def test_a_solver_that_a_device_does_not_serve_is_told() -> None:
         model.fit(X, y)
 
 
-def test_what_a_fit_takes_is_rehearsed_on_the_device() -> None:
+def test_a_pass_is_measured_on_the_device() -> None:
     X, y = np.eye(400), np.tile([-1, 1], 200)
     model = sv.PrivateLogisticRegression(epsilon=1.0, row_norm=1.0, classes=(-1, 1), solver="newton", device="cuda")
     plan = model.plan(sv.Federation.central(X, y))
     wide = plan.model_copy(update={"parties": (("data", 10_000_000),)})
-    short, long = (OnDevice(each.records, 400).estimate(each, algorithms.of(each)) for each in (plan, wide))
-    assert 0.0 < short.seconds < long.seconds
+    form, rows = algorithms.of(plan), Rows(10_000_000, 400, device="cuda")
+    here, there = (cost_of(wide, form, Rows(10_000_000, 400, device=device)) for device in (None, "cuda"))
+    assert 0.0 < (there.seconds or 0.0) < (here.seconds or 0.0)
+    assert [part.where for part in rows.prepared(wide)] == ["device"]

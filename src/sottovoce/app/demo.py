@@ -32,79 +32,78 @@ from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, PrivateLogisticRegression
 from sottovoce.estimators.progress import progress_bar
 from sottovoce.lab import synthetic
-from sottovoce.privacy.ledger import Account, Balance, Ledger
+from sottovoce.lab.synthetic import Clinic
+from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.transports.certificates import COORDINATOR, create_authority, issue
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-RECORDS: Final = 12_500
-TEST_SHARE: Final = 0.2
-EPSILON: Final = 1.0
-DELTA: Final = 1e-5
-TOTAL: Final = 1.2  # pays for one training of epsilon 1, and not for two
-SMALLER: Final = 0.3  # what the rest of the budget still pays for
-_SHOWN: Final = ("clinic-1.db", "job.json", "test.csv", "job.toml", "smaller.toml")
+    Processes = Mapping[str, subprocess.Popen[bytes]]
+
+RECORDS, TEST_SHARE, EPSILON, DELTA = 12_500, 0.2, 1.0, 1e-5
+TOTAL, SMALLER = 1.2, 0.3  # pays for one training of epsilon 1 and not for two; what the rest still pays for
 _MARK: Final = ".sottovoce-demo"
 _PORTS: Final = range(20_000, 32_000)  # below those that systems give to whoever asks for any
 
 
 def run(folder: Path, console: Console, *, keep: bool = False) -> None:
     """Run the demonstration in `folder`; whatever happens, its processes end with it."""
-    clinics = synthetic.clinics(4, RECORDS, seed=2)
-    train, test = _split(clinics)
+    train, test = list[Clinic](), list[Clinic]()
+    for clinic in synthetic.clinics(4, RECORDS, seed=2):
+        cut = round(len(clinic.y) * (1 - TEST_SHARE))
+        train.append(Clinic(clinic.name, clinic.X[:cut], clinic.y[:cut]))
+        test.append(Clinic(clinic.name, clinic.X[cut:], clinic.y[cut:]))
     _fresh(folder)
-    port = _free_port()
-    accounts = _prepare(folder, train, test, port)
+    accounts = _prepare(folder, train, _pool(test))
     _heading(console, "Four clinics, one model, no record leaves its clinic")
     console.print(
         "Synthetic patients, drawn by arithmetic and about nobody: who is readmitted within 30 days?\n"
         f"Each clinic is a process with its own records, certificate and ledger (epsilon {TOTAL:g} in all).\n"
     )
     listing = table("clinic", "records>", "features>", "file", "ledger")
-    for clinic in train:
-        listing.add_row(
-            clinic.name, f"{len(clinic.y):,}", f"{clinic.X.shape[1]}", f"{clinic.name}.csv", f"{clinic.name}.db"
-        )
-    console.print(listing)
-    console.print()
+    for name, X in ((clinic.name, clinic.X) for clinic in train):
+        listing.add_row(name, f"{len(X):,}", f"{X.shape[1]}", f"{name}.csv", f"{name}.db")
+    console.print(listing, "\nStarting the clinics and waiting for them to connect ...", sep="\n")
     job = load_job(folder / "job.toml")
-    names = [clinic.name for clinic in train]
-    with _processes(folder, names) as processes:
+    with _processes(folder, list(accounts)) as processes:
         before = {name: account.balance() for name, account in accounts.items()}
-        model, seconds = _train(job, console, processes)
+        _wait_for_start(processes, job)
+        with runs.opened(job, lambda _: None) as opened:  # as `sottovoce fit job.toml` does it
+            start = time.perf_counter()
+            with progress_bar("Training over mutual TLS", console) as advance:
+                model = runs.fit(opened, advance)
+            seconds = time.perf_counter() - start
         after = {name: account.balance() for name, account in accounts.items()}
         # The clinics' ledgers happen to be at hand here.
         paths = runs.write_outputs(job, model, runs.occasion_of(model, before, after, seconds))
         show_summary(model, paths, {}, seconds, console)
-
         _heading(console, "What is promised")
         show_promises(model.privacy_, console)
         _heading(console, "What it is worth")
-        _compare(model, train, test, console)
+        _compare(model, train, _pool(test), console)
         _heading(console, "The ledgers")
-        _ledgers(before, after, console)
-        console.print(f"\nA second training of epsilon {EPSILON:g} is asked for ...")
-        _refused(job, processes, console)
+        listing = table("clinic", "total epsilon>", "left before>", "left now>", "used")
+        for name, now in after.items():
+            used = f"{bar(now.share, console)} {100 * now.share:.0f}%"
+            listing.add_row(name, f"{now.total:g}", f"{before[name].left:.3g}", f"{now.left:.3g}", used)
+        console.print(listing, f"\nA second training of epsilon {EPSILON:g} is asked for ...", sep="\n")
+        _require_running(processes, job)
+        try:
+            with runs.opened(job, lambda _: None) as opened:
+                runs.fit(opened)
+        except BudgetError as error:
+            console.print(f"REFUSED: {error}", style="bold")
+            console.print("Nothing was released and nothing was charged.")
+        else:
+            raise AssertionError("the second training must be refused")
         if any(account.balance() != after[name] for name, account in accounts.items()):
             raise AssertionError("a refused training must not be charged")
         _heading(console, "What to try next")
-        _next(folder, console, keep=keep)
-        if keep:
-            console.print("The clinics keep running. Ctrl-C ends them.")
-            with contextlib.suppress(KeyboardInterrupt):
-                while all(process.poll() is None for process in processes.values()):
-                    time.sleep(0.2)
-
-
-def _split(clinics: Sequence[synthetic.Clinic]) -> tuple[list[synthetic.Clinic], list[synthetic.Clinic]]:
-    """Records to train on and records to test on, of every clinic."""
-    train, test = [], []
-    for clinic in clinics:
-        cut = round(len(clinic.y) * (1 - TEST_SHARE))
-        train.append(synthetic.Clinic(clinic.name, clinic.X[:cut], clinic.y[:cut]))
-        test.append(synthetic.Clinic(clinic.name, clinic.X[cut:], clinic.y[cut:]))
-    return train, test
+        _suggest(folder, console, keep=keep)
+        with contextlib.suppress(KeyboardInterrupt):
+            while keep and all(process.poll() is None for process in processes.values()):
+                time.sleep(0.2)
 
 
 def _fresh(folder: Path) -> None:
@@ -129,33 +128,30 @@ def _free_port() -> int:
     raise InputError(f"no port of 127.0.0.1 from {_PORTS[0]} to {_PORTS[-1]} is free; end other programs.")
 
 
-def _prepare(
-    folder: Path, train: Sequence[synthetic.Clinic], test: Sequence[synthetic.Clinic], port: int
-) -> dict[str, Account]:
+def _prepare(folder: Path, train: Sequence[Clinic], test: Clinic) -> dict[str, Account]:
     """Everything a real federation would have: files, ledgers, certificates, jobs."""
-    names = [clinic.name for clinic in train]
+    port, sources, accounts = _free_port(), list[str](), dict[str, Account]()
     create_authority(folder / "certificates")
-    for name in (COORDINATOR, *names):
-        issue(folder / "certificates", name)
-    accounts = {}
+    issue(folder / "certificates", COORDINATOR)
     for clinic in train:
+        issue(folder / "certificates", clinic.name)
         synthetic.write_csv(clinic, folder / f"{clinic.name}.csv")
         accounts[clinic.name] = Ledger.create(folder / f"{clinic.name}.db").open("patients", TOTAL, DELTA)
-        (folder / f"{clinic.name}.toml").write_text(_PARTY.format(name=clinic.name, port=port, label=synthetic.LABEL))
-    X, y = _pooled(test)
-    synthetic.write_csv(synthetic.Clinic("test", X, y), folder / "test.csv")
-    ranges = "\n".join(f"{f.name} = [{f.low:g}, {f.high:g}]" for f in synthetic.FEATURES)
-    common = {"delta": DELTA, "ranges": ranges}
+        source = _SOURCE.format(name=clinic.name, label=synthetic.LABEL)
+        (folder / f"{clinic.name}.toml").write_text(_PARTY.format(source=source, port=port))
+        sources.append(f"[[party]]\n{source}")
+    synthetic.write_csv(test, folder / "test.csv")
     records = ", ".join(f"{clinic.name} = {len(clinic.y)}" for clinic in train)
-    remote = _REMOTE.format(port=port, parties=names, records=records, features=len(synthetic.FEATURES))
-    here = "\n".join(_HERE.format(name=name, label=synthetic.LABEL) for name in names)
-    (folder / "job.toml").write_text(_JOB.format(epsilon=EPSILON, where=remote, **common))
-    (folder / "smaller.toml").write_text(_JOB.format(epsilon=SMALLER, where=here, **common))
+    remote = _REMOTE.format(port=port, parties=list(accounts), records=records, features=len(synthetic.FEATURES))
+    ranges = "\n".join(f"{f.name} = [{f.low:g}, {f.high:g}]" for f in synthetic.FEATURES)
+    for name, epsilon, where in (("job", EPSILON, remote), ("smaller", SMALLER, "\n".join(sources))):
+        text = _JOB.format(epsilon=epsilon, delta=DELTA, ranges=ranges, where=where)
+        (folder / f"{name}.toml").write_text(text)
     return accounts
 
 
 @contextlib.contextmanager
-def _processes(folder: Path, names: Sequence[str]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+def _processes(folder: Path, names: Sequence[str]) -> Iterator[Processes]:
     """The clinics, each a process; they end with the block, however it ends."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     started: dict[str, subprocess.Popen[bytes]] = {}
@@ -163,8 +159,8 @@ def _processes(folder: Path, names: Sequence[str]) -> Iterator[dict[str, subproc
     try:
         with _signals_wait():  # a process that was started and not yet noted would be left behind
             for name in names:
+                command = [sys.executable, "-m", "sottovoce", "party", "--job", str(folder / f"{name}.toml")]
                 with (folder / f"{name}.log").open("wb") as log:
-                    command = [sys.executable, "-m", "sottovoce", "party", "--job", str(folder / f"{name}.toml")]
                     started[name] = subprocess.Popen(  # noqa: S603
                         command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
                     )
@@ -196,76 +192,42 @@ def _signals_wait() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _train(
-    job: Job, console: Console, processes: Mapping[str, subprocess.Popen[bytes]]
-) -> tuple[PrivateLinearModel, float]:
-    """One training over gRPC, as `sottovoce fit job.toml` does it."""
-    console.print("Starting the clinics and waiting for them to connect ...")
-    _wait_for_start(processes, job)
-    with runs.opened(job, lambda _: None) as run:
-        start = time.perf_counter()
-        with progress_bar("Training over mutual TLS", console) as advance:
-            model = runs.fit(run, advance)
-        return model, time.perf_counter() - start
-
-
-def _refused(job: Job, processes: Mapping[str, subprocess.Popen[bytes]], console: Console) -> None:
-    _require_running(processes, job)
-    try:
-        with runs.opened(job, lambda _: None) as run:
-            runs.fit(run)
-    except BudgetError as error:
-        console.print(f"REFUSED: {error}", style="bold")
-        console.print("Nothing was released and nothing was charged.")
-    else:
-        raise AssertionError("the second training must be refused")
-
-
-def _wait_for_start(processes: Mapping[str, subprocess.Popen[bytes]], job: Job) -> None:
-    """Until every clinic has read its records and looks for the coordinator; one that fails is told at once.
-
-    However long that takes: on a machine with other work it is minutes.
-    """
+def _wait_for_start(processes: Processes, job: Job) -> None:
+    """Until every clinic has read its records and connects, however long that takes; one that fails is told at once."""
     while not all("connecting to" in job.resolve(f"{name}.log").read_text() for name in processes):
         _require_running(processes, job)
         time.sleep(0.05)
 
 
-def _require_running(processes: Mapping[str, subprocess.Popen[bytes]], job: Job) -> None:
+def _require_running(processes: Processes, job: Job) -> None:
     for name, process in processes.items():
         if process.poll() is not None:
             log = job.resolve(f"{name}.log")
             raise WireError(f"the process of {name} ended with code {process.returncode}; {log} says why.")
 
 
-def _compare(
-    model: PrivateLinearModel,
-    train: Sequence[synthetic.Clinic],
-    test: Sequence[synthetic.Clinic],
-    console: Console,
-) -> None:
+def _compare(model: PrivateLinearModel, train: Sequence[Clinic], test: Clinic, console: Console) -> None:
     """Test records are synthetic and held out, so that a metric of them may be shown."""
-    X, y = _pooled(test)
-    rate = float(np.mean(y))
-    guess = -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
+    everybody, y, rate = _pool(train), test.y == 1, float(np.mean(test.y))
     declared: dict[str, Any] = {"feature_ranges": synthetic.FEATURE_RANGES, "classes": (0.0, 1.0)}
-    best = PrivateLogisticRegression(math.inf, **declared).fit(*_pooled(train))
-    others = {
-        f"{clinic.name} alone": PrivateLogisticRegression(EPSILON, DELTA, **declared).fit(clinic.X, clinic.y)
-        for clinic in train
-    }
+    best = PrivateLogisticRegression(math.inf, **declared).fit(everybody.X, everybody.y)
+    models: dict[str, PrivateLinearModel] = {"together, without privacy": best, "together, as trained above": model}
+    for clinic in train:
+        alone = PrivateLogisticRegression(EPSILON, DELTA, **declared)
+        models[f"{clinic.name} alone"] = alone.fit(clinic.X, clinic.y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # arrays have no column names; these are in the model's order
+        scores = {name: np.asarray(each.decision_function(test.X)) for name, each in models.items()}
+    scores["the same guess for everybody"] = np.full(len(y), math.log(rate / (1 - rate)))
+    losses = {name: float(np.mean(np.logaddexp(0, np.where(y, -score, score)))) for name, score in scores.items()}
+    least, *_, guess = losses.values()
     listing = table("model", "epsilon>", "accuracy>", "log-loss>", "learned")
     listing.columns[0].no_wrap = True
-
-    def add(name: str, epsilon: str, accuracy: float, loss: float) -> None:
-        learned = max(guess - loss, 0.0) / (guess - _log_loss(best, X, y))
-        listing.add_row(name, epsilon, f"{accuracy:.3f}", f"{loss:.3f}", f"{bar(learned, console)} {learned:.0%}")
-
-    add("together, without privacy", "none", _accuracy(best, X, y), _log_loss(best, X, y))
-    add("together, as trained above", f"{EPSILON:g}", _accuracy(model, X, y), _log_loss(model, X, y))
-    for name, other in others.items():
-        add(name, f"{EPSILON:g}", _accuracy(other, X, y), _log_loss(other, X, y))
-    add("the same guess for everybody", "none", max(rate, 1 - rate), guess)
+    for name, score in scores.items():
+        epsilon = f"{EPSILON:g}" if name in models and models[name] is not best else "none"
+        learned = max(guess - losses[name], 0.0) / (guess - least)
+        shown = f"{bar(learned, console)} {learned:.0%}"
+        listing.add_row(name, epsilon, f"{np.mean((score > 0) == y):.3f}", f"{losses[name]:.3f}", shown)
     console.print(listing)
     console.print(
         f"\nMeasured on {len(y):,} synthetic records that no training saw: that is why it may be printed.\n"
@@ -274,54 +236,30 @@ def _compare(
     )
 
 
-def _accuracy(model: PrivateLinearModel, X: synthetic.Array, y: synthetic.Array) -> float:
-    return float(np.mean((_scores(model, X) > 0) == (y == 1)))
-
-
-def _log_loss(model: PrivateLinearModel, X: synthetic.Array, y: synthetic.Array) -> float:
-    return float(np.mean(np.logaddexp(0, np.where(y == 1, -1, 1) * _scores(model, X))))
-
-
-def _scores(model: PrivateLinearModel, X: synthetic.Array) -> synthetic.Array:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # arrays have no column names; these are in the model's order
-        return np.asarray(model.decision_function(X))
-
-
-def _ledgers(before: Mapping[str, Balance], after: Mapping[str, Balance], console: Console) -> None:
-    listing = table("clinic", "total epsilon>", "left before>", "left now>", "used")
-    for name, now in after.items():
-        used = f"{bar(now.share, console)} {100 * now.share:.0f}%"
-        listing.add_row(name, f"{now.total:g}", f"{before[name].left:.3g}", f"{now.left:.3g}", used)
-    console.print(listing)
-
-
-def _next(folder: Path, console: Console, *, keep: bool) -> None:
-    at = {name: shlex.quote(str(folder / name)) for name in _SHOWN}
-    commands = [
-        (f"ledger show {at['clinic-1.db']}", "what a clinic has left"),
-        (f"ledger history {at['clinic-1.db']}", "what it was charged for"),
-        (f"predict {at['job.json']} {at['test.csv']} --proba", "use the model"),
-        (f"plan {at['job.toml']}", "what a training promises and costs"),
-        (f"fit {at['smaller.toml']}", f"epsilon {SMALLER:g} still fits; in one process"),
-    ]
-    if keep:
-        commands.append((f"fit {at['job.toml']}", "ask the running clinics again"))
-    for command, why in commands:
-        console.print(f"  {_program()} {command}\n      {why}", soft_wrap=True)
+def _suggest(folder: Path, console: Console, *, keep: bool) -> None:
+    program = "sottovoce"  # how this very program can be called again
+    if not shutil.which(program):
+        python = f"{shlex.quote(sys.executable)} -m sottovoce"
+        program = shlex.quote(sys.argv[0]) if Path(sys.argv[0]).name == "sottovoce" else python
+    shown = ("clinic-1.db", "job.json", "test.csv", "job.toml", "smaller.toml")
+    ledger, model, test, job, smaller = (shlex.quote(str(folder / name)) for name in shown)
+    commands = {
+        f"ledger show {ledger}": "what a clinic has left",
+        f"ledger history {ledger}": "what it was charged for",
+        f"predict {model} {test} --proba": "use the model",
+        f"plan {job}": "what a training promises and costs",
+        f"fit {smaller}": f"epsilon {SMALLER:g} still fits; in one process",
+        **({f"fit {job}": "ask the running clinics again"} if keep else {}),
+    }
+    for command, why in commands.items():
+        console.print(f"  {program} {command}\n      {why}", soft_wrap=True)
     console.print(f"  open {folder / 'job.privacy.html'} in a browser\n      the promise, readable and printable")
+    if keep:
+        console.print("The clinics keep running. Ctrl-C ends them.")
 
 
-def _program() -> str:
-    """How this very program can be called again."""
-    if shutil.which("sottovoce"):
-        return "sottovoce"
-    called = sys.argv[0]
-    return shlex.quote(called) if Path(called).name == "sottovoce" else f"{shlex.quote(sys.executable)} -m sottovoce"
-
-
-def _pooled(clinics: Sequence[synthetic.Clinic]) -> tuple[synthetic.Array, synthetic.Array]:
-    return np.concatenate([clinic.X for clinic in clinics]), np.concatenate([clinic.y for clinic in clinics])
+def _pool(clinics: Sequence[Clinic]) -> Clinic:
+    return Clinic("all", np.concatenate([each.X for each in clinics]), np.concatenate([each.y for each in clinics]))
 
 
 def _heading(console: Console, text: str) -> None:
@@ -364,8 +302,7 @@ features = {features}
 wait = 600                   # seconds for the clinics to connect, and for an answer: this machine may have other work
 timeout = 600
 """
-_HERE: Final = """\
-[[party]]
+_SOURCE: Final = """\
 name = "{name}"
 file = "{name}.csv"
 label = "{label}"
@@ -374,11 +311,7 @@ ledger = "{name}.db"
 _PARTY: Final = """\
 # A clinic: its own records, its own ledger, its own limit.
 [party]
-name = "{name}"
-file = "{name}.csv"
-label = "{label}"
-ledger = "{name}.db"
-
+{source}
 [federation]
 coordinator = "127.0.0.1:{port}"
 certificates = "certificates"

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.charts import PRIORS, SIGN, grown
-from sottovoce.app.costs import readable_size
 from sottovoce.app.rendering import render
+from sottovoce.app.texts import readable_size
 from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan

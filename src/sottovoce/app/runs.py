@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sottovoce import __version__, algorithms
-from sottovoce.app.costs import LONG, Cost, cost_of
-from sottovoce.app.estimates import InFiles, InMemory, OnCluster, OnDevice, Place, PreparedRows, Rows
+from sottovoce.app.estimate import Cost, Rows, cost_of
 from sottovoce.app.interrupted import Begun, receipts_path, state_path
-from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
+from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyJob, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
 from sottovoce.app.sources import (
@@ -32,9 +31,10 @@ from sottovoce.app.sources import (
     table_shape,
 )
 from sottovoce.app.superuser import warn_as_root
-from sottovoce.data import devices
+from sottovoce.data import devices, room
 from sottovoce.data.block import BlockRows
 from sottovoce.data.files import format_of, is_pattern, list_files, read_table
+from sottovoce.data.parts_in_file import PreparedRows
 from sottovoce.errors import BudgetError, InputError, SottovoceError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
@@ -56,7 +56,6 @@ from sottovoce.transports.in_process import InProcess
 
 Say = Callable[[str], None]
 
-LONGER: Final = 3.0  # seconds, roughly, from which on a fit is rehearsed before it starts
 _SHAPE_READ: Final = "only the shape (rows and header) was read of"
 _IDS_READ: Final = "identifiers were read"
 
@@ -259,31 +258,25 @@ def _check_places(run: Run) -> None:
 def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahead: bool = False) -> Preview:
     """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed.
 
-    One that was `charged`, before it was stopped, does no more to a ledger. One that is looked at `ahead` is rehearsed
-    for what it takes also if that is not long; of another that is not rehearsed no time is told.
+    One that was `charged`, before it was stopped, does no more to a ledger. Of one that is looked at `ahead` the files
+    are still to be read.
     """
     plan, after, accounts = run.plan, run.model._plans_after(run.prepared), accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
-    plans = (*run.prepared.plans, *after)
-    rows = [_rows_of(run, each, unread=ahead and not place) for place, each in enumerate(plans)]
+    plans, remote = (*run.prepared.plans, *after), run.job.federation is not None
+    rows = _rows_of(run, unread=ahead)
     costs = [
         cost_of(
             each,
             algorithms.of(each),
-            [account.path.parent for account in accounts.values()],
-            receipts=len(plan.names) if run.job.federation is not None else len(accounts),
-            shown=len(kept_receipts(run.job).keys() & set(plan.names)),
-            remote=run.job.federation is not None,
-            rows=held,
-            worth=LONG if ahead else LONGER,
+            rows if place == 0 else replace(rows, kind=None),  # files are read once
+            remote=remote,
+            ledgers=len(accounts),
         )
-        for each, held in zip(plans, rows, strict=True)
+        for place, each in enumerate(plans)
     ]
-    if not ahead:
-        costs = [each if each.memory_bytes is not None else replace(each, seconds=None) for each in costs]
-    place = plans.index(plan)
-    lying = _prepared_rows(run, rows[place], rehearsed=costs[place].memory_bytes is not None)
-    notes = (*run.notes, *(_full(lying) if ahead else ()))
+    stored = () if remote or plan.split == "columns" else tuple(rows.prepared(plan))
+    notes = (*run.notes, *(_full(stored) if ahead else ()))
     return Preview(
         plan=plan,
         report=privacy_report(plan, seeded=seeded, beside=[each for each in plans if each is not plan]),
@@ -294,62 +287,63 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
         sums=run.prepared.federation.why,
         first=run.prepared.purchase,
         after=after,
-        prepared=lying,
+        prepared=stored,
     )
 
 
-def _prepared_rows(run: Run, rows: Rows | None, *, rehearsed: bool) -> tuple[PreparedRows, ...]:
-    """Where the prepared rows of a fit will lie, if they are of this process or its cluster.
-
-    A cluster is asked for its workers after a rehearsal there alone.
-    """
-    if rows is None or run.job.federation is not None or run.plan.split == "columns":
-        return ()
-    if isinstance(rows, OnCluster) and not rehearsed:
-        return ()
-    try:
-        return tuple(rows.prepared(run.plan))
-    except SottovoceError:
-        return ()  # of a cluster that does not answer the fit tells
-
-
-def _full(lying: Sequence[PreparedRows]) -> Iterator[str]:
+def _full(stored: Sequence[PreparedRows]) -> Iterator[str]:
     """What a fit would say of folders without room for its prepared rows."""
-    for each in lying:
+    for each in stored:
         try:
             each.check()
         except InputError as error:
             yield str(error)
 
 
-def _rows_of(run: Run, plan: Plan, *, unread: bool) -> Rows | None:
-    """Where the rows of a plan lie, if that is known here; `unread` says that files are still to be read.
+def _rows_of(run: Run, *, unread: bool) -> Rows:
+    """The rows of a job, as far as that is known here; `unread` says that files are still to be read.
 
     How many entries a LIBSVM file has is guessed from its size: 8 bytes for each.
     """
-    job, schema = run.job, run.job.known_schema
-    sources = list(job.sources.values())
-    paths = [job.resolve(source.file) for source in sources]
+    job, schema, plan = run.job, run.job.known_schema, run.plan
+    tables = list(job.sources.values())
+    paths = [job.resolve(table.file) for table in tables]
     files = [file for path in paths for file in (list_files(path) if path.is_dir() or is_pattern(path) else [path])]
-    size = sum(path.stat().st_size for path in files if format_of(path).sparse and path.is_file())
-    entries = min(size / 8 / plan.records, plan.features) if size else None
-    told = (plan.records, plan.features, entries, run.model.n_jobs)
-    read: dict[str, Any] = {"kind": format_of(files[0]).suffixes[0] if files else None, "schema": schema is not None}
-    clusters = {source.cluster for source in sources}
-    if clusters - {None}:
-        return OnCluster(*told, **read, cluster=clusters.pop()) if len(clusters) == 1 else None
-    if run.model.device not in (None, "cpu"):
-        return OnDevice(*told, **read, here=not unread and bool(sources))
-    if any(goes_by_pieces(source, path, schema) for source, path in zip(sources, paths, strict=True)):
-        return InFiles(*told, **read, places=tuple(_place(job, source) for source in sources))
-    return InMemory(*told, **read, here=not unread and bool(sources))
+    sparse = [path for path in files if format_of(path).sparse]
+    size = sum(path.stat().st_size for path in sparse if path.is_file())
+    pieces = [goes_by_pieces(table, path, schema) for table, path in zip(tables, paths, strict=True)]
+    kind = None
+    if files and (unread or any(pieces)):
+        kind = format_of(files[0]).suffixes[0]
+    clusters = [table.cluster for table in tables if table.cluster is not None]
+    return Rows(
+        records=plan.records,
+        features=plan.features,
+        sparse_entries=min(size / 8 / plan.records, plan.features) if size else None,
+        n_jobs=run.model.n_jobs,
+        device=run.model.device,
+        kind="schema" if schema is not None and kind == ".csv" else kind,
+        folders=tuple(rows_folder(job, table) if by else None for table, by in zip(tables, pieces, strict=True)),
+        workers=_workers(clusters[0]) if clusters else 0,
+    )
 
 
-def _place(job: Job, source: SourceTable) -> Place:
-    """Where a source wants its prepared rows that go to a file."""
-    folder, beside = (None if path is None else job.resolve(path) for path in (source.folder, source.ledger))
-    whole = not goes_by_pieces(source, job.resolve(source.file), job.known_schema)
-    return Place(folder, None if beside is None else beside.parent, whole)
+def rows_folder(job: Job | PartyJob, table: SourceTable) -> Path | None:
+    """Where the prepared rows of a file go that is read in pieces and whose rows do not fit in memory."""
+    if table.cluster is not None:
+        return None
+    folder, ledger = (None if path is None else job.resolve(path) for path in (table.folder, table.ledger))
+    return room.named_place(folder, None if ledger is None else ledger.parent)
+
+
+def _workers(address: str) -> int:
+    """How many workers a cluster has; 1 where it does not answer, of which the fit tells."""
+    from sottovoce.data.cluster.connection import Cluster
+
+    try:
+        return max(len(Cluster.of(address).workers()), 1)
+    except SottovoceError:
+        return 1
 
 
 @contextmanager

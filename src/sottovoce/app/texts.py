@@ -65,6 +65,15 @@ def sealed_balance(plans: int, rests: Sequence[str]) -> str:
     )
 
 
+def readable_size(count: float) -> str:
+    """A number of bytes, as people say it."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
 def _acts(letter: str) -> bool:
     return letter in _TURNS or unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -69,6 +69,21 @@ def size_of(recipe: Preparation, dense: int, sparse: int = 0, entries: int = 0) 
 def check_room(folder: Path, size: int, records: int) -> None:
     """Refuse a folder without room for so many bytes of rows, with marks of pieces and what is known of rows."""
     room.check_free(folder, size + size // 50 + VIEWS * 8 * records)
+
+
+class PreparedRows(NamedTuple):
+    """So many bytes of prepared rows in "memory", in a "file" of a folder, on a "device" or at a "cluster"."""
+
+    size: int
+    where: str
+    folder: Path | None = None
+    records: int = 0  # in that file
+    workers: int = 0  # of that cluster
+
+    def check(self) -> None:
+        """Refuse a folder that is none, or has no room for the file."""
+        if self.folder is not None:
+            check_room(room.place_for(self.folder, None), self.size, self.records)
 
 
 def _blocks(data: Dataset, recipe: Preparation, size: int) -> Iterator[Block]:

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from sottovoce.door.query import Choice, Query
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.queries.pricing import Form, queries_of
+
+HEADING: Final = 70  # bytes of a frame beside its arrays, about
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,16 @@ class Messages:
     count: int
     told: Mapping[str, NDArray[Any]]
     answer: Mapping[str, NDArray[Any]]
+
+    @property
+    def told_bytes(self) -> int:
+        """Of one message, about."""
+        return _size(self.told)
+
+    @property
+    def answer_bytes(self) -> int:
+        """Of one answer, about."""
+        return _size(self.answer)
 
 
 def messages_of(plan: Plan, form: Form) -> dict[str, list[Messages]]:
@@ -57,6 +69,12 @@ def rounds_of(plan: Plan, form: Form) -> int:
 def answers_of(plan: Plan, form: Form) -> Counter[str]:
     """How many answers of each kind all parties together give, at most."""
     return Counter({name: sum(each.count for each in several) for name, several in messages_of(plan, form).items()})
+
+
+def _size(arrays: Mapping[str, NDArray[Any]]) -> int:
+    """Bytes of a frame with these arrays: whole numbers take 4 where all of them fit."""
+    short = [array.dtype == np.int64 and bool((array < 2**31).all()) for array in arrays.values()]
+    return HEADING + sum(18 + (array.nbytes >> half) for array, half in zip(arrays.values(), short, strict=True))
 
 
 def _messages(plan: Plan, release: Release, query: Query, party: str) -> Iterator[Messages]:

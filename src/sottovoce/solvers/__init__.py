@@ -7,7 +7,7 @@ that is left out follows its rule, so there is nothing to tune. Each class docum
 |---|---|---|
 | `Newton` | newton | one noisy Gram matrix, then noisy gradients in its metric |
 | `Gradient` | gradient | a noisy gradient sum of all records each round |
-| `SGD` | sgd | noisy gradients of samples that nobody is told |
+| `SGD` | sgd | noisy gradients of secret random samples |
 | `Whitened` | whitened | second moments, gradients of whitened rows, a rescale |
 | `SCD` | scd | dual coordinate descent; the duals stay hidden at their holders |
 | `PrimalSCD` | scd-primal | clipped minimisers along coordinates; for comparison |
@@ -81,7 +81,7 @@ class Newton(Options):
     gram_share : float from 1e-06 to 0.999999
         Share of the budget (of mu squared) that the Gram matrix gets. Default: 0.1 for classes, 0.15 for numbers.
     slope_bound : float above 0
-        The slope of one record's loss is cut to it, in units of the label's half-width. Default: the largest slope of a
+        Clips the slope of one record's loss, in units of the label's half-width. Default: the largest slope of a
         loss for classes; 0.5 for residuals, or less where the loss itself bounds them.
     """
 
@@ -103,7 +103,7 @@ class Gradient(Options):
     step : float from 1e-12
         Length of a step. Default: 1 / the curvature of the loss, or 1 where it has none.
     slope_bound : float above 0
-        The slope of one record's loss is cut to it, in units of the label's half-width. Default: the largest slope of a
+        Clips the slope of one record's loss, in units of the label's half-width. Default: the largest slope of a
         loss for classes; 0.5 for residuals, or less where the loss itself bounds them.
     """
 
@@ -116,7 +116,7 @@ class Gradient(Options):
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class SGD(Options):
-    """Noisy gradients of samples that nobody is told.
+    """Noisy gradients of secret random samples.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class SGD(Options):
     schedule : 'all' or 'one-party'
         Who answers a round: every party, or one that a public coin names. Default: 'all'.
     slope_bound : float above 0
-        The slope of one record's loss is cut to it, in units of the label's half-width. Default: the largest slope of a
+        Clips the slope of one record's loss, in units of the label's half-width. Default: the largest slope of a
         loss for classes; 0.5 for residuals, or less where the loss itself bounds them.
     """
 
@@ -195,7 +195,7 @@ class SCD(Options):
 class PrimalSCD(Options):
     """Clipped minimisers along coordinates; for comparison.
 
-    Nothing but the cut bounds a step, so its noise does not fall with the number of records.
+    Nothing but the clip bounds a step, so its noise does not fall with the number of records.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ class SequentialSCD(Options):
 class CD(Options):
     """Proximal coordinate descent, one noisy number a step.
 
-    Each coordinate is cut by itself, in proportion to its column, so columns of different scales do not hurt it.
+    Each coordinate is clipped by itself, in proportion to its column, so columns of different scales do not hurt it.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ class CD(Options):
         Length of a step in units of 1 / the curvature along the coordinate. Default: 1, less where one pass is more
         than the budget pays for.
     clip : float from 1e-100 to 1e+100
-        One record's slope along a coordinate is cut to it, in units of the column's bound and of the label's
+        One record's slope along a coordinate is clipped to it, in units of the column's bound and of the label's
         half-width. Default: 1.5 for classes; for numbers 0.5, more where the signal is large.
     order : 'cyclic' or 'shuffled' or 'random'
         The public order of the coordinates: one after the other, a new permutation for each pass, or drawn with
@@ -305,7 +305,7 @@ class GreedyCD(Options):
         Length of a step in units of 1 / the curvature along the coordinate. Default: 1, less where there is little
         signal.
     clip : float from 1e-100 to 1e+100
-        One record's slope along a coordinate is cut to it, in units of the column's bound and of the label's
+        One record's slope along a coordinate is clipped to it, in units of the column's bound and of the label's
         half-width. Default: 1.2 for classes, 0.9 for numbers; 1 without privacy.
     rule : 'GS-r' or 'GS-s' or 'GS-q'
         What promises most: the longest step, the largest distance to a stationary point, or the largest decrease of the
@@ -344,7 +344,7 @@ class FrankWolfe(Options):
         Choices; over columns at most 2^24; without privacy the most of them. Default: central 3 to 10000 and over
         columns 4 or more, as the budget allows; 5000 without privacy; the printed number for a published calibration.
     slope_bound : float from 1e-100 to 1e+100
-        The slope of one record's loss is cut to it, in units of the label's half-width; private forms of our own alone.
+        Clips the slope of one record's loss, in units of the label's half-width; private forms of our own alone.
         Default: the largest slope of a loss for classes; for numbers 0.5, and 1 over columns.
     choice_share : float from 0.01 to 0.99
         Over columns: share of the budget for the choices, the rest is for the features sent. Default: 0.4, or 0.5 where
@@ -403,7 +403,7 @@ class ADMM(Options):
     Parameters
     ----------
     rows : 'persistent' or 'fresh'
-        How parties hear each other: by rows that get noise once a fit, or by cut scores told once, half way.
+        How parties hear each other: by rows that get noise once a fit, or by clipped scores sent once, half way.
         Default: 'persistent'.
     unit : 'record' or 'feature'
         What is protected: a person's record, or a column of a party and nothing of a person. Default: 'record'.
@@ -411,14 +411,14 @@ class ADMM(Options):
         Gradients of each party, at least 2; without privacy the most epochs. Default: 64; 5 for a feature, 50 for the
         published calibration, 2000 without privacy.
     slope_bound : float above 0
-        The slope of one record's loss is cut to it, in units of the label's half-width. Default: the largest slope of a
+        Clips the slope of one record's loss, in units of the label's half-width. Default: the largest slope of a
         loss for classes; 0.5 for residuals, or less where the loss itself bounds them.
     row_share : float from 0.01 to 0.99
-        Share of the budget (of mu squared) for what tells the scores. Default: 0.6, or 0.5 for rows='fresh'.
+        Share of the budget (of mu squared) for what conveys the scores. Default: 0.6, or 0.5 for rows='fresh'.
     world_epsilon : float from 1e-06
         Instead of row_share: what the model may cost against the world, below epsilon. Default: row_share says it.
     clip : float from 1e-06 to 1e+06
-        For rows='fresh': the cut of a centred score, in units of the label's half-width. Default: 2 for classes, 0.5
+        For rows='fresh': the clip of a centred score, in units of the label's half-width. Default: 2 for classes, 0.5
         for numbers.
     column_norm : float from 1e-09
         For unit='feature': the largest Euclidean norm of a column. Default: what the bound of its entries implies.
@@ -469,7 +469,7 @@ class FDML(Options):
     step : float from 1e-12
         Without privacy: length of a step in units of 1 / (curvature x mean squared norm of the rows). Default: 1.
     slope_bound : float above 0
-        The slope of one record's loss is cut to it, in units of the label's half-width. Default: the largest slope of a
+        Clips the slope of one record's loss, in units of the label's half-width. Default: the largest slope of a
         loss for classes; 0.5 for residuals, or less where the loss itself bounds them.
     row_share : float from 0.01 to 0.99
         Share of the budget (of mu squared) for the rows that get noise once. Default: 0.6.
@@ -496,7 +496,7 @@ class Score(Options):
     rounds : int from 2
         Gradients of each party's own fit. Default: 64, or 200 without privacy.
     slope_bound : float above 0
-        The slope of one record's loss is cut to it, in units of the label's half-width. Default: the largest slope of a
+        Clips the slope of one record's loss, in units of the label's half-width. Default: the largest slope of a
         loss for classes; 0.5 for residuals; at least 1 where one party holds the labels.
     """
 

@@ -223,7 +223,7 @@ class ColumnRule:
 
     T = (N mu)^(2/3) / 4 rounds, 20 features in all (a party's cap at most its columns), sketches of 16 T numbers;
     0.4 of the budget for the choices (held labels: 0.2 for their sketch). The constants were chosen on synthetic
-    problems (`docs/benchmarks.md`).
+    problems (`benchmarks/frank_wolfe.py`).
     """
 
     def __init__(self, problem: Problem, rho: float) -> None:

@@ -87,7 +87,7 @@ class DualRule:
     For lam far below the rate a round is a clipped gradient step of length rate stretch / (kappa rate + lam stretch),
     kappa the loss's curvature. B is the sum of these lengths: the noise of all rounds carries the weights by
     c B sqrt(d) / (mu N), so B is what the budget allows (`spread`), at most the 1/lam that the duals need to arrive.
-    The constants hold for labels and slopes of at most 1 (`docs/benchmarks.md`).
+    The constants hold for labels and slopes of at most 1 (`benchmarks/duals.py`).
     """
 
     def __init__(self, problem: Problem, lam: float, dual_step: DualStep) -> None:

@@ -104,7 +104,7 @@ def _counted(coordinator: Coordinator, parties: tuple[str, ...]) -> dict[str, An
 
 
 def _show(told: dict[str, Any]) -> None:
-    from sottovoce.app.costs import readable_size
+    from sottovoce.app.texts import readable_size
 
     console = out()
     sizes = ", ".join(f"{name} {size:,}" for name, size in told["parties"].items())

@@ -30,11 +30,11 @@ from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.app.estimates import PreparedRows
     from sottovoce.app.interrupted import Begun
     from sottovoce.app.jobs import EvaluationJob, Job
     from sottovoce.app.runs import Preview, Run
     from sottovoce.app.view.watched import WatchedWire
+    from sottovoce.data.parts_in_file import PreparedRows
     from sottovoce.estimators import PrivateLinearModel
     from sottovoce.plan.plan import Plan
 
@@ -285,54 +285,40 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
 
 
 def _show_cost(shown: Preview, console: Console) -> None:
-    """Rounds, bytes and time, and where prepared rows will lie."""
-    from sottovoce.app.costs import readable_size
+    """Rounds, bytes, time and memory, and where prepared rows will be stored."""
+    from sottovoce.app.texts import readable_size
+    from sottovoce.plan.sealed_words import dealer_of
 
-    cost = shown.cost
+    cost, parties = shown.cost, len(shown.plan.parties)
     if cost.rounds is None:
         console.print("Cost: without privacy the run stops when it has converged, which no plan can tell.")
         return
-    up, down = readable_size(cost.uplink_bytes or 0), readable_size(cost.downlink_bytes or 0)
-    said = f"{up} from the parties, {down} to them"
-    if cost.seconds is not None:
-        work = "reading and computing" if cost.reading == "counted" else "computing"
-        said += f", {seconds_text(cost.seconds)} of {work}"
-        said += "" if cost.memory_bytes is None else f" and about {readable_size(cost.memory_bytes)} of memory"
-        said += " on this machine"
-        said += "; reading the files is not counted" if cost.reading == "not counted" else ""
-    console.print(f"Cost: {cost.rounds} rounds, {said}")
-    if cost.memory_bytes is not None or any(each.where != "memory" for each in shown.prepared):
-        for each in shown.prepared:
-            console.print(f"prepared rows: {_lying(each)}", soft_wrap=True)
+    up, down, dealt = cost.uplink_bytes or 0, cost.downlink_bytes or 0, cost.dealt_bytes or 0
+    console.print(
+        f"Cost: {cost.rounds} rounds, about {readable_size(up)} from the parties and {readable_size(down)} to them, "
+        f"{seconds_text(cost.seconds or 0.0)} of {'reading and ' if cost.reading else ''}computing and about "
+        f"{readable_size(cost.memory_bytes or 0)} of memory on this machine"
+    )
+    for each in shown.prepared:
+        console.print(f"prepared rows: {storage_text(each)}", soft_wrap=True)
     if shown.plan.sealing is not None:
-        console.print(_sealed_bytes(shown), soft_wrap=True)
+        said = f"Sealed: a party sends about {readable_size(up / parties)} and gets {readable_size(down / parties)}"
+        if dealt:
+            share, dealer = readable_size(dealt / parties), dealer_of(shown.plan.sealing)
+            said += f"; {share} of what it gets is dealt by {dealer}, {readable_size(dealt)} in all"
+        console.print(said, soft_wrap=True)
 
 
-def _lying(prepared: PreparedRows) -> str:
-    """How large prepared rows are, and where they will lie."""
-    from sottovoce.app.costs import readable_size
+def storage_text(prepared: PreparedRows) -> str:
+    """How large prepared rows are, and where they will be stored."""
+    from sottovoce.app.texts import readable_size
 
     size = readable_size(prepared.size)
     if prepared.where == "file":
         return f"{size} in a file in {prepared.folder}"
     if prepared.workers:
-        each = readable_size(round(prepared.size / prepared.workers))
-        return f"at {prepared.workers} workers of the cluster, {each} each"
+        return f"at {prepared.workers} workers of the cluster, {readable_size(prepared.size / prepared.workers)} each"
     return f"{size} {'on the device' if prepared.where == 'device' else 'in memory'}"
-
-
-def _sealed_bytes(shown: Preview) -> str:
-    """What each party sends and gets where sums are sealed, and what of it is dealt."""
-    from sottovoce.app.costs import readable_size
-    from sottovoce.plan.sealed_words import dealer_of
-
-    cost, sealing, parties = shown.cost, shown.plan.sealing, len(shown.plan.parties)
-    each = [readable_size(round((total or 0) / parties)) for total in (cost.uplink_bytes, cost.downlink_bytes)]
-    said = f"Sealed: a party sends {each[0]} and gets {each[1]}, in the mean"
-    if cost.dealt_bytes and sealing is not None:
-        share = readable_size(round(cost.dealt_bytes / parties))
-        said += f"; {share} of what it gets is dealt by {dealer_of(sealing)}, {readable_size(cost.dealt_bytes)} in all"
-    return said
 
 
 def show_problem(made: Plan, console: Console) -> None:
@@ -394,7 +380,7 @@ def show_summary(
     model: PrivateLinearModel, paths: dict[str, Path], left: dict[str, float], seconds: float, console: Console
 ) -> None:
     """What was done and where it is."""
-    from sottovoce.app.costs import readable_size
+    from sottovoce.app.texts import readable_size
 
     report: Any = model.privacy_
     said = model.communication_

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sottovoce import algorithms
-from sottovoce.app.costs import readable_size
 from sottovoce.app.rendering import read, render
+from sottovoce.app.texts import readable_size
 from sottovoce.estimators import privacy_report
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import VIEWS
