@@ -13,10 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from sottovoce import estimators, losses
-from sottovoce.app.jobs import HelperJob, Job, PartyJob, PeopleJob, PolicyTable
+from sottovoce.app.jobs import HelperJob, Job, PartyJob, PeopleJob, PolicyTable, SourceTable
 from sottovoce.app.settings import keys_of, tables_in
 from sottovoce.app.solver_list import Entry, entries
 from sottovoce.plan.sealed_words import ASSUMPTIONS
@@ -97,24 +95,19 @@ def own_parameters() -> str:
     return rows(("parameter", "of", "default", "what it is"), *(map(_cell, line) for line in lines))
 
 
-def job_keys() -> str:
-    """The tables of a job file, each key with what it may be."""
-    return _keys(Job)
+def file_keys() -> str:
+    """Every table of the job, party, dealer and people files once, each key with what it may be."""
+    found: dict[tuple[str, Any], tuple[Any, list[str]]] = {}
+    for file, kind in FILES.items():
+        for name, field in keys_of(kind).items():
+            title = f"[[{name}]]" if "tuple" in str(field.annotation) else f"[{name}]"
+            inner = next(iter(tables_in(field.annotation)), None)
+            same = ((known, other) for known, other in found if known == title and other and issubclass(other, inner))
+            found.setdefault(next(same, (title, inner)), (field, []))[1].append(file)
+    return "\n" + "\n".join(_section(*table, *of) for table, of in found.items()) + "\n"
 
 
-def party_keys() -> str:
-    """The same of a party file."""
-    return _keys(PartyJob)
-
-
-def helper_keys() -> str:
-    """The same of a helper file."""
-    return _keys(HelperJob)
-
-
-def people_keys() -> str:
-    """The same of the people of a joint prediction."""
-    return _keys(PeopleJob)
+FILES = {"job": Job, "party": PartyJob, "dealer": HelperJob, "people": PeopleJob}
 
 
 def assumptions() -> str:
@@ -124,22 +117,19 @@ def assumptions() -> str:
     return rows(("assumption", "key", "left out", "what it is"), *(map(_cell, line) for line in lines))
 
 
-def _keys(kind: type[BaseModel]) -> str:
-    made = []
-    for name, field in keys_of(kind).items():
-        inner = tables_in(field.annotation)
-        title = f"[[{name}]]" if "tuple" in str(field.annotation) else f"[{name}]"
-        needed = ", needed" if field.is_required() else ""
-        if not inner:  # names of the reader's own
-            made.append(f"### `{title}`{needed}\n\nBy name, {field.description}.\n")
-            continue
-        lines = [(f"`{key}`", _left_out(own), own.description or "") for key, own in inner[0].model_fields.items()]
-        if inner[0].model_config.get("extra") == "allow":
-            lines.append(("others", "", _OTHERS[name]))
-        table = rows(("key", "left out", "what it is"), *(map(_cell, line) for line in lines))
-        said = (inner[0].__doc__ or "").strip().split("\n")[0]
-        made.append(f"### `{title}`{needed}\n\n{said}\n\n{table}")
-    return "\n" + "\n".join(made) + "\n"
+def _section(title: str, inner: Any, field: Any, files: list[str]) -> str:
+    needed = ", needed" if field.is_required() else ""
+    head = f"### `{title}` ({', '.join(files)}){needed}\n\n"
+    if inner is None:  # names of the reader's own
+        return f"{head}By name, {field.description}.\n"
+    said = (inner.__doc__ or "").strip().split("\n")[0]
+    shared = SourceTable.model_fields if issubclass(inner, SourceTable) and inner is not SourceTable else {}
+    keys = {key: own for key, own in inner.model_fields.items() if key not in shared}
+    lines = [(f"`{key}`", _left_out(own), own.description or "") for key, own in keys.items()]
+    if inner.model_config.get("extra") == "allow":
+        lines.append(("others", "", _OTHERS[title.strip("[]")]))
+    table = rows(("key", "left out", "what it is"), *(map(_cell, line) for line in lines))
+    return f"{head}{said}{' It has the keys of `[data]` and:' if shared else ''}\n\n{table}"
 
 
 _OTHERS = {
@@ -161,10 +151,7 @@ TABLES = {
     "options": options,
     "parameters": parameters,
     "own parameters": own_parameters,
-    "job keys": job_keys,
-    "party keys": party_keys,
-    "helper keys": helper_keys,
-    "people keys": people_keys,
+    "file keys": file_keys,
 }
 
 

@@ -1,13 +1,16 @@
 """Organisations apart: network namespaces with one network between them, and a guide that is followed in them.
 
-Four comments of a page say who does what:
+Comments of a page say who does what:
 
-    <!-- at: clinic -->            the commands of the next block are given there, one after the other
-    <!-- at: clinic, serves -->    its last command keeps running, until the page stops it or ends
-    <!-- at: office, killed -->    its last command is killed by SIGKILL in the middle of a run
-    <!-- stop: clinic, lab -->     what keeps running there is stopped, as by Ctrl-C
-    <!-- carry: office:a.pem lab:certs/ -->   a file or a folder changes hands, by whatever way they trust
-    <!-- file: clinic:party.toml -->          the next block is that file
+    <!-- at: clinic -->                 the commands of the next block are given there, one after the other
+    <!-- at: clinic, lab; serves -->    at each; the last command keeps running, until the page stops it or ends
+    <!-- at: office; killed -->         the last command is killed by SIGKILL in the middle of a run
+    <!-- stop: clinic, lab -->          what keeps running there is stopped, as by Ctrl-C
+    <!-- carry: office:a.pem lab:certs -->              a file or a folder changes hands, by whatever way they trust
+    <!-- carry: office:NAME NAME:.; clinic, lab -->     once for each of them
+    <!-- file: clinic:party.toml -->                    the next block is that file
+
+NAME in a block or after `carry:` is the name of the organisation.
 """
 
 from __future__ import annotations
@@ -113,17 +116,19 @@ class Organisations:
         return self._root / name
 
     def follow(self, step: Step) -> None:
-        where = [part.strip() for part in step.rest.split(",")]
+        rest, _, after = step.rest.partition("; ")
         if step.verb == "file":
-            name, _, path = step.rest.partition(":")
+            name, _, path = rest.partition(":")
             (self.folder(name) / path).write_text(step.block, encoding="utf-8")
         elif step.verb == "carry":
-            self._carry(*shlex.split(step.rest))
+            for name in after.split(", "):
+                self._carry(*rest.replace("NAME", name).split())
         elif step.verb == "stop":
-            for name in where:
+            for name in rest.split(", "):
                 self.stop(name)
         else:
-            self._at(where[0], where[1] if len(where) > 1 else "", step.block)
+            for name in rest.split(", "):
+                self._at(name, after, step.block.replace("NAME", name))
 
     def stop(self, name: str) -> None:
         for program in self._running[name]:
@@ -143,12 +148,14 @@ class Organisations:
 
     def _carry(self, source: str, target: str) -> None:
         (giver, given), (taker, place) = (text.partition(":")[::2] for text in (source, target))
-        found, put = self.folder(giver) / given, self.folder(taker) / place
-        put.parent.mkdir(parents=True, exist_ok=True)
-        if found.is_dir():
-            shutil.copytree(found, put, dirs_exist_ok=True)
-        else:
-            shutil.copy2(found, put)
+        put = self.folder(taker) / place
+        paths = sorted(self.folder(giver).glob(given))
+        assert paths, f"{giver} has no {given}"
+        for path in paths:
+            if path.is_dir():
+                shutil.copytree(path, put, dirs_exist_ok=True)
+            else:
+                shutil.copy2(path, put)
 
     def _at(self, name: str, how: str, block: str) -> None:
         commands = [line[2:] for line in _joined(block) if line.startswith("$ ")]

@@ -23,7 +23,7 @@ from sottovoce.plan import plan
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Ledger
 
-PAGE = Path(__file__).parent.parent / "docs" / "formats.md"
+PAGE = Path(__file__).parent.parent / "docs" / "operations.md"
 VERSIONS = (*shapes.RELEASED, __version__)
 
 

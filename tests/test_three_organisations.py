@@ -1,4 +1,4 @@
-"""The page "three organisations" is followed word for word, each organisation in a network namespace of its own."""
+"""The page "Running a federation" is followed word for word, each organisation in a network namespace of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from organisations import Organisations, network, reason_against, steps
 from sottovoce.lab import synthetic
 from sottovoce.privacy.ledger import Ledger
 
-PAGE = Path(__file__).parent.parent / "docs" / "three-organisations.md"
+PAGE = Path(__file__).parent.parent / "docs" / "running.md"
 TOWN = ["clinic", "lab", "insurer"]
 CLINICS = ["clinic-1", "clinic-2", "clinic-3"]
 

@@ -23,7 +23,7 @@ except ImportError:  # pragma: no cover  # not on every system
 
 # What systems say of a disk on which a file has one name.
 _NO_LINKS: Final = {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-# Limits of data files, told in docs/jobs.md: a longer line is a null row, more columns are refused by the header.
+# Limits of data files, told in docs/operations.md: a longer line is a null row, more columns are refused by the header.
 LONGEST_LINE: Final = 1 << 24  # bytes
 MOST_COLUMNS: Final = 100_000  # of CSV and Parquet files
 MOST_FEATURES: Final = 1 << 22  # of LIBSVM files, and of what a job declares

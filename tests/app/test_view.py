@@ -43,7 +43,7 @@ from sottovoce.privacy.randomness import SystemRandomness
 from sottovoce.transports.base import Change
 from sottovoce.transports.in_process import InProcess
 
-OPERATORS = Path(__file__).parents[2] / "docs" / "operators.md"
+OPERATORS = Path(__file__).parents[2] / "docs" / "operations.md"
 TOKEN = new_token()
 ROUNDS = 6
 MARKS = ("123456.789", "Marker-Jane", "31337")

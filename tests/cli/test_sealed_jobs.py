@@ -104,7 +104,7 @@ def test_a_holder_decides_in_its_file(tmp_path) -> None:
     path.write_text(f"{text}[policy]\nsealed = true\nmax_epsilon_pooled = 4.0\n")
     assert (load_party_job(path).policy.sealed, load_party_job(path).policy.max_epsilon_pooled) == (True, 4.0)
     path.write_text(f"{text}[policy]\nsealed = 1\n")
-    with pytest.raises(InputError, match=r"policy\.sealed = 1 is not allowed: give true: take part in sealed sums"):
+    with pytest.raises(InputError, match=r"policy\.sealed = 1 is not allowed: give true: accept secure aggregation"):
         load_party_job(path)
 
 

@@ -1,4 +1,4 @@
-"""A ledger that is in use is copied by SQLite, as docs/ledger.md says."""
+"""A ledger that is in use is copied by SQLite, as docs/operations.md says."""
 
 from __future__ import annotations
 

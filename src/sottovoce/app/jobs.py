@@ -114,11 +114,11 @@ class BoundsTable(Table):
         "the largest absolute entry, above 0: one number, or a list with one for each feature"
     )
     label_bound: float | Range | Literal["private"] | None = key(
-        'the range of the label as [low, high], or b for [-b, b], or "private": a share of the budget buys it'
+        'the range of the label as [low, high], or b for [-b, b], or "private": estimated with part of the budget'
     )
     feature_ranges: dict[str, list[float]] | Literal["private"] | None = key(
         "a range for each feature by its name, { age = [18, 99], ... }, "
-        'or { low = [...], high = [...] } in the order of the columns, or "private": a share of the budget buys them'
+        'or { low = [...], high = [...] } in the order of the columns, or "private": estimated with part of the budget'
     )
     classes: Annotated[tuple[Any, ...], Field(min_length=2)] | None = key(
         'the labels, of two the negative first, for example ["no", "yes"] or [0, 1]'
@@ -148,7 +148,7 @@ class BoundsTable(Table):
 
 
 class SchemaTable(Table):
-    """What the columns of the files hold, in the place of bounds of the features; the keys, or a file that has them."""
+    """What the columns of the files hold, instead of bounds of the features."""
 
     file: Text | None = key("a TOML file with a table [schema], instead of the keys")
     label: Text | None = key("the name of the label column")
@@ -188,10 +188,7 @@ class SourceTable(Table):
     features: Annotated[Count, Field(le=MOST_FEATURES)] | None = key(
         f"the public number of features, at least 1 and at most {MOST_FEATURES}"
     )
-    folder: Text | None = key(
-        "where prepared rows lie that do not fit in memory; default: beside the ledger. Whoever reads it "
-        "can read the records"
-    )
+    folder: Text | None = key("where prepared rows are stored if they do not fit in memory; default: beside the ledger")
     cluster: Address | None = key('the scheduler of a Dask cluster whose workers read the file, "tls://scheduler:8786"')
 
     @property
@@ -240,16 +237,16 @@ class TrainingTable(FederationTable):
     )
     products: Literal["auto", "none", "secure"] = key(
         'by columns: "secure" (only sums over the whole table are opened), "none" (each party adds noise '
-        'to all that it says) or "auto" (sealed where every party and the model allow it)',
+        'to all that it sends) or "auto" (secure where every party and the model allow it)',
         "auto",
     )
-    helper: Text | None = key("of sealed sums: the name of the helper that deals; default: the coordinator")
-    pooling: Whole = key("of sealed sums by rows: how many parties may pool with the dealer, from 0", 0)
+    helper: Text | None = key("secure aggregation: the name of a separate dealer; default: the coordinator")
+    pooling: Whole = key("secure aggregation by rows: how many parties may collude with the dealer, from 0", 0)
     curious: Count | None = key(
-        "of sealed sums: how many parties may pool with one another, from 1; default: all others"
+        "secure aggregation: how many parties may collude with one another, from 1; default: all others"
     )
-    absent: Whole = key("of sealed sums by rows: how many parties may leave in the middle, from 0", 0)
-    spare: Whole = key("of sealed sums by rows: how many sums may be asked again without those who left, from 0", 0)
+    absent: Whole = key("secure aggregation by rows: how many parties may drop out, from 0", 0)
+    spare: Whole = key("secure aggregation by rows: how many sums may be repeated after a dropout, from 0", 0)
 
 
 class ColumnsTable(Table):
@@ -263,7 +260,7 @@ class ColumnsTable(Table):
 
 
 class OutputTable(Table):
-    """Where the results go. Their names follow the model's, and the model's that of the job file."""
+    """Where the results go."""
 
     model: Text | None = key("the path of the model file; default: NAME.json beside the job file NAME.toml")
     report: Text | None = key("the path of the privacy report; default: NAME.privacy.json beside the model")
@@ -271,20 +268,20 @@ class OutputTable(Table):
 
 
 class ViewTable(Table):
-    """The page for operators, at 127.0.0.1 alone, its metrics and its health; and what happens as lines of JSON."""
+    """The operators' page with metrics and health checks, at 127.0.0.1 alone, and the JSON log."""
 
     port: int = key("the port of the page; 0 takes a free one", 0, strict=True, ge=0, le=65535)
     off: Flag = key("true: no page, no metrics and no health", False)
-    token: Text | None = key("a file that keeps the token of the address, made if need be; default: new at each start")
-    log: Text | None = key('a file for lines of JSON, or "-" for the standard output, then without texts for people')
+    token: Text | None = key("a file that stores the token of the address; default: a new token at each start")
+    log: Text | None = key('a file for lines of JSON, or "-" for standard output, then without messages for people')
 
 
 class PartyOf(SourceTable):
-    """The party that a party file describes."""
+    """The party of a party file."""
 
     name: Text = needed("the party's name, as in its certificate")
     predictions: Text | None = key("the file for predictions that this party is the recipient of")
-    aligned: Text | None = key("where an alignment is kept; default: FILE.aligned beside the records")
+    aligned: Text | None = key("where the alignment is stored; default: FILE.aligned beside the records")
     n_jobs: int | None = key("threads for sums over its rows; -1 is all processors, the default 1")
     device: str | None = key('where they are computed: "cpu" (default) or "cuda"')
 
@@ -297,9 +294,9 @@ class ConnectionTable(Table):
 
 
 class HelperTable(Table):
-    """The helper that a helper file describes."""
+    """The dealer."""
 
-    name: Text = needed("the helper's name, as in its certificate")
+    name: Text = needed("the dealer's name, as in its certificate")
 
 
 class PolicyTable(Table):
@@ -311,24 +308,24 @@ class PolicyTable(Table):
     predict_training: Flag = key("true: predict also for the people of this file where it may be trained on", False)
     tell_budget: Flag = key("true: tell the coordinator what the account has, for the report of a fit", False)
     approve_models: Flag = key("true: use models that nobody approved, for a coordinator that is trusted", False)
-    sealed: Flag = key("true: take part in sealed sums, whose promise rests on more than noise", False)
+    sealed: Flag = key("true: accept secure aggregation, whose guarantee rests on more than noise", False)
     dealer: str = key(
-        'who deals in sealed sums, "coordinator" or the name of a helper, and nobody else; "": the '
-        "coordinator or a helper that is pinned, and no end that is pinned is left out",
+        'the only dealer that is accepted, "coordinator" or a name; "": the coordinator or a pinned dealer, '
+        "in a plan with everybody who is pinned",
         "",
     )
-    curious: Count | None = key("so few parties may pool with each other in a plan of sealed sums; default: all others")
-    unaligned: Flag = key("true: seal columns also where records with identifiers were not aligned", False)
+    curious: Count | None = key("the least number of colluding parties that a plan must withstand; default: all others")
+    unaligned: Flag = key("true: accept secure columns also if records with identifiers were not aligned", False)
     max_epsilon_pooled: Finite | None = key(
-        "the most that a plan may cost against the coordinator with all other parties; default: no limit, "
-        "and by rows too sealed sums need the pins of all other ends"
+        "the most that a plan may cost against the coordinator colluding with all other parties; default: no "
+        "limit, and secure aggregation needs the pins of all others by rows too"
     )
     align: Names = key("the parties with which, all together, the records may be aligned", ())
     align_matched_by: str = key(
         'who alone compares the lists of an alignment, "coordinator" or a party; "": as asked', ""
     )
     count_shared: Names = key("the parties with each of which shared people may be counted", ())
-    align_times: Whole = key("in how many alignments the identifiers take part at most, from 0", 3)
+    align_times: Whole = key("the most alignments that the identifiers take part in, from 0", 3)
     align_ratio: Positive = key("how many times longer than the own list of identifiers another party's may be", 10.0)
 
 
