@@ -22,7 +22,6 @@ from sottovoce.federation.receipts import RECEIPT, packed
 from sottovoce.federation.run_keys import PAIR
 from sottovoce.federation.sealed_columns.messages import widths_of
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealing import signers
 from sottovoce.privacy.ledger import Receipt
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
@@ -108,7 +107,7 @@ def cost_of(  # noqa: PLR0913
     signed = (*accepted, declare_public("signature", signature, reason="of the usual length"))
     said = [(proposal, "accept", signed if parties > 1 else accepted), (end, "done", accepted)]
     if parties > 1:
-        start = json.dumps(dict.fromkeys(signers(plan), signature))
+        start = json.dumps(dict.fromkeys(plan.channel.signers, signature))
         said.append((replace(proposal, query="check"), "accept", accepted))
         said.append((replace(proposal, query="start", text=start), "accept", accepted))
     for request, answer, content in said:
@@ -120,21 +119,20 @@ def cost_of(  # noqa: PLR0913
         if request is proposal or request.query == "check":
             with_receipt = replace(request, arrays={RECEIPT: packed(Receipt(1, "5" * 64))})
             downlink += shown * (len(encode(with_receipt)) - len(encode(request)))
-    if plan.sealing is not None:
+    if plan.channel.secure:
         up, down = _agreeing(plan, accepted)
         uplink, downlink = uplink + up, downlink + down
     for query, several in messages_of(plan, form).items():
         for each in several:
             messages += each.count
-            roster = signers(plan) if plan.split == "rows" else plan.names
-            call = "" if plan.sealing is None else Call(roster, said=tuple(each.told)).text
+            call = Call(plan.channel.roster, said=tuple(each.told)).text if plan.channel.secure else ""
             downlink += each.count * len(encode(Frame("ask", 0, plan.digest, 0, query, each.told, call)))
             uplink += each.count * len(encode(Frame("answer", 0, plan.digest, 0, query, each.answer)))
     seconds, memory, reading = _computing(plan) + messages * _MESSAGE, None, ""
     if rows is not None and max(seconds, plan.records * plan.dimension * _EACH) >= worth:
         seconds, memory, reading = _estimated(plan, form, rows, seconds, remote=remote)
     dealt = None
-    if plan.sealing is not None and plan.split == "columns":
+    if plan.sealed_columns:
         words = sealed_columns(plan, form)
         uplink, downlink, dealt = uplink + words.up, downlink + words.down + words.dealt, words.dealt
         seconds += words.seconds
@@ -145,9 +143,7 @@ def cost_of(  # noqa: PLR0913
 
 def _agreeing(plan: Plan, accepted: tuple[Declared, ...]) -> tuple[int, int]:
     """(up, down) of the messages to the parties by which every two members of a plan of sealed sums agree on a key."""
-    members = signers(plan)
-    others = 0 if len(members) > len(plan.names) or plan.split == "rows" else 1  # a coordinator that deals
-    count, up, down = len(members) + others, 0, 0
+    count, up, down = len(plan.channel.members), 0, 0
     publics = {PUBLIC_KEYS: packed_rows([bytes(PUBLIC)] * count, PUBLIC)}
     told = Frame("plan", 0, plan.digest, query=PAIR, arrays=publics)
     for place in range(len(plan.names)):  # a helper is the last member, and its bytes are not of theirs
@@ -234,7 +230,7 @@ def _size(fields: Fields, bits: int) -> int:
 
 def _told(request: Frame, plan: Plan, place: int) -> Frame:
     """By columns the end of a run tells a party its part of a model that is shared."""
-    if request.kind != "done" or plan.split != "columns" or plan.models == "kept":
+    if request.kind != "done" or not plan.split.same_people or plan.models == "kept":
         return request
     return replace(request, arrays={"coef": np.zeros(plan.columns[place]), "intercept": np.zeros(1)})
 

@@ -435,7 +435,7 @@ def _compiled(rehearse: Callable[[], Told]) -> Told:
 
 def can_be_rehearsed(plan: Plan) -> bool:
     """Whether it is a private fit in one place or by rows."""
-    return plan.private and plan.split != "columns" and plan.algorithm in FAMILIES
+    return plan.private and not plan.split.same_people and plan.algorithm in FAMILIES
 
 
 def _seconds(plan: Plan, form: Algorithm, few: Rehearsal, many: Rehearsal, *, remote: bool) -> float:

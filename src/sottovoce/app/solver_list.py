@@ -9,13 +9,13 @@ from typing import Any, Final, Literal, get_args
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.plan.problem import Split
+from sottovoce.plan.split import SplitName
 from sottovoce.solvers import SOLVERS, Options
 from sottovoce.solvers.options import Option
 
 Promise = Literal["private", "published", "without privacy"]
 
-_SPLITS: Final[tuple[Split, ...]] = get_args(Split)
+_SPLITS: Final[tuple[SplitName, ...]] = get_args(SplitName)
 _PROMISES: Final[tuple[Promise, ...]] = get_args(Promise)
 _PARAMETERS = {"huber": {"threshold": 1.0}}
 
@@ -26,7 +26,7 @@ class Form:
 
     name: str
     title: str
-    splits: tuple[Split, ...]
+    splits: tuple[SplitName, ...]
     promises: tuple[Promise, ...]
     chosen_by: dict[str, str]
     options: tuple[str, ...]
@@ -40,7 +40,7 @@ class Entry:
     object: str
     summary: str
     remarks: str
-    splits: tuple[Split, ...]
+    splits: tuple[SplitName, ...]
     losses: tuple[str, ...]
     penalties: tuple[str, ...]
     promises: tuple[Promise, ...]

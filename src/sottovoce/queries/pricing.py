@@ -58,8 +58,8 @@ class Pricing:
 
         That is what the party's ledger is charged.
         """
-        queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
-        if plan.sealing is not None:
+        queries = {name: queries_of(form, plan, name) for name in plan.channel.sharers(plan, party)}
+        if plan.channel.secure:
             return sealed_events(plan, queries[party], relation)
         found = (self._event(plan, release, relation, queries) for release in plan.releases)
         return tuple(event for event in found if event is not None)
@@ -70,16 +70,14 @@ class Pricing:
         By rows a sum over the parties carries every party's noise; a sealed one that of those who may not leave. What
         the model does not tell costs nothing here.
         """
-        noises, sealing = plan.noises(), plan.sealing
-        if sealing is not None:
-            noises = sealing.left(len(plan.parties), 0, gone=sealing.absent)
-        queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
+        noises = plan.channel.least_variance
+        queries = {name: queries_of(form, plan, name) for name in plan.channel.sharers(plan, party)}
         found: list[Event | None] = []
         for release in plan.releases:
             query = queries[party][release.query]
             if query.world_sees == "nothing" or release.mechanism == "kept":
                 continue
-            if query.world_sees == "sum" and (plan.split != "columns" or plan.sealing is not None):
+            if query.world_sees == "sum" and plan.channel.sums_alone:
                 uses = query.uses(release.count)
                 found.append(release.event(relation, count=uses, noises=noises))
             else:
@@ -151,7 +149,7 @@ def joint_profiles(runs: Sequence[tuple[Form, Plan, Pricing]], relation: Relatio
     What each plan may release is fixed before the first of them starts, so that their events compose as one plan's.
     """
     plan = runs[0][1]
-    names = plan.names[:1] if plan.split == "columns" else plan.names
+    names = plan.split.priced(plan)
 
     def all_of(view: str) -> set[tuple[Event, ...]]:
         return {
@@ -196,9 +194,9 @@ def spare_events(plan: Plan, relation: Relation, *, noises: float) -> tuple[Even
 
     Where all are Gaussian that is one of them; else each of them is counted. `noises` as of `Release.event`.
     """
-    if plan.sealing is None or plan.sealing.spare == 0:
+    if not plan.channel.retries:
         return ()
-    found = [release.event(relation, count=plan.sealing.spare, noises=noises) for release in plan.releases]
+    found = [release.event(relation, count=plan.channel.retries, noises=noises) for release in plan.releases]
     gaussian = [event for event in found if isinstance(event, Gaussian)]
     if len(gaussian) == len(found):
         return (max(gaussian, key=lambda event: event.mu),)
@@ -232,8 +230,3 @@ def check_choice_errors(count: int, query: Choice, epsilon: float, delta: float)
             f"rounds={count}: so many choices among {query.candidates} {query.candidate} leave an error of "
             f"{error:.1g} in delta={delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
         )
-
-
-def _sharers(plan: Plan, party: str) -> tuple[str, ...]:
-    """The parties whose answers about a record add: all of them by columns, else the one; of a sealed sum it is one."""
-    return plan.names if plan.split == "columns" and plan.sealing is None else (party,)

@@ -13,8 +13,9 @@ from sottovoce.door.query import Query
 from sottovoce.errors import InputError
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
+from sottovoce.plan.split import SplitName
 from sottovoce.privacy.relation import distance
 from sottovoce.solvers import CD, Order
 
@@ -44,7 +45,7 @@ class PrivateCD(CoordinateAlgorithm):
     name: ClassVar[str] = "cd"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "proximal coordinate descent (DP-CD)"
-    sealed: ClassVar[tuple[Split, ...]] = ("rows",)
+    sealed: ClassVar[tuple[SplitName, ...]] = ("rows",)
     numbers: ClassVar[type[Numbers]] = CDNumbers
 
     def design(self, problem: Problem, options: CD) -> Design:

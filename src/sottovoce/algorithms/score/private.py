@@ -19,8 +19,9 @@ from sottovoce.door.frames import MAX_BYTES
 from sottovoce.door.query import Query, Together
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
+from sottovoce.plan.split import SplitName
 from sottovoce.solvers import Score
 
 FIT = 0.50  # of mu^2, for the parties' own fits
@@ -67,7 +68,7 @@ class PrivateScore(Algorithm):
     name: ClassVar[str] = "score"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "each party fits its own columns, one noisy score of every person is shared once"
-    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    splits: ClassVar[tuple[SplitName, ...]] = ("columns",)
     private: ClassVar[bool | None] = None
     needs: ClassVar[tuple[Need, ...]] = (AFFINE,)
     numbers: ClassVar[type[Numbers]] = ScoreNumbers

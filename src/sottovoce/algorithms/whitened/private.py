@@ -31,8 +31,9 @@ from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Told
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
+from sottovoce.plan.split import SplitName
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
 from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, ScoreSum, SquareSum, WeightSum
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, ScaleGradient, Shape, first_round
@@ -69,7 +70,7 @@ class PrivateWhitened(Algorithm):
     name: ClassVar[str] = "whitened"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
-    sealed: ClassVar[tuple[Split, ...]] = ("rows",)
+    sealed: ClassVar[tuple[SplitName, ...]] = ("rows",)
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
     rescales: ClassVar[int] = RESCALES

@@ -252,7 +252,7 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
     made = shown.plan
     show_problem(made, console)
     console.print("\nGuarantee", style="bold")
-    show_promises(shown.report, console, central=made.split == "central")
+    show_promises(shown.report, console, several=made.split.several)
     if shown.first is not None:
         console.print(f"\n{shown.first}", soft_wrap=True)
     for each in shown.plans:
@@ -270,7 +270,7 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
             listing.add_row(*row)
         console.print()
         console.print(listing)
-        if made.split == "columns":
+        if made.split.same_people:
             console.print("A person is in every party, so each ledger is charged what all parties release together.")
     console.print(f"Solver: {shown.plan.algorithm}, {shown.why}")
     if shown.sums:
@@ -304,7 +304,7 @@ def _show_cost(shown: Preview, console: Console) -> None:
     if cost.memory_bytes is not None or any(each.where != "memory" for each in shown.prepared):
         for each in shown.prepared:
             console.print(f"prepared rows: {_lying(each)}", soft_wrap=True)
-    if shown.plan.sealing is not None:
+    if shown.plan.channel.secure:
         console.print(_sealed_bytes(shown), soft_wrap=True)
 
 
@@ -324,14 +324,13 @@ def _lying(prepared: PreparedRows) -> str:
 def _sealed_bytes(shown: Preview) -> str:
     """What each party sends and gets where sums are sealed, and what of it is dealt."""
     from sottovoce.app.costs import readable_size
-    from sottovoce.plan.sealed_words import dealer_of
 
-    cost, sealing, parties = shown.cost, shown.plan.sealing, len(shown.plan.parties)
+    cost, parties = shown.cost, len(shown.plan.parties)
     each = [readable_size(round((total or 0) / parties)) for total in (cost.uplink_bytes, cost.downlink_bytes)]
     said = f"Sealed: a party sends {each[0]} and gets {each[1]}, in the mean"
-    if cost.dealt_bytes and sealing is not None:
-        share = readable_size(round(cost.dealt_bytes / parties))
-        said += f"; {share} of what it gets is dealt by {dealer_of(sealing)}, {readable_size(cost.dealt_bytes)} in all"
+    if cost.dealt_bytes:
+        share, total = readable_size(round(cost.dealt_bytes / parties)), readable_size(cost.dealt_bytes)
+        said += f"; {share} of what it gets is dealt by {shown.plan.channel.dealer}, {total} in all"
     return said
 
 
@@ -339,12 +338,12 @@ def show_problem(made: Plan, console: Console) -> None:
     """What is fitted to how many records, and where they are."""
     from sottovoce.app.page import known_labels
 
-    where = "in one place" if made.split == "central" else f"at {len(made.parties)} parties, split by {made.split}"
+    where = f"at {len(made.parties)} parties, split by {made.split}" if made.split.several else "in one place"
     console.print(
         f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "
         f"{made.records:,} records, {made.features} features, {where}"
     )
-    if made.split == "columns":
+    if made.split.same_people:
         widths = ", ".join(f"{name} {count}" for (name, _), count in zip(made.parties, made.columns, strict=True))
         console.print(f"features: {widths}; labels: {known_labels(made)}")
 
@@ -353,9 +352,7 @@ def release_title(made: Plan, plans: Sequence[Plan]) -> str:
     """Above the table of what leaves; of several plans of a fit which one it is, and its share of the budget."""
     from sottovoce import algorithms
 
-    title = "What leaves all parties together, at most" if made.split == "columns" else "What leaves each party"
-    if made.sealing is not None:
-        title = "What is opened: sums over all parties, with this noise against everybody covered, and more in all"
+    title = made.channel.leaves
     if len(plans) == 1:
         return title
     share = made.mu**2 / sum(each.mu**2 for each in plans)
@@ -372,7 +369,7 @@ def release_rows(made: Plan) -> Iterator[tuple[str, ...]]:
     from sottovoce import algorithms
     from sottovoce.queries.messages import answers_of
 
-    times = answers_of(made, algorithms.of(made)) if made.split == "columns" else {}
+    times = answers_of(made, algorithms.of(made)) if made.split.same_people else {}
     titles = algorithms.titles(made)
     for release in made.releases:
         share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
