@@ -37,7 +37,6 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named, Problem
 from sottovoce.plan.release import Release
 from sottovoce.plan.sealing import Sealing
-from sottovoce.plan.split import SplitName
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import RELATIONS, Relation
@@ -58,7 +57,7 @@ class Case:
     """A form over one split."""
 
     form: Algorithm
-    split: SplitName
+    split: str
     options: Mapping[str, Any]
     fields: Mapping[str, Any] = field(default_factory=dict)
 

@@ -42,7 +42,6 @@ from sottovoce.federation.prediction import COORDINATOR, MASKED, Predictor, Requ
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.queries.pricing import queries_of
 from sottovoce.sealed.pair_keys import OFFERS
 from sottovoce.solvers import Options, by_name
@@ -725,7 +724,7 @@ class Keeping(Algorithm):
     name: ClassVar[str] = "keeping"
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "a solver of the tests"
-    splits: ClassVar[tuple[SplitName, ...]] = ("columns",)
+    splits: ClassVar[tuple[str, ...]] = ("columns",)
     private: ClassVar[bool | None] = False
     layout: ClassVar[Layout] = "rows"
 

@@ -30,7 +30,6 @@ from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.relation import Relation
@@ -89,7 +88,7 @@ class Shows(Algorithm):
     name: ClassVar[str] = "shows"
     form: ClassVar[str] = "rows"
     title: ClassVar[str] = "shows the noisy rows"
-    splits: ClassVar[tuple[SplitName, ...]] = ("columns",)
+    splits: ClassVar[tuple[str, ...]] = ("columns",)
     layout = "entries"
 
     def design(self, problem: Problem, options: Any) -> Design:

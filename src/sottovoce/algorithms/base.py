@@ -20,7 +20,6 @@ from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.plan.split import SplitName
 from sottovoce.queries.pricing import Pricing
 
 PENALTIES = ("none", "l2", "l1", "elastic_net")  # which are sums over the classes
@@ -125,7 +124,7 @@ class Algorithm(ABC):
     name: ClassVar[str]  # of the solver
     form: ClassVar[str]  # of this form of it; the plan names both
     title: ClassVar[str]
-    splits: ClassVar[tuple[SplitName, ...]] = ("central", "rows")
+    splits: ClassVar[tuple[str, ...]] = ("central", "rows")
     private: ClassVar[bool | None] = True  # False: without privacy; None: both, without noise where epsilon is infinite
     several: ClassVar[bool] = False  # True: for more than two classes, False: for one score
     weighted: ClassVar[bool] = False  # True: takes class weights
@@ -134,7 +133,7 @@ class Algorithm(ABC):
     options: ClassVar[tuple[str, ...] | None] = None  # that this form takes; None: all of the solver's
     needs: ClassVar[tuple[Need, ...]] = ()  # of the loss
     layout: ClassVar[Layout] = "rows"  # how its queries need the rows prepared
-    sealed: ClassVar[tuple[SplitName, ...]] = ()  # where sums may be sealed: it uses nothing but sums over all parties
+    sealed: ClassVar[tuple[str, ...]] = ()  # where its sums may be sealed: it uses nothing but sums over all parties
     pricing: ClassVar[Pricing] = Pricing()  # a published form may have a true price of its own
     numbers: ClassVar[type[Numbers]] = NoNumbers  # that its plans have
     lasts: ClassVar[tuple[str, ...]] = ()  # of the memory, what neither the rows nor a later message give again

@@ -19,7 +19,7 @@ from sottovoce.plan.families import FAMILIES, family
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import split_of
+from sottovoce.plan.split import SPLITS
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
 from sottovoce.privacy.relation import Relation
@@ -102,7 +102,7 @@ def mismatch(solver: str, loss: Loss, split: str, *, sealed: bool = False) -> st
         return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
     serving = [form for form in serving if form.several == (loss.outputs > 1)]
     if not serving:
-        return f"solver={solver!r} does not serve {split_of(split).data}{split_of(split).refusal}"
+        return f"solver={solver!r} does not serve {SPLITS[split].data}{SPLITS[split].refusal}"
     if loss.weighted and not any(form.weighted for form in serving):
         return f"solver={solver!r} takes no class_weight"
     lacks = [next((need for need in form.needs if not need.met(loss)), None) for form in serving]

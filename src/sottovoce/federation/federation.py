@@ -28,7 +28,7 @@ from sottovoce.federation.records import check_rows, column_names
 from sottovoce.plan.about import About
 from sottovoce.plan.problem import Labels
 from sottovoce.plan.sealing import Sealing
-from sottovoce.plan.split import split_of
+from sottovoce.plan.split import SPLITS
 from sottovoce.privacy.ledger import Account, Ledger, Receipt
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
 from sottovoce.transports.base import Transport
@@ -52,7 +52,7 @@ class Federation:
         journal: str | PathLike[str] | None = None,
         schema: Schema | None = None,
     ) -> None:
-        self.split = split_of(split)
+        self.split = SPLITS[split]
         self.transport = transport
         self.record = record
         self._parties = tuple(parties)

@@ -29,17 +29,27 @@ class Pool(NamedTuple):
 
 
 class Channel:
-    """What a problem's answers go through; its numbers, whom it has, and what it leaves to those who collude."""
+    """What a problem's answers go through: whom it has, and what noise it leaves to those who collude.
+
+    `signers` sign a plan before it starts, `members` have a key of the run, of the `roster` a sum is asked. Variances
+    are in that of a release.
+    """
 
     secure: ClassVar[bool] = False
     products: ClassVar[bool] = False  # whether sums over the columns of all parties are opened, and nothing else
+    leaves: str = "What leaves each party"  # the title of what does
+    everybody_else: str = "all other parties"  # who may collude against a party
+    members: tuple[str, ...] = ()
 
-    def __init__(self, problem: Problem) -> None:
-        self.names, self.split = problem.names, problem.split
-        self.parties = len(problem.parties)
-        self.helper: str | None = None  # the dealer, where it is a process of its own
-        self.retries, self.reserve = 0, 0.0
-        self.bits: int | None = None
+    def __init__(self, problem: Problem, helper: str | None = None) -> None:
+        self.names, self.split, self.parties = problem.names, problem.split, len(problem.parties)
+        self.helper = helper  # the dealer, where it is a process of its own
+        self.dealer = "the coordinator" if helper is None else f"the helper {helper!r}"
+        self.signers = self.names if helper is None else (*self.names, helper)
+        self.roster = self.names
+        self.sums_alone = self.secure or not self.split.same_people  # all that the world sees of a sum is the sum
+        self.retries, self.reserve = 0, 0.0  # releases that may be asked again, and their share of mu^2
+        self.bits: int | None = None  # of the grid of rows, if fewer than fit
 
     @property
     def sealing(self) -> Sealing:
@@ -47,49 +57,14 @@ class Channel:
         raise RefusedError("the plan seals nothing.")
 
     @property
-    def dealer(self) -> str:
-        """Who adds the rest of the noise and deals, in words."""
-        return "the coordinator" if self.helper is None else f"the helper {self.helper!r}"
-
-    @property
-    def leaves(self) -> str:
-        """The title of what leaves the parties."""
-        return "What leaves all parties together, at most" if self.split.same_people else "What leaves each party"
-
-    @property
-    def everybody_else(self) -> str:
-        """All who may collude against one party, in words."""
-        return "all other parties"
-
-    @property
-    def sums_alone(self) -> bool:
-        """Whether the world sees no more of a sum over the parties than the sum."""
-        return not self.split.same_people
-
-    @property
-    def signers(self) -> tuple[str, ...]:
-        """Who signs a plan before it starts: its parties, and the helper where one deals."""
-        return self.names if self.helper is None else (*self.names, self.helper)
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Who has a key of the run."""
-        return ()
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        """Of whom a sum is asked."""
-        return self.names
-
-    @property
     def share(self) -> float:
-        """The variance of one party's noise, in that of a release."""
+        """The variance of one party's noise."""
         return 1.0
 
     @property
     def variance(self) -> float:
-        """Of a sum over the parties, in that of a release."""
-        return self.split.noises(self.parties)
+        """Of a sum over the parties; by columns one of them answers."""
+        return 1.0 if self.split.same_people else float(self.parties)
 
     @property
     def least_variance(self) -> float:
@@ -101,7 +76,7 @@ class Channel:
         return self.split.sharers(problem, party)
 
     def left_to(self, pool: Pool) -> float:  # noqa: ARG002
-        """The variance of a sum that is left to those who collude, in that of the plan's release."""
+        """The variance of a sum that is left to those who collude."""
         return 1.0
 
     def check(self, plan: Plan) -> None:
@@ -113,32 +88,28 @@ class Channel:
 class Plain(Channel):
     """Each party sends its own answers, with all of the noise that was charged."""
 
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        if self.split.same_people:
+            self.leaves = "What leaves all parties together, at most"
+
 
 class SecureSums(Channel):
     """Sums over the parties are opened, under shares of noise and masks."""
 
     secure: ClassVar[bool] = True
+    leaves = "What is opened: sums over all parties, with this noise against everybody covered, and more in all"
 
     def __init__(self, problem: Problem, sealing: Sealing) -> None:
-        super().__init__(problem)
-        self._sealing, self.helper = sealing, sealing.helper
+        super().__init__(problem, sealing.helper)
+        self._sealing = sealing
+        self.members = self.roster = self.signers
+        self.everybody_else = f"{self.dealer} with all other parties"
         self.retries, self.reserve, self.bits = sealing.spare, sealing.reserve, sealing.bits
 
     @property
     def sealing(self) -> Sealing:
         return self._sealing
-
-    @property
-    def sums_alone(self) -> bool:
-        return True
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        return self.signers
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        return self.signers
 
     @property
     def share(self) -> float:
@@ -180,14 +151,6 @@ class SecureSums(Channel):
             yield self.pool_name(count, dealer=False), Pool(count, False)
             if self.helper is not None:  # the coordinator has the sums, as the parties do, and no share of its own
                 yield f"coordinator and {self.pool_name(count, dealer=False)[4:]}", Pool(count, False)
-
-    @property
-    def leaves(self) -> str:
-        return "What is opened: sums over all parties, with this noise against everybody covered, and more in all"
-
-    @property
-    def everybody_else(self) -> str:
-        return f"{self.dealer} with all other parties"
 
     def pool_name(self, parties: int, *, dealer: bool) -> str:
         """How a report calls those who collude: "coordinator and 2 parties", "any 2 parties"."""
@@ -234,13 +197,9 @@ class SecureProducts(SecureSums):
 
     products: ClassVar[bool] = True
 
-    @property
-    def members(self) -> tuple[str, ...]:
-        return (*self.names, self.sealing.dealer)
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        return self.names
+    def __init__(self, problem: Problem, sealing: Sealing) -> None:
+        super().__init__(problem, sealing)
+        self.members, self.roster = (*self.names, sealing.dealer), self.names
 
     @property
     def coordinator_adds(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydantic_core import core_schema
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.problem import Problem
 
-SplitName = Literal["central", "rows", "columns"]
 BELOW = 1.0 - 2.0**-39  # of a part's norm: so the squares of all parts are no more than that of the row
 
 
@@ -43,18 +42,18 @@ class Part:
 
 
 class Split(str):
-    """A split, which is its name in plans and jobs, and all that follows from it."""
+    """A split: its name, as plans and jobs have it, and what follows from it."""
 
     __slots__ = ()
     several: ClassVar[bool] = True  # parties, and not one place
-    same_people: ClassVar[bool] = False  # at all parties: what they say about one person adds up
+    same_people: ClassVar[bool] = False  # every party has all people, so what the parties say about a person adds up
     data: ClassVar[str]  # what errors call it
     refusal: ClassVar[str] = ""  # why a solver may not serve it
     secured_by: ClassVar[type[SecureSums]] = SecureSums
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
-        return core_schema.no_info_after_validator_function(split_of, core_schema.literal_schema(list(_SPLITS)))
+        return core_schema.no_info_after_validator_function(SPLITS.__getitem__, core_schema.literal_schema([*SPLITS]))
 
     def channel(self, problem: Problem) -> Channel:
         """How the answers of a problem's parties come together."""
@@ -62,31 +61,27 @@ class Split(str):
 
     def count_records(self, counts: Sequence[int]) -> int:
         """How many records parties with so many each have together."""
-        return sum(counts)
+        return counts[0] if self.same_people else sum(counts)
 
     def count_features(self, widths: Sequence[int]) -> int:
         """How many features parties with so many each have together."""
-        return widths[0]
+        return sum(widths) if self.same_people else widths[0]
 
-    def width(self, plan: Problem, party: str) -> int | None:  # noqa: ARG002
-        """How many of the columns a party of a plan has."""
-        return plan.features
+    def width(self, problem: Problem, party: str) -> int:
+        """How many of the columns a party has."""
+        return problem.columns[problem.names.index(party)] if self.same_people else problem.features
 
-    def has_labels(self, problem: Problem, party: str) -> bool:  # noqa: ARG002
+    def has_labels(self, problem: Problem, party: str) -> bool:
         """Whether the column of labels counts as this party's."""
-        return True
+        return not self.same_people or party == problem.label_party_name
 
-    def sharers(self, problem: Problem, party: str) -> tuple[str, ...]:  # noqa: ARG002
-        """Whose answers about one record of a party add up, where each says its own."""
-        return (party,)
+    def sharers(self, problem: Problem, party: str) -> tuple[str, ...]:
+        """Whose answers about one record of a party add up, where each party sends its own."""
+        return problem.names if self.same_people else (party,)
 
     def priced(self, problem: Problem) -> tuple[str, ...]:
         """Parties among whose records is the one that pays most."""
-        return problem.names
-
-    def noises(self, parties: int) -> float:
-        """The variance of a sum over parties that each add their own noise, in that of one."""
-        return float(parties)
+        return problem.names[:1] if self.same_people else problem.names
 
     def part(self, problem: Problem, party: str) -> Part:  # noqa: ARG002
         """What one party holds of every row."""
@@ -127,27 +122,6 @@ class ByColumns(Split):
     refusal: ClassVar[str] = " (every record's score would need noise of its own: worse than one party alone)"
     secured_by: ClassVar[type[SecureSums]] = SecureProducts
 
-    def count_records(self, counts: Sequence[int]) -> int:
-        return counts[0]
-
-    def count_features(self, widths: Sequence[int]) -> int:
-        return sum(widths)
-
-    def width(self, plan: Problem, party: str) -> int | None:
-        return dict(zip(plan.names, plan.columns, strict=True)).get(party)
-
-    def has_labels(self, problem: Problem, party: str) -> bool:
-        return party == problem.label_party_name
-
-    def sharers(self, problem: Problem, party: str) -> tuple[str, ...]:  # noqa: ARG002
-        return problem.names
-
-    def priced(self, problem: Problem) -> tuple[str, ...]:
-        return problem.names[:1]
-
-    def noises(self, parties: int) -> float:  # noqa: ARG002
-        return 1.0
-
     def part(self, problem: Problem, party: str) -> Part:
         """The constant column is with the party that has the labels. In the layout "rows" each party has one."""
         place = problem.names.index(party)
@@ -186,9 +160,4 @@ class ByColumns(Split):
 CENTRAL: Final = Central("central")
 ROWS: Final = ByRows("rows")
 COLUMNS: Final = ByColumns("columns")
-_SPLITS: Final[Mapping[str, Split]] = {split: split for split in (CENTRAL, ROWS, COLUMNS)}
-
-
-def split_of(name: str) -> Split:
-    """The split of a name."""
-    return _SPLITS[name]
+SPLITS: Final[Mapping[str, Split]] = {split: split for split in (CENTRAL, ROWS, COLUMNS)}

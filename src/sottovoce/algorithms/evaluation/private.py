@@ -19,7 +19,6 @@ from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 
 Side = Annotated[int, Field(ge=2, le=64)]
 People = Literal["others", "same"]  # whether test people are others than those of the fit, as declared
@@ -90,7 +89,7 @@ class EvaluatedClasses(_Evaluation):
 
     form: ClassVar[str] = "classes"
     title: ClassVar[str] = "private evaluation: scores counted in cells by class"
-    splits: ClassVar[tuple[SplitName, ...]] = ("central", "rows", "columns")
+    splits = ("central", "rows", "columns")
     needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: loss.kind == "classification", "tells classes, not {!r}"),)
     numbers: ClassVar[type[Numbers]] = EvaluatedClassesNumbers
 
@@ -137,7 +136,7 @@ class EvaluatedNumbers(_Evaluation):
 
     form: ClassVar[str] = "numbers"
     title: ClassVar[str] = "private evaluation: residuals and labels counted in cells"
-    splits: ClassVar[tuple[SplitName, ...]] = ("central", "rows", "columns")
+    splits = ("central", "rows", "columns")
     needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: loss.kind == "regression", "tells numbers, not {!r}"),)
 
     def design(self, problem: Problem, options: Subject) -> Design:

@@ -25,7 +25,6 @@ from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.relation import distance, inside
 from sottovoce.queries.gradient import clipped_derivative
@@ -56,7 +55,7 @@ class PrivateFrankWolfe(BallAlgorithm):
 
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "Frank-Wolfe on the l1 ball, one signed feature a round"
-    splits: ClassVar[tuple[SplitName, ...]] = ("central",)
+    splits = ("central",)
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "slope_bound")
     numbers: ClassVar[type[Numbers]] = CentralNumbers
 

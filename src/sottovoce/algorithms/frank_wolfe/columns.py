@@ -29,7 +29,7 @@ from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import Part, SplitName
+from sottovoce.plan.split import Part
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.relation import distance, inside
 from sottovoce.queries.gradient import clipped_derivative
@@ -62,7 +62,7 @@ class ColumnNumbers(SketchNumbers):
 class ColumnAlgorithm(BallAlgorithm):
     """What both forms over columns share."""
 
-    splits: ClassVar[tuple[SplitName, ...]] = ("columns",)
+    splits = ("columns",)
     most_rounds: ClassVar[int] = MOST
 
     def remember(self, plan: Plan, rows: Block) -> Sketch:

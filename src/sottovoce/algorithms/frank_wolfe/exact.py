@@ -16,7 +16,6 @@ from sottovoce.door.query import Plain, Query, Reals, Round, Told, Turn, Wholes,
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.solvers import FrankWolfe
 
 ROUNDS = 5000
@@ -36,7 +35,7 @@ class ExactFrankWolfe(BallAlgorithm):
 
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "Frank-Wolfe with pairwise steps on the l1 ball, without privacy"
-    splits: ClassVar[tuple[SplitName, ...]] = ("central", "columns")
+    splits = ("central", "columns")
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds",)
     numbers: ClassVar[type[Numbers]] = RadiusNumbers

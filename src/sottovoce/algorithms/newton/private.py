@@ -26,7 +26,6 @@ from sottovoce.penalties.quadratic import Metric, Quadratic
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import gradient_sum
@@ -57,7 +56,7 @@ class PrivateNewton(Algorithm):
     name: ClassVar[str] = "newton"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "private Newton: one noisy Gram matrix, noisy gradients in its metric"
-    sealed: ClassVar[tuple[SplitName, ...]] = ("rows", "columns")
+    sealed = ("rows", "columns")
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
     numbers: ClassVar[type[Numbers]] = NewtonNumbers

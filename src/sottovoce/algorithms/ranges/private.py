@@ -18,7 +18,6 @@ from sottovoce.losses import Loss
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 
 Place = Annotated[int, Field(ge=0, lt=2**22)]
 
@@ -46,7 +45,7 @@ class CountedRanges(Algorithm):
     name: ClassVar[str] = "ranges"
     form: ClassVar[str] = "counts"
     title: ClassVar[str] = "ranges of columns: records counted in cells"
-    splits: ClassVar[tuple[SplitName, ...]] = ("central", "rows", "columns")
+    splits = ("central", "rows", "columns")
     private: ClassVar[bool | None] = None
     layout: ClassVar[Layout] = "raw"
     numbers: ClassVar[type[Numbers]] = CountedRangesNumbers

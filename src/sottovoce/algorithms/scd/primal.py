@@ -16,7 +16,6 @@ from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.queries.gradient import ColumnSizes
 from sottovoce.solvers import PrimalSCD
 
@@ -43,7 +42,7 @@ class PrivatePrimalSCD(CoordinateAlgorithm):
     name: ClassVar[str] = "scd-primal"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "primal stochastic coordinate descent (DP-SCD, Algorithm 2)"
-    splits: ClassVar[tuple[SplitName, ...]] = ("central",)
+    splits = ("central",)
     private: ClassVar[bool | None] = None
     numbers: ClassVar[type[Numbers]] = PrimalNumbers
 

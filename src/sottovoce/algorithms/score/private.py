@@ -21,7 +21,6 @@ from sottovoce.errors import InputError
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.solvers import Score
 
 FIT = 0.50  # of mu^2, for the parties' own fits
@@ -68,7 +67,7 @@ class PrivateScore(Algorithm):
     name: ClassVar[str] = "score"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "each party fits its own columns, one noisy score of every person is shared once"
-    splits: ClassVar[tuple[SplitName, ...]] = ("columns",)
+    splits = ("columns",)
     private: ClassVar[bool | None] = None
     needs: ClassVar[tuple[Need, ...]] = (AFFINE,)
     numbers: ClassVar[type[Numbers]] = ScoreNumbers

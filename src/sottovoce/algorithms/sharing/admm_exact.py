@@ -32,7 +32,6 @@ from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.solvers import ADMM
 
 ROUNDS = 2000
@@ -89,7 +88,7 @@ class ExactADMM(Algorithm):
     name: ClassVar[str] = "admm"
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "ADMM sharing over columns, without privacy"
-    splits: ClassVar[tuple[SplitName, ...]] = ("columns",)
+    splits = ("columns",)
     needs: ClassVar[tuple[Need, ...]] = (Z_UPDATE,)
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho", "proximal", "relaxation", "tolerance", "models")

@@ -32,7 +32,6 @@ from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.solvers import FDML
 
 ROUNDS, RATE, BATCH = 2000, 0.01, 32  # 20 epochs, of batches that are not too small
@@ -62,7 +61,7 @@ class ExactFDML(Algorithm):
     name: ClassVar[str] = "fdml"
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "gradient steps on batches over columns, without privacy"
-    splits: ClassVar[tuple[SplitName, ...]] = ("columns",)
+    splits = ("columns",)
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rate", "step")
     layout: ClassVar[Layout] = "entries"

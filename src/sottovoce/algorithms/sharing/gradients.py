@@ -39,7 +39,6 @@ from sottovoce.errors import InputError, RefusedError
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.relation import inside
 from sottovoce.queries.labels import NoisyLabels
@@ -124,7 +123,7 @@ class OwnGradients(Algorithm):
     Edges: a party with a ledger that is stopped goes on with the slopes that it stored.
     """
 
-    splits: ClassVar[tuple[SplitName, ...]] = ("columns",)
+    splits = ("columns",)
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "slope_bound", "row_share", "world_epsilon")
     layout: ClassVar[Layout] = "entries"
 

@@ -21,7 +21,6 @@ from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import (
     HeldLabels,
@@ -68,8 +67,8 @@ class ColumnsWhitened(PrivateWhitened):
 
     form: ClassVar[str] = "columns"
     title: ClassVar[str] = "whitened descent over secure columns: moments, gradients of whitened rows, a rescale"
-    splits: ClassVar[tuple[SplitName, ...]] = ()
-    sealed: ClassVar[tuple[SplitName, ...]] = ("columns",)
+    splits = ()
+    sealed = ("columns",)
     rescales: ClassVar[int] = 6
 
     def design(self, problem: Problem, options: Whitened) -> Design:

@@ -33,7 +33,6 @@ from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SplitName
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
 from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, ScoreSum, SquareSum, WeightSum
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, ScaleGradient, Shape, first_round
@@ -70,7 +69,7 @@ class PrivateWhitened(Algorithm):
     name: ClassVar[str] = "whitened"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
-    sealed: ClassVar[tuple[SplitName, ...]] = ("rows",)
+    sealed = ("rows",)
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
     rescales: ClassVar[int] = RESCALES

@@ -16,7 +16,7 @@ from sottovoce.lab.audit.games import Game
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.sealing import Sealing
-from sottovoce.plan.split import SplitName, split_of
+from sottovoce.plan.split import SPLITS
 from sottovoce.privacy.relation import RELATIONS, Relation, either
 from sottovoce.solvers import by_name
 
@@ -80,7 +80,7 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
 
 def audit_plan(  # noqa: PLR0913
     solver: str,
-    split: SplitName = "central",
+    split: str = "central",
     parties: int | tuple[int, ...] = 1,
     features: int = 2,
     records: int = RECORDS,
@@ -94,7 +94,7 @@ def audit_plan(  # noqa: PLR0913
     """
     fields = {key: changes.pop(key) for key in tuple(changes) if key in Problem.model_fields}
     counts = (records,) * parties if isinstance(parties, int) else parties
-    columns = (features,) * len(counts) if split_of(split).same_people else ()
+    columns = (features,) * len(counts) if SPLITS[split].same_people else ()
     problem = Problem(
         **{
             "loss": Named(name="squared"),
