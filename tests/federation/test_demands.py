@@ -25,7 +25,7 @@ from sottovoce.plan.channel import Pool, SecureSums
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import Assumption, assumed
 from sottovoce.plan.sealing import Sealing
-from sottovoce.queries.pooling import pooled_epsilon
+from sottovoce.queries.pricing import pooled_epsilon
 from sottovoce.sealed.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import local_identities
 

@@ -24,9 +24,8 @@ from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile
-from sottovoce.queries import pooling
 from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, queries_of
+from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, pooled_curve, queries_of
 from sottovoce.sealed.ring import check_room
 from sottovoce.sealed.words import grid_bits, word_bits
 from sottovoce.solvers.auto import preferences
@@ -71,7 +70,7 @@ def missed(plan: Plan, false_alarms: Sequence[float], *, beside: Sequence[Plan] 
 
 def pooled(plan: Plan, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
     """The epsilon of a plan of sealed sums, with plans beside it, against those who pool, by name."""
-    return pooling.curve([(form := of(each), each, form.pricing) for each in (plan, *beside)], plan.relation)
+    return pooled_curve([(form := of(each), each, form.pricing) for each in (plan, *beside)], plan.relation)
 
 
 def _profiles(plans: tuple[Plan, ...], relation: Relation) -> dict[str, Profile]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealing import COORDINATOR
+from sottovoce.plan.sealing import COORDINATOR, signers
 from sottovoce.sealed.pair_keys import CHECKED, PeerKey
 from sottovoce.transports.identity import PLAN, Identity
 
@@ -76,7 +76,7 @@ def check_start(plan: Plan, own: str, identity: Identity | None, text: str) -> N
         told = json.loads(text)
     except (ValueError, RecursionError):
         told = None
-    for name in plan.channel.signers:
+    for name in signers(plan):
         signature = told.get(name) if type(told) is dict else None
         if identity is None or type(signature) is not str:
             raise RefusedError(f"the plan cannot start at {own}: the signature of {name} on it is missing.")

@@ -13,7 +13,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Gaussian, Unbounded
 from sottovoce.privacy.relation import Relation, distance, inside
-from sottovoce.queries.pooling import pooled_epsilon
+from sottovoce.queries.pricing import pooled_epsilon
 
 
 @dataclass(frozen=True)

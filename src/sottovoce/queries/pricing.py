@@ -3,20 +3,23 @@
 A release under one name costs what the plan charged, times how often one record takes part in it. Who answers, how
 often, and what the world sees are the query's own words, and a party serves a round by the same words: what is served
 is what is priced. By rows a record is with one party. By columns it is with all of them, so their answers add. A sealed
-sum costs what it tells the worst pool that its plan declares, under the relation that is asked for.
+sum costs what it tells the worst pool that its plan declares, under the relation that is asked for. Against any other
+pool it costs what the variance that the plan's channel leaves to it says: a curve.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from sottovoce.door.query import Choice, Query, Together
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.plan.channel import Pool, SecureSums
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
-from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
 from sottovoce.privacy.events import Event, Gaussian, Unbounded
 from sottovoce.privacy.mechanisms import selection_error
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation, inside
@@ -143,7 +146,10 @@ class Pricing:
         return release.event(relation, count=answering[0].uses(sum(times.values())))
 
 
-def joint_profiles(runs: Sequence[tuple[Form, Plan, Pricing]], relation: Relation) -> dict[str, Profile]:
+Run = tuple[Form, Plan, Pricing]
+
+
+def joint_profiles(runs: Sequence[Run], relation: Relation) -> dict[str, Profile]:
     """What each adversary sees of plans that run one after the other on the same people costs: the worst party's.
 
     What each plan may release is fixed before the first of them starts, so that their events compose as one plan's.
@@ -230,3 +236,41 @@ def check_choice_errors(count: int, query: Choice, epsilon: float, delta: float)
             f"rounds={count}: so many choices among {query.candidates} {query.candidate} leave an error of "
             f"{error:.1g} in delta={delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
         )
+
+
+def pooled_events(run: Run, relation: Relation, pool: Pool, party: str) -> tuple[Event, ...]:
+    """What a record of a party pays against a pool; of a plan that seals nothing what it pays against everybody."""
+    form, plan, pricing = run
+    if not plan.channel.secure:
+        return pricing.events(form, plan, relation, party)
+    return sealed_events(plan, queries_of(form, plan, party), relation, plan.channel.left_to(pool))
+
+
+def pooled_epsilon(runs: Sequence[Run], relation: Relation, pool: Pool, delta: float) -> float:
+    """The epsilon of plans on the same people against a pool, the worst party's."""
+    plan = runs[0][1]
+    alike = all(each.channel.secure for _, each, _ in runs)  # all parties answer everything
+    names = plan.names[:1] if alike else plan.split.priced(plan)
+    every = {tuple(event for run in runs for event in pooled_events(run, relation, pool, name)) for name in names}
+    return max(_epsilon(events, inside(delta), relation) for events in every)
+
+
+def pooled_curve(runs: Sequence[Run], relation: Relation) -> dict[str, float]:
+    """By name of those who pool, the epsilon of the plans; empty where none of them seals.
+
+    Of plans that sample a few sizes of pools alone: each takes a while to account for.
+    """
+    channel = next((plan.channel for _, plan, _ in runs if isinstance(plan.channel, SecureSums)), None)
+    if channel is None:
+        return {}
+    plain = all(
+        gaussian_mu(pricing.events(form, each, relation, each.names[0]), relation) is not None
+        for form, each, pricing in runs
+    )
+    counts = range(1, channel.parties) if plain else sorted({1, channel.parties // 2, channel.parties - 1})
+    return {name: pooled_epsilon(runs, relation, pool, runs[0][1].delta) for name, pool in channel.pools(counts)}
+
+
+@functools.lru_cache(maxsize=1024)
+def _epsilon(events: tuple[Event, ...], delta: float, relation: Relation) -> float:
+    return epsilon_of(events, delta, relation)
