@@ -73,7 +73,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         declared=public_facts(plan, model),
         ranges=list(zip(feature_names(model), declared_ranges(plan), strict=False)),
         owners=[party for party, count in zip(plan.names, plan.columns, strict=False) for _ in range(count)],
-        releases=[row for each in plans for row in _releases(each)],
+        releases=[row for each in plans for row in releases(each)],
         single=_about_people(plan),
         promises=tuple(dict.fromkeys(ARRANGEMENTS[each.layout].promise for each in plans)),
         titles=_TITLES,
@@ -101,7 +101,7 @@ def _curves(views: Iterable[Guarantee]) -> dict[str, Guarantee]:
     return curves
 
 
-def _releases(plan: Plan) -> Iterator[tuple[str, Release, int, float]]:
+def releases(plan: Plan) -> Iterator[tuple[str, Release, int, float]]:
     """The title of each release, what it is, how often it is made, and how far a record moves it."""
     times = answers_of(plan, algorithms.of(plan)) if plan.split.same_people else Counter()
     titles = algorithms.titles(plan)

@@ -366,15 +366,11 @@ def release_columns(made: Plan) -> tuple[str, ...]:
 
 def release_rows(made: Plan) -> Iterator[tuple[str, ...]]:
     """A row for each release of a private plan."""
-    from sottovoce import algorithms
-    from sottovoce.queries.messages import answers_of
+    from sottovoce.app.page import releases
 
-    times = answers_of(made, algorithms.of(made)) if made.split.same_people else {}
-    titles = algorithms.titles(made)
-    for release in made.releases:
+    for title, release, times, moves in releases(made):
         share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
-        moves = f"{release.charged(made.relation):.4g}"
-        yield titles[release.query], f"{times.get(release.query, release.total)}", share, moves, f"{release.std:.4g}"
+        yield title, f"{times}", share, f"{moves:.4g}", f"{release.std:.4g}"
 
 
 def charge_rows(shown: Preview, console: Console) -> Iterator[tuple[str, ...]]:
