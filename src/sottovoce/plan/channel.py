@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 KEY: Final = re.compile("[0-9a-f]{64}")  # the fingerprint of a public key
 
+OPENED: Final = "What is opened: sums over all parties, with this noise against everybody covered, and more in all"
+
 
 class Pool(NamedTuple):
     """Who colludes: so many parties, and whether the dealer is with them."""
@@ -37,7 +39,6 @@ class Channel:
 
     secure: ClassVar[bool] = False
     products: ClassVar[bool] = False  # whether sums over the columns of all parties are opened, and nothing else
-    leaves: str = "What leaves each party"  # the title of what does
     everybody_else: str = "all other parties"  # who may collude against a party
     members: tuple[str, ...] = ()
 
@@ -47,7 +48,9 @@ class Channel:
         self.dealer = "the coordinator" if helper is None else f"the helper {helper!r}"
         self.signers = self.names if helper is None else (*self.names, helper)
         self.roster = self.names
-        self.sums_alone = self.secure or not self.split.same_people  # all that the world sees of a sum is the sum
+        together = self.split.same_people
+        self.leaves = "What leaves all parties together, at most" if together else "What leaves each party"
+        self.sums_alone = self.secure or not together  # all that the world sees of a sum is the sum
         self.retries, self.reserve = 0, 0.0  # releases that may be asked again, and their share of mu^2
         self.bits: int | None = None  # of the grid of rows, if fewer than fit
 
@@ -88,22 +91,17 @@ class Channel:
 class Plain(Channel):
     """Each party sends its own answers, with all of the noise that was charged."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        if self.split.same_people:
-            self.leaves = "What leaves all parties together, at most"
-
 
 class SecureSums(Channel):
     """Sums over the parties are opened, under shares of noise and masks."""
 
     secure: ClassVar[bool] = True
-    leaves = "What is opened: sums over all parties, with this noise against everybody covered, and more in all"
 
     def __init__(self, problem: Problem, sealing: Sealing) -> None:
         super().__init__(problem, sealing.helper)
         self._sealing = sealing
         self.members = self.roster = self.signers
+        self.leaves = OPENED
         self.everybody_else = f"{self.dealer} with all other parties"
         self.retries, self.reserve, self.bits = sealing.spare, sealing.reserve, sealing.bits
 
