@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sottovoce.plan.problem import Problem
 
 KEY: Final = re.compile("[0-9a-f]{64}")  # the fingerprint of a public key
-
 OPENED: Final = "What is opened: sums over all parties, with this noise against everybody covered, and more in all"
 
 
