@@ -1,6 +1,7 @@
 """Each layer of the package imports only those below it."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,12 @@ def test_an_algorithm_leaves_matrices_to_the_block(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for mark in ("is_sparse", "issparse", "indptr", "block.rows", "block.whole.rows", ".chunks("):
         assert mark not in text, f"{mark} belongs into data/block.py"
+
+
+@pytest.mark.parametrize("name", ["sealed", "door", "queries", "solvers", "algorithms", "lab"])
+def test_splits_and_channels_are_asked_and_not_compared(name: str) -> None:
+    """What differs between them stands in `plan/split.py` and `plan/channel.py`."""
+    compared = re.compile(r"""split (==|!=) ["'](central|rows|columns)|sealing is (not )?None""")
+    assert compared.search('if plan.split == "columns":')
+    found = [path for path in (SOURCE / name).rglob("*.py") if compared.search(path.read_text(encoding="utf-8"))]
+    assert found == []

@@ -34,7 +34,7 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Labels, Named, Problem, Split
+from sottovoce.plan.problem import Labels, Named, Problem
 from sottovoce.plan.release import Release
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection
@@ -57,7 +57,7 @@ class Case:
     """A form over one split."""
 
     form: Algorithm
-    split: Split
+    split: str
     options: Mapping[str, Any]
     fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -799,7 +799,7 @@ def test_a_forgery_that_is_answered_is_found(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("place", "wrong"),
     [
-        ("sottovoce.queries.pricing._sharers", lambda plan, party: (party,)),
+        ("sottovoce.plan.split.ByColumns.sharers", lambda self, plan, party: (party,)),
         ("sottovoce.door.query.Turn.rounds", lambda self, plan, party, first, count: int(self(plan, party, first))),
     ],
 )

@@ -14,12 +14,12 @@ from sottovoce.app.card import as_markdown, sections
 from sottovoce.app.page import page
 from sottovoce.estimators import privacy_report
 from sottovoce.federation.demands import Known
+from sottovoce.plan.channel import Pool
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import COMPUTING, assumed
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
 from sottovoce.privacy.relation import inside
-from sottovoce.queries.pooling import Pool, left_to
 from sottovoce.transports.identity import local_identities
 from support import events_of
 
@@ -113,12 +113,12 @@ def test_by_columns_a_dealer_with_a_party_has_everything() -> None:
 
 def test_by_columns_more_pooling_than_the_noise_was_made_for_are_left_with_less() -> None:
     plan = planned(columns(curious=1))
-    assert left_to(plan, Pool(1, dealer=False)) == pytest.approx(1.0)
-    assert left_to(plan, Pool(2, dealer=False)) == pytest.approx(
+    assert plan.channel.left_to(Pool(1, dealer=False)) == pytest.approx(1.0)
+    assert plan.channel.left_to(Pool(2, dealer=False)) == pytest.approx(
         1 / 3 + 1 / 3
     )  # a share, and the top-up for two of them
-    assert left_to(plan, Pool(0, dealer=True)) == pytest.approx(1.0)
-    assert left_to(plan, Pool(1, dealer=True)) == 0.0
+    assert plan.channel.left_to(Pool(0, dealer=True)) == pytest.approx(1.0)
+    assert plan.channel.left_to(Pool(1, dealer=True)) == 0.0
 
 
 def test_the_words_of_rows_are_these() -> None:

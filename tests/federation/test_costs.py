@@ -11,7 +11,6 @@ import pytest
 import sottovoce as sv
 from sottovoce import algorithms, losses
 from sottovoce.app.estimate import Cost, cost_of
-from sottovoce.plan.problem import Split
 from support import declared
 
 RUNS: dict[str, list[dict[str, Any]]] = {
@@ -67,7 +66,7 @@ def test_every_solver_is_here() -> None:
 def test_rounds_are_told_exactly_and_bytes_about(name: str, number: int, parties: int) -> None:
     options = {"epsilon": 1.0, "row_norm": 1.0, "classes": (0, 1), "insecure_seed": 3} | RUNS[name][number]
     model = sv.PrivateLogisticRegression(**declared(name, **options))
-    split: Split = "central" if parties == 1 else "rows"
+    split: str = "central" if parties == 1 else "rows"
     if algorithms.mismatch(name, losses.get("logistic"), split) is not None:
         pytest.skip("the solver does not serve this split")
     parts = [people(40 + 7 * part, part) for part in range(parties)]

@@ -21,10 +21,11 @@ from sottovoce.federation.demands import NOTHING, Known
 from sottovoce.federation.policy import Policy
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan import sealed_words
+from sottovoce.plan.channel import Pool, SecureSums
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import Assumption, assumed
 from sottovoce.plan.sealing import Sealing
-from sottovoce.queries.pooling import Pool, pooled_epsilon
+from sottovoce.queries.pricing import pooled_epsilon
 from sottovoce.sealed.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import local_identities
 
@@ -80,8 +81,8 @@ def check_assumption(one: Assumption) -> None:
 
 
 def words_of(one: Assumption, plan: Plan) -> str:
-    assert plan.sealing is not None
-    words = one.words(sealed_words._Of(plan, plan.sealing))
+    assert isinstance(plan.channel, SecureSums)
+    words = one.words(plan.channel, None)
     assert words
     return words
 
@@ -97,7 +98,7 @@ def test_what_is_assumed_was_agreed_to_by_its_key(one: Assumption, monkeypatch: 
 def test_a_new_assumption_has_a_key_or_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(CASES) == {one.name for one in sealed_words.ASSUMPTIONS}
     assert set(demands.DEMANDS) == {one.key for one in sealed_words.ASSUMPTIONS}
-    new = Assumption("weather", "weather", lambda _: "it does not rain")  # planted fault
+    new = Assumption("weather", "weather", lambda _, __: "it does not rain")  # planted fault
     monkeypatch.setattr(sealed_words, "ASSUMPTIONS", (*sealed_words.ASSUMPTIONS, new))
     assert "it does not rain" in assumed(sealed("rows"))
     with pytest.raises(KeyError):
@@ -112,9 +113,11 @@ def test_every_sentence_that_a_guarantee_assumes_is_in_the_registry() -> None:
         [X[:, :2], X[:, 2:]], y, products="secure", norms=np.sqrt([0.5, 0.5]).tolist()
     )
     fitted = sv.PrivateLogisticRegression(epsilon=5.0, row_norm=1.0, classes=(0, 1)).fit(federation)
-    sealing = fitted.plan_.sealing
-    of = sealed_words._Of(fitted.plan_, sealing)
-    assert set(fitted.privacy_.weakest.assumes) == {w for one in sealed_words.ASSUMPTIONS if (w := one.words(of))}
+    channel = fitted.plan_.channel
+    assert isinstance(channel, SecureSums)
+    assert set(fitted.privacy_.weakest.assumes) == {
+        w for one in sealed_words.ASSUMPTIONS if (w := one.words(channel, None))
+    }
 
 
 def everybody(plan: Plan, *, dealer: bool) -> float:

@@ -40,7 +40,7 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Predictor, Request, added, scores_of, words_of
 from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.pricing import queries_of
 from sottovoce.sealed.pair_keys import OFFERS
@@ -724,7 +724,7 @@ class Keeping(Algorithm):
     name: ClassVar[str] = "keeping"
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "a solver of the tests"
-    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    splits: ClassVar[tuple[str, ...]] = ("columns",)
     private: ClassVar[bool | None] = False
     layout: ClassVar[Layout] = "rows"
 

@@ -28,7 +28,7 @@ from sottovoce.door.query import Derived, NoisyRows, Query, Reals, Round, Told
 from sottovoce.federation.federation import Federation
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Named, Problem, Split
+from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Account, Ledger
@@ -88,7 +88,7 @@ class Shows(Algorithm):
     name: ClassVar[str] = "shows"
     form: ClassVar[str] = "rows"
     title: ClassVar[str] = "shows the noisy rows"
-    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    splits: ClassVar[tuple[str, ...]] = ("columns",)
     layout = "entries"
 
     def design(self, problem: Problem, options: Any) -> Design:

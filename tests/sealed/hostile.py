@@ -29,7 +29,8 @@ from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
 from sottovoce.sealed.pads import WHOLE, Piece, column_pieces
 from sottovoce.sealed.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
-from sottovoce.sealed.sums import Call, bits_of, from_ring
+from sottovoce.sealed.sums import Call, from_ring
+from sottovoce.sealed.words import word_bits
 from sottovoce.transports.identity import PLAN, local_identities
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -230,6 +231,6 @@ class Hostile:
             reply = self.ask(name, query, number, call, {**told, **each.get(name, {})})
             assert reply.kind == "answer", reply.text
             total = total + reply.arrays["sealed"].view(np.uint64)
-        opened = from_ring(np.asarray(total), bits_of(self.plan))
+        opened = from_ring(np.asarray(total), word_bits(self.plan))
         assert opened is not None, "shares do not belong together"
         return opened

@@ -22,6 +22,7 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.queries.joint import JointGradient
 from sottovoce.sealed import ring, sums
 from sottovoce.sealed.sums import ColumnSealer
+from sottovoce.sealed.words import word_bits
 from summing import exact
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -63,7 +64,7 @@ def away(parties: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> int:
             clear = (2 * bits - 1) @ rows
         else:
             clear = (rows.T @ rows)[np.triu_indices(2 * parties)]
-        lost = np.uint64(64 - sums.bits_of(plan))
+        lost = np.uint64(64 - word_bits(plan))
         due = np.append(clear.view(np.uint64) << lost, np.uint64(0))
         if sums.in_ring is unshifted:
             due = np.append(clear.view(np.uint64), np.uint64(0))

@@ -19,7 +19,7 @@ from sottovoce.door.query import Query
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.queries.pricing import Pricing
 
 PENALTIES = ("none", "l2", "l1", "elastic_net")  # which are sums over the classes
@@ -124,7 +124,7 @@ class Algorithm(ABC):
     name: ClassVar[str]  # of the solver
     form: ClassVar[str]  # of this form of it; the plan names both
     title: ClassVar[str]
-    splits: ClassVar[tuple[Split, ...]] = ("central", "rows")
+    splits: ClassVar[tuple[str, ...]] = ("central", "rows")
     private: ClassVar[bool | None] = True  # False: without privacy; None: both, without noise where epsilon is infinite
     several: ClassVar[bool] = False  # True: for more than two classes, False: for one score
     weighted: ClassVar[bool] = False  # True: takes class weights
@@ -133,7 +133,7 @@ class Algorithm(ABC):
     options: ClassVar[tuple[str, ...] | None] = None  # that this form takes; None: all of the solver's
     needs: ClassVar[tuple[Need, ...]] = ()  # of the loss
     layout: ClassVar[Layout] = "rows"  # how its queries need the rows prepared
-    sealed: ClassVar[tuple[Split, ...]] = ()  # where its sums may be sealed: it uses nothing but sums over all parties
+    sealed: ClassVar[tuple[str, ...]] = ()  # where its sums may be sealed: it uses nothing but sums over all parties
     pricing: ClassVar[Pricing] = Pricing()  # a published form may have a true price of its own
     numbers: ClassVar[type[Numbers]] = NoNumbers  # that its plans have
     lasts: ClassVar[tuple[str, ...]] = ()  # of the memory, what neither the rows nor a later message give again
@@ -156,7 +156,7 @@ class Algorithm(ABC):
         """The coordinator's text: yields an `Ask`, is sent {party: value}, returns the weights."""
 
     @classmethod
-    def serves(cls, split: Split, *, sealed: bool = False) -> bool:
+    def serves(cls, split: str, *, sealed: bool = False) -> bool:
         """Whether it serves data split so, and with sealed sums."""
         return split in (cls.sealed if sealed and not cls.published else () if sealed else cls.splits)
 

@@ -14,17 +14,18 @@ from sottovoce.algorithms.base import Algorithm
 from sottovoce.door.query import Query, everyone
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import Loss
+from sottovoce.plan.channel import SecureSums
 from sottovoce.plan.families import FAMILIES, family
 from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
+from sottovoce.plan.split import SPLITS
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile
-from sottovoce.queries import pooling
 from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, queries_of
+from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, pooled_curve, queries_of
 from sottovoce.sealed.ring import check_room
 from sottovoce.sealed.words import grid_bits, word_bits
 from sottovoce.solvers.auto import preferences
@@ -69,7 +70,7 @@ def missed(plan: Plan, false_alarms: Sequence[float], *, beside: Sequence[Plan] 
 
 def pooled(plan: Plan, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
     """The epsilon of a plan of sealed sums, with plans beside it, against those who pool, by name."""
-    return pooling.curve([(form := of(each), each, form.pricing) for each in (plan, *beside)], plan.relation)
+    return pooled_curve([(form := of(each), each, form.pricing) for each in (plan, *beside)], plan.relation)
 
 
 def _profiles(plans: tuple[Plan, ...], relation: Relation) -> dict[str, Profile]:
@@ -91,7 +92,7 @@ def kinds(plan: Plan) -> dict[str, str]:
     return {query.name: query.kind or query.name for query in of(plan).queries(plan, plan.names[0])}
 
 
-def mismatch(solver: str, loss: Loss, split: Split, *, sealed: bool = False) -> str | None:
+def mismatch(solver: str, loss: Loss, split: str, *, sealed: bool = False) -> str | None:
     """Why a solver cannot serve, whatever the rest of the problem, or None."""
     serving = [form for form in forms(solver) if form.serves(split, sealed=sealed)]
     if sealed and not serving:
@@ -100,9 +101,7 @@ def mismatch(solver: str, loss: Loss, split: Split, *, sealed: bool = False) -> 
         return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
     serving = [form for form in serving if form.several == (loss.outputs > 1)]
     if not serving:
-        what = "data in one place" if split == "central" else f"data split by {split}"
-        why = " (every record's score would need noise of its own: worse than one party alone)"
-        return f"solver={solver!r} does not serve {what}{why if split == 'columns' else ''}"
+        return f"solver={solver!r} does not serve {SPLITS[split].data}{SPLITS[split].refusal}"
     if loss.weighted and not any(form.weighted for form in serving):
         return f"solver={solver!r} takes no class_weight"
     lacks = [next((need for need in form.needs if not need.met(loss)), None) for form in serving]
@@ -128,7 +127,7 @@ def served(rows: type) -> tuple[str, ...]:
     return tuple(name for name, own in found.items() if own and all(query.needs in rows.__mro__ for query in own))
 
 
-def check(solver: str, loss: Loss, split: Split, *, sealed: bool = False) -> None:
+def check(solver: str, loss: Loss, split: str, *, sealed: bool = False) -> None:
     """Refuse a solver that is unknown or does not fit; the error lists those that do."""
     if solver not in SOLVERS:
         fitting = _fitting(loss, split, sealed=sealed)
@@ -138,13 +137,13 @@ def check(solver: str, loss: Loss, split: Split, *, sealed: bool = False) -> Non
         raise InputError(f"{reason}; solvers that fit: {_fitting(loss, split, sealed=sealed)}.")
 
 
-def _fitting(loss: Loss, split: Split, *, sealed: bool) -> str:
+def _fitting(loss: Loss, split: str, *, sealed: bool) -> str:
     return ", ".join(name for name in SOLVERS if mismatch(name, loss, split, sealed=sealed) is None) or "none yet"
 
 
 def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm:
     """The first form of a solver that fits the problem and takes the options."""
-    sealed = problem.sealing is not None
+    sealed = problem.channel.secure
     check(solver, problem.scaled_loss, problem.split, sealed=sealed)
     published = problem.calibration == "paper"
     if published and not any(form.published for form in forms(solver)):
@@ -170,7 +169,7 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
     )
 
 
-def _without_noise(form: Algorithm, split: Split) -> bool:
+def _without_noise(form: Algorithm, split: str) -> bool:
     return form.private is not True and not form.published and split in form.splits
 
 
@@ -193,52 +192,48 @@ def make_plan(problem: Problem, solver: Any, *, run: str, coin: str) -> Plan:
 
 def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: str) -> Plan:
     """The plan of a problem by a form that was found, with what its design is told."""
-    if problem.sealing is not None and not form.serves(problem.split, sealed=True):
+    if not form.serves(problem.split, sealed=problem.channel.secure):
         problem = problem.changed(sealing=None)  # what is bought beside a fit and is no sum
-    prepared = problem.changed(layout=form.layout)
-    design = form.design(prepared, options)
-    if problem.sealing is not None:
-        prepared, design = with_sealing(form, prepared, options, design)
-    plan = Plan.of(prepared, design, run=run, coin=coin, algorithm=form.name, form=form.form)
-    if problem.sealing is not None:
-        plan = on_the_ring(form, plan, options)
+    problem = problem.changed(layout=form.layout)
+    design = form.design(problem, options)
+    if problem.channel.secure:
+        problem, design = with_retries(form, problem, options, design)
+    plan = Plan.of(problem, design, run=run, coin=coin, algorithm=form.name, form=form.form)
+    if isinstance(plan.channel, SecureSums):
+        plan = on_the_ring(form, plan, options, plan.channel)
     form.pricing.check_samplers(form, plan, plan.relation, plan.delta)
     return plan
 
 
-def with_sealing(form: Algorithm, problem: Problem, options: Any, design: Design) -> tuple[Problem, Design]:
-    """A design whose sums can be sealed: of all their bits, and with room for the spare releases.
+def with_retries(form: Algorithm, problem: Problem, options: Any, design: Design) -> tuple[Problem, Design]:
+    """A design of secure sums: of all their bits, and with room for the releases that may be asked again.
 
-    A spare release costs as much as the dearest one. Shares of mu^2 follow the budget, which the spare ones make
-    smaller: so it is designed again until there is room.
+    Such a retry costs as much as the dearest release. Shares of mu^2 follow the budget, which the retries make smaller:
+    so it is designed again until there is room.
     """
-    sealing = problem.sealing
-    if sealing is not None and sealing.spare:
-        for _ in range(8):
-            events = [release.event(problem.relation, count=1) for release in design.releases]
-            if not all(isinstance(event, Gaussian) for event in events):
-                raise InputError(f"spare={sealing.spare}: solver={form.name!r} samples, and has no spare releases.")
-            dearest = max(event.mu for event in events if isinstance(event, Gaussian))
-            spare = sealing.spare * (dearest / problem.mu) ** 2
-            if spare / (1 + spare) <= sealing.reserve:
-                break
-            sealing = sealing.changed(reserve=spare / (1 + spare) * (1 + 2.0**-20))
-            problem = problem.changed(sealing=sealing)
-            design = form.design(problem, options)
+    retries = problem.channel.retries
+    for _ in range(8 if retries else 0):
+        events = [release.event(problem.relation, count=1) for release in design.releases]
+        if not all(isinstance(event, Gaussian) for event in events):
+            raise InputError(f"spare={retries}: solver={form.name!r} samples, and has no spare releases.")
+        dearest = max(event.mu for event in events if isinstance(event, Gaussian))
+        spare = retries * (dearest / problem.mu) ** 2
+        if spare / (1 + spare) <= problem.channel.reserve:
+            break
+        reserve = spare / (1 + spare) * (1 + 2.0**-20)
+        problem = problem.changed(sealing=problem.channel.sealing.changed(reserve=reserve))
+        design = form.design(problem, options)
     plain = tuple(release.model_copy(update={"dropped": 0}) for release in design.releases)
     return problem, design.changed(releases=plain)
 
 
-def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
+def on_the_ring(form: Algorithm, plan: Plan, options: Any, channel: SecureSums) -> Plan:
     """A plan whose sealed sums are opened on the grid on which they are exact.
 
     So no party rounds its part, and by rows the sum is that of data in one place, bit for bit, but for noise. Where it
     is too wide for its sampler on a grid so fine, rows and slopes have fewer bits. By columns they always have few, and
     no share of the noise is below 8 steps.
     """
-    sealing, parties = plan.sealing, len(plan.parties)
-    if sealing is None:
-        return plan
     bits, too_wide = grid_bits(plan), 0.0
     releases, queries = list[Release](), queries_of(form, plan, plan.names[0])
     for release in plan.releases:
@@ -248,17 +243,16 @@ def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
         finer = Release.of(query, *times, release.std, step, release.rate)  # rounds less, and costs less
         charged = "zero-out" if release.rate is not None else plan.relation
         std = release.std * finer.charged(charged) / release.charged(charged)
-        if plan.split == "columns":  # its grid is not finer where epsilon is large: then noise is what a grid can have
-            least = LEAST_SHARE * float(np.max(query.noise_weights)) * step / math.sqrt(sealing.share(parties))
+        if channel.products:  # its grid is not finer where epsilon is large: then noise is what a grid can have
+            least = LEAST_SHARE * float(np.max(query.noise_weights)) * step / math.sqrt(channel.share)
             std = max(std, least * (1 + 2.0**-30))
         releases.append(Release.of(query, *times, std, step, release.rate))
-        part = max(sealing.share(parties), sealing.top_up(parties))
+        part = max(channel.share, channel.top_up)
         scale = release.std * math.sqrt(part) / step / float(np.min(query.noise_weights))
         too_wide = max(too_wide, scale / MAX_WIDE)
     found = plan.model_copy(update={"releases": tuple(releases)})
-    if plan.split == "columns":
-        word_bits(found)  # refuses sums that no word holds
-    if too_wide <= 1.0 or plan.split == "columns":
+    word_bits(found)  # refuses sums that no ring element holds
+    if too_wide <= 1.0 or channel.products:
         return found
     fewer = bits - math.ceil(math.log2(too_wide) / 2)
     if fewer < FEWEST_BITS:
@@ -266,29 +260,29 @@ def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
             f"epsilon={plan.epsilon:g} with {plan.records} records: noise would drown everything; take a larger "
             "epsilon, or more records."
         )
-    problem = plan.changed_problem(sealing=sealing.changed(bits=fewer))
+    problem = plan.changed_problem(sealing=channel.sealing.changed(bits=fewer))
     return plan_by(form, problem, options, run=plan.run, coin=plan.coin)
 
 
 def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> None:
     """Refuse a plan that seals what is no sum over all parties."""
-    if plan.sealing is None:
+    channel = plan.channel
+    if not isinstance(channel, SecureSums):
         return
-    if plan.split == "columns":
-        word_bits(plan)
+    word_bits(plan)
     for release in plan.releases:
         query = queries[release.query]
         if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
             raise RefusedError(f"the plan seals {release.query!r} of {form.name}, which is no sum over all parties.")
         noise = release.std * math.sqrt(plan.noises()) / float(np.min(query.noise_weights))
         check_room(plan.records, release.charged_zero_out, release.step, noise)
-        step = query.joint_step(grid_bits(plan)) if plan.split == "columns" else None
+        step = query.joint_step(grid_bits(plan)) if channel.products else None
         if step is not None and release.step != step:
             raise RefusedError(
                 f"the plan opens {release.query!r} on the grid {release.step!r}, and products of sealed columns are "
                 f"whole numbers of {step!r}: its noise would be another than was charged."
             )
-        if isinstance(query, GramMatrix) and plan.split == "columns" and release.count > 1:
+        if isinstance(query, GramMatrix) and channel.products and release.count > 1:
             raise RefusedError(
                 f"the plan opens {release.query!r} of sealed columns {release.count} times; once is all."
             )
@@ -300,6 +294,6 @@ def choose(problem: Problem, served: Container[str] | None = None) -> str:
     signal = N mu / sqrt(d K), mu the Gaussian budget (halved for replace-one), K parties: how far the mean gradient of
     a record stands above its noise. The constants come from `benchmarks/solvers.py`.
     """
-    found, sealed = preferences(problem), problem.sealing is not None
+    found, sealed = preferences(problem), problem.channel.secure
     fits = (name for name in found if mismatch(name, problem.scaled_loss, problem.split, sealed=sealed) is None)
     return next((name for name in fits if served is None or name in served), found[0])

@@ -23,7 +23,6 @@ from sottovoce.app.rendering import render
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel, plots
 from sottovoce.files import parsed
-from sottovoce.privacy.guarantee import VIEWS
 
 Told = Mapping[str, Any]
 
@@ -90,7 +89,7 @@ def sections(model: PrivateLinearModel, told: Told | None) -> list[Section]:
         ("Software", f"sottovoce {__version__}"),
         ("Written", f"{datetime.now(UTC):%Y-%m-%d} UTC"),
     ]
-    views = [report.world] if plan.split == "central" else [report.against(view) for view in VIEWS]
+    views = report.views(several=plan.split.several)
     promises = [view.sentence() for view in views]
     ranges = [
         (name, f"{low:g}", f"{high:g}")

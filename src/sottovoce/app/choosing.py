@@ -48,7 +48,7 @@ def _look_alike(
         return LookAlike.of(path, schema)
     label = next((source.label for source in job.sources.values() if source.label is not None), -1)
     names, facts = known
-    features = sum(fact.features for fact in facts) if job.split == "columns" else facts[0].features
+    features = job.split.count_features([fact.features for fact in facts])
     table = read_table(path, label=label) if format_of(path).tabular else read_table(path, features=features)
     rows = table.X
     if names and set(names) <= set(table.feature_names):

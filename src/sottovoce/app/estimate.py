@@ -142,7 +142,7 @@ def cost_of(plan: Plan, form: Algorithm, rows: Rows | None = None, *, remote: bo
         return Cost()
     rows, parties = rows or Rows(plan.records, plan.features), len(plan.parties)
     queries = pricing.queries_of(form, plan, plan.names[0])
-    signature, keys = CERTIFIED if remote else SIGNATURE, 0 if plan.sealing is None else KEYS * parties
+    signature, keys = CERTIFIED if remote else SIGNATURE, KEYS * parties if plan.channel.secure else 0
     checked = parties > 1  # by each party, before all sign
     up = parties * (2 * messages.HEADING + keys // 2 + checked * (signature + 2 * messages.HEADING))
     down = parties * ((1 + checked) * (len(plan.to_json()) + keys) + checked * parties * signature)

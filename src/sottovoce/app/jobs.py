@@ -20,6 +20,7 @@ from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import MOST_FEATURES
 from sottovoce.plan.about import About
 from sottovoce.plan.sealing import COORDINATOR
+from sottovoce.plan.split import CENTRAL, COLUMNS, ROWS, Split
 from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.relation import Relation
 
@@ -388,8 +389,8 @@ class Job(RecordsFile):
         return None if self.schema_table is None else self.schema_table.declared(self)
 
     @property
-    def split(self) -> Literal["central", "rows", "columns"]:
-        return "columns" if self.columns is not None else "rows" if self.data is None else "central"
+    def split(self) -> Split:
+        return COLUMNS if self.columns is not None else ROWS if self.data is None else CENTRAL
 
     @property
     def label_party(self) -> str:

@@ -21,7 +21,7 @@ from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
-from sottovoce.privacy.guarantee import VIEWS, Guarantee, exponential, percent
+from sottovoce.privacy.guarantee import Guarantee, exponential, percent
 from sottovoce.privacy.ledger import Balance
 from sottovoce.privacy.relation import CHANGES
 from sottovoce.queries.messages import answers_of
@@ -52,8 +52,7 @@ NOTHING_SAID: Final = Occasion()
 def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title: str = "Privacy report") -> str:
     """The page of a fitted model. It shows what is public about the fit, and no metric of the training data."""
     report, plan = model.privacy_, model.plan_
-    # With all data in one place nobody sees messages: there is only the world.
-    views = [report.world] if plan.split == "central" else [report.against(view) for view in VIEWS]
+    views = report.views(several=plan.split.several)
     plans = getattr(model, "plans_", (plan,))  # of a model from a file only its own plan is known
     ledgers = {party: after for party, _, after in occasion.ledgers}
     return render(
@@ -65,7 +64,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         occasion=occasion,
         model=model,
         plan=plan,
-        split=_split(plan),
+        split=plan.split.describe(len(plan.parties)),
         report=report,
         views=views,
         curves=_curves(views),
@@ -74,7 +73,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         declared=public_facts(plan, model),
         ranges=list(zip(feature_names(model), declared_ranges(plan), strict=False)),
         owners=[party for party, count in zip(plan.names, plan.columns, strict=False) for _ in range(count)],
-        releases=[row for each in plans for row in _releases(each)],
+        releases=[row for each in plans for row in releases(each)],
         single=_about_people(plan),
         promises=tuple(dict.fromkeys(ARRANGEMENTS[each.layout].promise for each in plans)),
         titles=_TITLES,
@@ -102,9 +101,9 @@ def _curves(views: Iterable[Guarantee]) -> dict[str, Guarantee]:
     return curves
 
 
-def _releases(plan: Plan) -> Iterator[tuple[str, Release, int, float]]:
+def releases(plan: Plan) -> Iterator[tuple[str, Release, int, float]]:
     """The title of each release, what it is, how often it is made, and how far a record moves it."""
-    times = answers_of(plan, algorithms.of(plan)) if plan.split == "columns" else Counter()
+    times = answers_of(plan, algorithms.of(plan)) if plan.split.same_people else Counter()
     titles = algorithms.titles(plan)
     for release in plan.releases:
         yield titles[release.query], release, times[release.query] or release.total, release.charged(plan.relation)
@@ -165,7 +164,7 @@ def feature_names(model: PrivateLinearModel) -> list[str]:
 
 def _columns(plan: Plan) -> list[tuple[str, Any]]:
     """By columns: who has how many, and who knows the labels."""
-    if plan.split != "columns":
+    if not plan.split.same_people:
         return []
     widths = ", ".join(f"{party}: {count}" for (party, _), count in zip(plan.parties, plan.columns, strict=True))
     return [("Columns", f"{widths}; of the same people, in the same order"), ("Labels", known_labels(plan))]
@@ -179,10 +178,3 @@ def known_labels(plan: Plan) -> str:
         "shared": "all parties know them, nobody else does",
         "held": f"{holder} knows them, nobody else does",
     }[plan.labels]
-
-
-def _split(plan: Plan) -> str:
-    if plan.split == "central":
-        return "all records in one place"
-    each = ": each has some features of the same people" if plan.split == "columns" else ""
-    return f"{len(plan.parties)} parties, split by {plan.split}{each}"

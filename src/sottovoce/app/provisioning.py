@@ -59,11 +59,16 @@ class Federation:
         check_hosts(self.hosts)
         if not 1 <= self.port <= 65535:
             raise InputError(f"port={self.port} must be from 1 to 65535.")
-        if self.split == "rows" and self.label_party is not None:
+        if not self.columns and self.label_party is not None:
             raise InputError(f"label_party={self.label_party!r} is for data split by columns; by rows all have labels.")
         if self.label_party is not None and self.label_party not in self.parties:
             meant = did_you_mean(self.label_party, self.parties)
             raise InputError(f"label_party={self.label_party!r} is no party{meant}")
+
+    @property
+    def columns(self) -> bool:
+        """Whether each party has some columns of the same people."""
+        return self.split == "columns"
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -82,7 +87,7 @@ class Federation:
         return self.label_party or self.parties[0]
 
     def labelled(self, party: str) -> bool:
-        return self.split == "rows" or party == self.label_holder
+        return not self.columns or party == self.label_holder
 
 
 def provision(folder: Path, federation: Federation) -> tuple[list[str], list[str]]:
@@ -153,7 +158,7 @@ def _copy(certificate: Path, folder: Path) -> None:
 
 def _texts(name: str, federation: Federation, pins: Mapping[str, str]) -> dict[str, str]:
     """The files of one site, by name; all but the guides are TOML with comments."""
-    columns, others = federation.split == "columns", [other for other in federation.ends if other != name] or ["nobody"]
+    columns, others = federation.columns, [other for other in federation.ends if other != name] or ["nobody"]
     kind = "coordinator" if name == COORDINATOR else "helper" if name == federation.helper else "party"
     templates = {
         "coordinator": {"job.toml": "job.toml", "people.toml": "people-job.toml", GUIDE: "coordinator-guide.md"},

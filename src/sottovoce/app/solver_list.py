@@ -9,13 +9,12 @@ from typing import Any, Final, Literal, get_args
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.plan.problem import Split
+from sottovoce.plan.split import SPLITS
 from sottovoce.solvers import SOLVERS, Options
 from sottovoce.solvers.options import Option
 
 Promise = Literal["private", "published", "without privacy"]
 
-_SPLITS: Final[tuple[Split, ...]] = get_args(Split)
 _PROMISES: Final[tuple[Promise, ...]] = get_args(Promise)
 _PARAMETERS = {"huber": {"threshold": 1.0}}
 
@@ -26,7 +25,7 @@ class Form:
 
     name: str
     title: str
-    splits: tuple[Split, ...]
+    splits: tuple[str, ...]
     promises: tuple[Promise, ...]
     chosen_by: dict[str, str]
     options: tuple[str, ...]
@@ -40,7 +39,7 @@ class Entry:
     object: str
     summary: str
     remarks: str
-    splits: tuple[Split, ...]
+    splits: tuple[str, ...]
     losses: tuple[str, ...]
     penalties: tuple[str, ...]
     promises: tuple[Promise, ...]
@@ -69,7 +68,7 @@ def entry(name: str) -> Entry:
 def _entry(kind: type[Options]) -> Entry:
     known = {name: losses.get(name, **_PARAMETERS.get(name, {})) for name in losses.names()}
     forms = tuple(_form(form, kind) for form in algorithms.forms(kind.name))
-    splits = tuple(split for split in _SPLITS if any(split in form.splits for form in forms))
+    splits = tuple(split for split in map(str, SPLITS) if any(split in form.splits for form in forms))
     return Entry(
         name=kind.name,
         object=kind.__name__,

@@ -46,7 +46,7 @@ class DealingGate:
         sealer.check(call)
         if not set(query.takes_at(number)) <= set(call.said):
             raise RefusedError(f"query {query.name!r} in round {number} is asked with all that it takes.")
-        spare = 0 if self._plan.sealing is None else self._plan.sealing.spare
+        spare = self._plan.channel.retries
         if call.attempt > spare:
             raise RefusedError(f"the plan has {spare} spare releases for sums without a party, and no more.")
         noise, nothing = noise_of(query, self._plan), np.zeros(query.length, dtype=np.int64)

@@ -52,7 +52,7 @@ class Gate:
 
     def __init__(self, plan: Plan, randomness: Randomness, account: Account | None = None) -> None:
         self._plan = plan.digest
-        self._sealed = plan.sealing is not None
+        self._sealed = plan.channel.secure
         self._releases: Mapping[str, Release] = {release.query: release for release in plan.releases}
         self._records = plan.records
         self._randomness = randomness

@@ -100,7 +100,7 @@ class SealedGate(Gate):
         with self._one_at_a_time:
             self.unreleased = False
             sealer = self._sealer
-            if self._public.sealing is None:
+            if not self._public.channel.secure:
                 raise LeakError(f"the plan seals no sums, and {query.name!r} is asked as one; nothing was released.")
             if not set(query.takes_at(round.number)) <= set(call.said):
                 raise RefusedError(f"query {query.name!r} in round {round.number} is asked with all that it takes.")
@@ -134,7 +134,7 @@ class SealedGate(Gate):
         self, query: Query, release: Release, round: Round, product: Callable[[Own], NDArray[np.int64]]
     ) -> NDArray[np.int64]:
         """A share of a sum over columns: `product` makes it, of what a party has by itself or of what it was sent."""
-        if release.std == 0.0 or release.mechanism != "gaussian" or self._public.split != "columns":
+        if release.std == 0.0 or release.mechanism != "gaussian" or not self._public.sealed_columns:
             raise LeakError(f"query {query.name!r} is no sum over columns with noise; nothing was released.")
         if query.joint_step(grid_bits(self._public)) not in (None, release.step):
             raise LeakError(f"query {query.name!r} has another grid than its noise; nothing was released.")
@@ -159,7 +159,7 @@ class SealedGate(Gate):
 
     def _check_attempt(self, query: str, number: int, attempt: int) -> None:
         """Refuse to go back to an earlier attempt, and to give more shares again than were reserved."""
-        spare = 0 if self._public.sealing is None else self._public.sealing.spare
+        spare = self._public.channel.retries
         if attempt > spare or (attempt and self._again >= spare):
             raise RefusedError(f"the plan has {spare} spare releases for sums without a party, and they are used up.")
         if any(self._stored_share(query, number, later) for later in range(attempt + 1, spare + 1)):

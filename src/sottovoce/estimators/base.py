@@ -54,8 +54,9 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.prediction import COORDINATOR
 from sottovoce.plan.plan import Plan, Whole
-from sottovoce.plan.problem import Calibration, Named, Problem, Split
+from sottovoce.plan.problem import Calibration, Named, Problem
 from sottovoce.plan.sealing import MOST_PARTIES
+from sottovoce.plan.split import Split
 from sottovoce.privacy.calibration import mu_for, part_of
 from sottovoce.privacy.relation import Relation, inside
 from sottovoce.queries.joint import can_look_up

@@ -20,7 +20,8 @@ from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
 from sottovoce.estimators.declarations import ball_or, distinct_classes, loss_named, penalty_named
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Named, Split
+from sottovoce.plan.problem import Named
+from sottovoce.plan.split import Split
 
 _DECLARE: Final = (
     "A classification needs one label for each record. Declare the labels to tell apart, for example classes=(0, 1): "

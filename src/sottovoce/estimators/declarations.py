@@ -14,7 +14,8 @@ from sottovoce.data.schema import PRIVATE, Schema
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import check_aligned, check_people
 from sottovoce.federation.federation import Federation
-from sottovoce.plan.problem import Named, Problem, Split
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.split import Split
 
 Facts = Mapping[str, Mapping[str, Any]]  # what each party declares public
 

@@ -15,7 +15,8 @@ from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
 from sottovoce.estimators.declarations import ball_or, is_private, loss_named, penalty_named
-from sottovoce.plan.problem import Named, Split
+from sottovoce.plan.problem import Named
+from sottovoce.plan.split import Split
 
 if TYPE_CHECKING:
     from sottovoce.estimators.path import RegularisationPath

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sottovoce import algorithms
+from sottovoce.plan.channel import parties_text
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealed_words import assumed, broken, parties_text
+from sottovoce.plan.sealed_words import assumed, broken
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sottovoce.errors import RefusedError
 from sottovoce.federation.announcements import check_pinned
+from sottovoce.plan.channel import SecureSums
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealed_words import dealer_of, keys_for
-from sottovoce.plan.sealing import COORDINATOR, Sealing, signers
+from sottovoce.plan.sealed_words import keys_for
+from sottovoce.plan.sealing import COORDINATOR, Sealing
 
 if TYPE_CHECKING:
     from sottovoce.federation.policy import Policy
@@ -35,16 +36,20 @@ class Asked(NamedTuple):
 
     policy: Policy
     plan: Plan
-    sealing: Sealing
+    channel: SecureSums
     party: str
     known: Known
+
+    @property
+    def sealing(self) -> Sealing:
+        return self.channel.sealing
 
 
 def refusal(policy: Policy, plan: Plan, party: str, known: Known) -> str | None:
     """Why a plan that seals its sums assumes more than the holder agreed to, or None."""
-    if plan.sealing is None:
+    if not isinstance(plan.channel, SecureSums):
         return None
-    asked, made = Asked(policy, plan, plan.sealing, party, known), keys_for(plan)
+    asked, made = Asked(policy, plan, plan.channel, party, known), keys_for(plan)
     return next((reason for key, demand in DEMANDS.items() if key in made and (reason := demand(asked))), None)
 
 
@@ -74,7 +79,7 @@ def _dealer(asked: Asked) -> str | None:
     wanted, dealer = asked.policy.dealer, asked.sealing.dealer
     if wanted and dealer != wanted:
         return (
-            f"{dealer_of(asked.sealing)} deals in the plan, and here {wanted!r} does alone; its holder can allow it "
+            f"{asked.channel.dealer} deals in the plan, and here {wanted!r} does alone; its holder can allow it "
             f"with Policy(dealer={dealer!r})"
         )
     if asked.sealing.helper is not None:
@@ -82,11 +87,11 @@ def _dealer(asked: Asked) -> str | None:
             check_pinned(asked.party, (asked.sealing.helper,), asked.known.identity)
         except RefusedError as error:
             return f"{error}".removesuffix(".")
-    return left_out(asked.policy, signers(asked.plan), asked.party, asked.known.identity)
+    return left_out(asked.policy, asked.channel.signers, asked.party, asked.known.identity)
 
 
 def _curious(asked: Asked) -> str | None:
-    others, allowed = len(asked.plan.parties) - 1, asked.policy.curious
+    others, allowed = asked.channel.parties - 1, asked.policy.curious
     least = others if allowed is None else min(allowed, others)
     if asked.sealing.curious >= least:
         return None
@@ -101,10 +106,10 @@ def _pins(asked: Asked) -> str | None:
     if not asked.policy.needs_pins(asked.plan):
         return None
     try:
-        check_pinned(asked.party, signers(asked.plan), asked.known.identity)
+        check_pinned(asked.party, asked.channel.signers, asked.known.identity)
     except RefusedError as error:
         rows = " By rows a limit on what all others together may learn does too: Policy(max_epsilon_pooled=...)."
-        return f"{error}{rows if asked.plan.split == 'rows' else ''}".removesuffix(".")
+        return f"{error}{'' if asked.channel.products else rows}".removesuffix(".")
     return None
 
 

@@ -26,8 +26,9 @@ from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Predictions
 from sottovoce.federation.records import check_rows, column_names
 from sottovoce.plan.about import About
-from sottovoce.plan.problem import Labels, Split
+from sottovoce.plan.problem import Labels
 from sottovoce.plan.sealing import Sealing
+from sottovoce.plan.split import SPLITS
 from sottovoce.privacy.ledger import Account, Ledger, Receipt
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
 from sottovoce.transports.base import Transport
@@ -42,7 +43,7 @@ class Federation:
 
     def __init__(  # noqa: PLR0913
         self,
-        split: Split,
+        split: str,
         transport: Transport,
         *,
         parties: Sequence[Party] = (),
@@ -51,7 +52,7 @@ class Federation:
         journal: str | PathLike[str] | None = None,
         schema: Schema | None = None,
     ) -> None:
-        self.split: Split = split
+        self.split = SPLITS[split]
         self.transport = transport
         self.record = record
         self._parties = tuple(parties)
@@ -292,7 +293,7 @@ class Federation:
 
     def people(self, parts: Sequence[Any]) -> Federation:
         """The same parties of this process with other people's rows, to predict for; they have the models they kept."""
-        if self.remote or self.split != "columns" or len(parts) != len(self._parties):
+        if self.remote or not self.split.same_people or len(parts) != len(self._parties):
             raise InputError(
                 f"people needs one matrix for each of the {len(self._parties)} parties of this process, split by "
                 "columns; remote parties have their own."

@@ -115,13 +115,13 @@ class Helper(Answering):
         return (*acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
 
     def _checked(self, plan: Plan) -> _Run:
-        if plan.sealing is None or plan.sealing.dealer != self.name:
+        if plan.channel.helper != self.name:
             raise RefusedError(f"the plan does not name {self.name} as its helper.")
         lost = "Start a new fit; where the plan was charged, it stays charged."
         if not self._keeps:
             lost += " A helper that is started with a folder to keep its keys in (--keep) goes on after a restart."
         keys = self._keys.pairs(plan, known_keys(self.name, plan.keys, None, pins=False), lost)
-        columns = plan.split == "columns"
+        columns = plan.sealed_columns
         large = len(plan.releases) > limits.MOST_RELEASES or plan.features > limits.MOST_COLUMNS
         if large or (columns and plan.records * plan.dimension > MOST_WORDS):
             raise RefusedError(f"the plan has more records, columns or releases than {self.name} deals for.")

@@ -37,12 +37,11 @@ def check_size(plan: Plan, party: str, shape: tuple[int, int]) -> None:
     for what, size, most in (
         ("parties", len(plan.parties), MOST_PARTIES),
         ("releases", len(plan.releases), MOST_RELEASES),
-        ("columns", plan.features, MOST_COLUMNS if plan.split == "columns" else max(columns, MOST_COLUMNS)),
+        ("columns", plan.features, MOST_COLUMNS if plan.split.same_people else max(columns, MOST_COLUMNS)),
     ):
         if size > most:
             raise RefusedError(f"the plan has {size} {what}; {party} serves at most {most}.")
-    own = dict(zip(plan.names, plan.columns, strict=True)) if plan.split == "columns" else {}
-    if dict(plan.parties).get(party) != records or own.get(party, plan.features) != columns:
+    if dict(plan.parties).get(party) != records or plan.split.width(plan, party) != columns:
         raise RefusedError(f"the plan does not have {party} with its declared records and features.")
 
 

@@ -39,7 +39,7 @@ def checked(plan: Plan, name: str, rows: Matrix, policy: Policy, known: Known) -
         form.check_loss(plan.scaled_loss)
         by_pieces = isinstance(rows, Dataset)
         check_place(form, plan, name, by_pieces=by_pieces, clustered=by_pieces and rows.cluster is not None)
-        if plan.layout != form.layout or not form.serves(plan.split, sealed=plan.sealing is not None):
+        if plan.layout != form.layout or not form.serves(plan.split, sealed=plan.channel.secure):
             raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
         queries = queries_of(form, plan, name)
         for release in plan.releases:
@@ -64,7 +64,7 @@ def checked(plan: Plan, name: str, rows: Matrix, policy: Policy, known: Known) -
 
 def check_place(form: Algorithm, plan: Plan, name: str, *, by_pieces: bool, clustered: bool) -> None:
     """Refuse a fit whose queries need more than the rows answer where they lie, such as in a `Dataset`."""
-    if by_pieces and plan.split == "columns":
+    if by_pieces and plan.split.same_people:
         raise RefusedError(f"{name} refuses: a Dataset serves data in one place and by rows; give arrays.")
     rows, reason = devices.kind_of_rows(by_pieces=by_pieces), ""
     if plan.algorithm not in FAMILIES or rows is RecordRows:

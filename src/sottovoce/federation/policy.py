@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import Bounds
 from sottovoce.federation.demands import NOTHING, Known, refusal
+from sottovoce.plan.channel import Pool
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealed_words import dealer_of
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Gaussian, Unbounded
 from sottovoce.privacy.relation import Relation, distance, inside
-from sottovoce.queries.pooling import Pool, pooled_epsilon
+from sottovoce.queries.pricing import pooled_epsilon
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Policy:
 
         By rows a limit on what everybody else together may learn does in their place, however many are made up.
         """
-        return plan.split == "columns" or not self._limits_pooled
+        return plan.split.same_people or not self._limits_pooled
 
     def refuse(self, plan: Plan, form: Algorithm, party: str, known: Known = NOTHING) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
@@ -109,15 +109,14 @@ class Policy:
         everybody = Pool(len(plan.parties) - 1, dealer=True)
         epsilon = pooled_epsilon([(form, plan, form.pricing)], relation, everybody, delta)
         if plan.within is not None:
-            share = 1.0 if plan.sealing is None else plan.sealing.share(len(plan.parties))
-            mu = plan.within.mu * max(distance(relation) / distance(plan.relation), 1.0) / math.sqrt(share)
+            mu = plan.within.mu * max(distance(relation) / distance(plan.relation), 1.0)
+            mu /= math.sqrt(plan.channel.share)
             epsilon = max(epsilon, epsilon_of((Gaussian(mu),), inside(delta), relation))
         if epsilon <= self.max_epsilon_pooled:
             return None
         costs = f"epsilon {epsilon:.4g} at delta {delta:.3g}" if math.isfinite(epsilon) else "everything"
-        who = "all other parties" if plan.sealing is None else f"{dealer_of(plan.sealing)} with all other parties"
         return (
-            f"against {who} the plan costs {costs}, above this party's limit max_epsilon_pooled="
-            f"{self.max_epsilon_pooled:.4g}; give shares of the noise for more that pool (sealing(pooling=...), by "
-            "rows), or raise the limit"
+            f"against {plan.channel.everybody_else} the plan costs {costs}, above this party's limit "
+            f"max_epsilon_pooled={self.max_epsilon_pooled:.4g}; give shares of the noise for more that pool "
+            "(sealing(pooling=...), by rows), or raise the limit"
         )

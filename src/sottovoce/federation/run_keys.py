@@ -110,7 +110,7 @@ class RunKeys:
 
     def check_agreed(self, plan: Plan) -> None:
         """Refuse a plan of sealed sums whose ends have not agreed on their keys."""
-        if plan.sealing is not None and not self._pairs[plan.digest][1].agreed:
+        if plan.channel.secure and not self._pairs[plan.digest][1].agreed:
             raise RefusedError(
                 f"{self._party} has not agreed with the other members of the plan on keys: each sends the others "
                 "offers once it has checked the plan. Nothing was charged; start a new fit."
@@ -139,7 +139,7 @@ class RunKeys:
             self._known.pop(self._used, None)
             self._used = used
         self._pairs = {digest: known for digest, known in self._pairs.items() if digest == plan.digest}
-        self._delete(but=b"" if plan.sealing is None else plan.digest)
+        self._delete(but=plan.digest if plan.channel.secure else b"")
         self._write(plan)
 
     def labels(self, plan: Plan) -> UsedLabels:
@@ -159,7 +159,7 @@ class RunKeys:
         self._write(plan)
 
     def _write(self, plan: Plan) -> None:
-        if plan.sealing is None or self._folder is None:
+        if not plan.channel.secure or self._folder is None:
             return
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path, data = self._path(self._folder, plan.digest), json.dumps(self._pairs[plan.digest][1].state).encode()

@@ -24,7 +24,8 @@ from sottovoce.estimators.progress import progress_bar
 from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
 from sottovoce.lab.made_up import LookAlike, MadeUp, Records, Source
-from sottovoce.plan.problem import Labels, Problem, Split
+from sottovoce.plan.problem import Labels, Problem
+from sottovoce.plan.split import CENTRAL, COLUMNS, ROWS, Split
 from sottovoce.privacy.accounting import gaussian_epsilon
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.relation import inside
@@ -228,11 +229,10 @@ def declared_problem(
     """The problem of an estimator for parties of which only counts are known."""
     if len(records) > 1 and len(features) > 1:
         raise InputError("records and features are both lists; data are split by rows or by columns, not both.")
-    split: Split = "rows" if len(records) > 1 else "columns" if len(features) > 1 else "central"
+    split: Split = ROWS if len(records) > 1 else COLUMNS if len(features) > 1 else CENTRAL
     names = [f"party-{place + 1}" for place in range(max(len(records), len(features)))]
     federation = Federation(split, InProcess(map(Declared, names))).declare_columns(labels, 0, None)
-    each = list(records) * (len(names) if split == "columns" else 1)
-    wide = list(features) * (1 if split == "columns" else len(names))
+    each, wide = (list(counts) * (len(names) // len(counts)) for counts in (records, features))
     facts = {
         name: {"records": count, "features": width, "feature_names": (), "classes": (0, 1)}
         for name, count, width in zip(names, each, wide, strict=True)
@@ -269,9 +269,7 @@ class Work:
     def sizes(self) -> list[int]:
         """The records of each party, by columns of all of them."""
         counts = [count for _, count in self.problem.parties]
-        return [
-            max(1, int(count / self.scale)) for count in (counts[:1] if self.problem.split == "columns" else counts)
-        ]
+        return [max(1, int(count / self.scale)) for count in (counts[:1] if self.problem.split.same_people else counts)]
 
     def simulated_epsilon(self, epsilon: float) -> float:
         """With fewer records the mu that is as many times larger: N mu, and so what noise does to a mean, stays."""
@@ -343,19 +341,19 @@ class Work:
         bounds = self.problem.bounds
         if isinstance(model.feature_ranges, Mapping):
             model.set_params(feature_ranges=(bounds.feature_low, bounds.feature_high))
-        split = "central" if "solver" in changes else self.problem.split
+        split = CENTRAL if "solver" in changes else self.problem.split
         federation = self._federation(train, split)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about budgets and delta, which the plan of the problem itself tells
             model.fit(federation)
-        X = federation.people(self._columns(test)) if split == "columns" else test.X
+        X = federation.people(self._columns(test)) if split.same_people else test.X
         return metrics_of(model, X, test.y)
 
     def _federation(self, records: Records, split: Split) -> Federation:
         names = list(self.problem.names)
-        if split == "central":
+        if not split.several:
             return Federation.central(records.X, records.y, schema=self.schema)
-        if split == "rows":
+        if not split.same_people:
             ends = np.cumsum([0, *self.sizes])
             parts = [records.take(slice(*pair)) for pair in itertools.pairwise(ends)]
             return Federation.by_rows([(part.X, part.y) for part in parts], names=names, schema=self.schema)

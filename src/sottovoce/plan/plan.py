@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
-from sottovoce.data.bounds import party_norms
 from sottovoce.errors import RefusedError
 from sottovoce.formats import PLAN
 from sottovoce.plan.about import About
@@ -22,7 +21,7 @@ from sottovoce.plan.families import family
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.sealing import COORDINATOR, check_sealing
+from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.guarantee import Unit
 
 ModelsOf = Literal["shared", "kept"]
@@ -127,22 +126,9 @@ class Plan(Problem, Design):
         fine = all(r.total == 1 and r.rate is None and (r.std == 0 or 8 <= r.std / r.step <= 2**25) for r in rows)
         if len(rows) > 1 or not fine:
             raise RefusedError("a plan keeps rows once, all of them, with noise of 8 to 2^25 steps of their grid.")
-        check_sealing(self)
-        if self.split == "columns":
-            self._check_columns()
+        self.channel.check(self)
+        self.split.check(self)
         return self
-
-    def _check_columns(self) -> None:
-        """All parties have all people, each some of the columns; the norms' squares sum to row_norm^2, or overlap."""
-        if len(self.columns) != len(self.parties) or sum(self.columns) != self.features:
-            raise RefusedError("the plan does not say how many of the columns each party has.")
-        if len({count for _, count in self.parties}) != 1 or self.label_party >= len(self.parties):
-            raise RefusedError("by columns every party has the same people, and one of them holds the labels.")
-        if (self.bounds.row_norm is None) != (not self.norms):
-            raise RefusedError("by columns a row norm is shared among the parties, and only a declared one is.")
-        if self.bounds.row_norm is not None:
-            overlap = self.sealed_columns or self.algorithm == "evaluation"  # which reads scores, and no rows
-            party_norms(self.bounds.row_norm, self.columns, self.norms, overlap=overlap)
 
     def changed_problem(self, **fields: Any) -> Problem:
         """The problem of the plan with other fields."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -20,18 +18,18 @@ from sottovoce.data.labels import is_class
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.plan.channel import Channel
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.plan.sealing import Sealing
+from sottovoce.plan.split import Part, Split
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.relation import Relation, distance, inside
 
 Array = NDArray[np.float64]
 Label = bool | int | float | str
-Split = Literal["central", "rows", "columns"]
 Calibration = Literal["tight", "paper"]
 Labels = Literal["public", "shared", "held"]
-BELOW = 1.0 - 2.0**-39  # of a part's norm: so the squares of all parts are no more than that of the row
 ClassWeight = Annotated[float, Field(ge=SMALLEST, le=1.0, allow_inf_nan=False)]
 
 
@@ -106,14 +104,17 @@ class Problem(Frozen):
     @functools.cached_property
     def records(self) -> int:
         """N, a public constant: the sum of the parties' declared row counts."""
-        if self.split == "columns":
-            return self.parties[0][1]
-        return sum(count for _, count in self.parties)
+        return self.split.count_records([count for _, count in self.parties])
+
+    @functools.cached_property
+    def channel(self) -> Channel:
+        """How the answers of the parties come together."""
+        return self.split.channel(self)
 
     @property
     def sealed_columns(self) -> bool:
         """Whether sums over the columns of all parties are opened, and nothing else."""
-        return self.sealing is not None and self.split == "columns"
+        return self.channel.products
 
     @property
     def dimension(self) -> int:
@@ -122,14 +123,11 @@ class Problem(Frozen):
     @functools.cached_property
     def mu(self) -> float:
         """The Gaussian budget of (epsilon, delta), less the samplers' share of delta."""
-        kept = 0.0 if self.sealing is None else self.sealing.reserve
-        return mu_for(self.epsilon, inside(self.delta)) * math.sqrt(1.0 - kept)
+        return mu_for(self.epsilon, inside(self.delta)) * math.sqrt(1.0 - self.channel.reserve)
 
     def noises(self) -> float:
         """The variance of a sum over the parties, in that of one release: each adds its own noise, or a share of it."""
-        if self.sealing is not None:
-            return self.sealing.variance(len(self.parties))
-        return 1.0 if self.split == "columns" else float(len(self.parties))
+        return self.channel.variance
 
     @functools.cached_property
     def signal(self) -> float:
@@ -163,7 +161,7 @@ class Problem(Frozen):
             self.layout,
             self.entry_scale,
             units=self.private or math.isfinite(self.epsilon),
-            most_bits=None if self.sealing is None else self.sealing.bits,
+            most_bits=self.channel.bits,
         )
 
     @functools.cached_property
@@ -175,38 +173,14 @@ class Problem(Frozen):
         return largest if math.isfinite(largest) else 1.0
 
     def part(self, party: str) -> Part:
-        """What one party holds of every row: everything, but by columns.
-
-        There the constant column is with the party that has the labels. In the layout "rows" each party has one.
-        """
+        """What one party holds of every row: everything, but by columns."""
         if party not in self._parts:
-            self._parts[party] = self._part(party)
+            self._parts[party] = self.split.part(self, party)
         return self._parts[party]
 
     @functools.cached_property
     def _parts(self) -> dict[str, Part]:
         return {}
-
-    def _part(self, party: str) -> Part:
-        if self.split != "columns":
-            return Part(0, self.features, self.fit_intercept, self.preparation)
-        place = self.names.index(party)
-        start = sum(self.columns[:place])
-        stop = start + self.columns[place]
-        sealed = self.sealing is not None
-        constant = self.fit_intercept and (place == self.label_party or (self.layout == "rows" and not sealed))
-        labelled = self.labels != "held" or place == self.label_party
-        norm = self.norms[place] * (BELOW if sealed else 1.0) if self.norms else None
-        recipe = dataclasses.replace(
-            self.preparation,
-            bounds=self.bounds.part(start, stop, norm),
-            features=stop - start,
-            fit_intercept=constant,
-            labelled=labelled,
-            centred=self.fit_intercept,
-            whole=float(self.preparation.scale) if sealed and self.layout == "rows" else None,
-        )
-        return Part(start, stop, constant, recipe)
 
     def row_shares(self) -> Array:
         """By columns: what each party's part may have of the square of a row's bound, the constant with it."""
@@ -261,23 +235,3 @@ class Problem(Frozen):
         """The regulariser on the weights of one part: a ball or a box bounds each part; the constant column is free."""
         whole, part = self.scaled_regulariser, self.part(party)
         return ScaledRegulariser(whole.inner, part.stop - part.start, whole.scale, whole.objective)
-
-
-@dataclass(frozen=True)
-class Part:
-    """The columns start, ..., stop - 1 of the rows and, with `constant`, the constant column of the intercept."""
-
-    start: int
-    stop: int
-    constant: bool
-    preparation: Preparation
-
-    def place(self, local: int, features: int) -> int:
-        """The place among all coefficients of a column of this part; the intercept comes last."""
-        return self.start + local if local < self.stop - self.start else features
-
-    def local(self, place: int, features: int) -> int | None:
-        """The inverse; None for a column of another party."""
-        if self.start <= place < self.stop:
-            return place - self.start
-        return self.stop - self.start if place == features and self.constant else None

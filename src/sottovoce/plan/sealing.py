@@ -12,8 +12,6 @@ nothing to a looked-up sum. Proof: `sealed/proofs`.
 
 from __future__ import annotations
 
-import itertools
-import re
 from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
 COORDINATOR: Final = "coordinator"
 MOST_PARTIES: Final = {"rows": 256, "columns": 16}
-KEY: Final = re.compile("[0-9a-f]{64}")  # the fingerprint of a public key
 
 
 class Sealing(Frozen):
@@ -85,46 +82,5 @@ class Sealing(Frozen):
 
 
 def signers(plan: Plan) -> tuple[str, ...]:
-    """Who signs a plan before it starts: its parties, and the helper where one deals."""
-    helper = None if plan.sealing is None else plan.sealing.helper
-    return plan.names if helper is None else (*plan.names, helper)
-
-
-def check_sealing(plan: Plan) -> None:
-    """Refuse a plan whose sealed sums would leave some declared adversary less noise than was charged."""
-    sealing, parties = plan.sealing, len(plan.parties)
-    if sealing is None:
-        if plan.keys:
-            raise RefusedError("the plan has keys of sealed sums, and seals none.")
-        return
-    most = MOST_PARTIES.get(plan.split, 0)
-    if not 2 <= parties <= most:
-        raise RefusedError(f"the plan seals sums of {parties} parties; by rows 2 to 256 may, by columns 2 to 16.")
-    by_columns = plan.split == "columns"
-    if by_columns and (sealing.pooling or sealing.absent or sealing.spare):
-        raise RefusedError("by columns no party may pool with the dealer, or leave: pooling, absent and spare are 0.")
-    if sealing.spare and not sealing.absent:
-        raise RefusedError("spare releases are for sums without a party, and the plan has absent=0.")
-    sealing.share(parties)
-    if sealing.curious > parties - 1:
-        raise RefusedError(f"curious={sealing.curious} leave no honest party of {parties}; at most {parties - 1} may.")
-    if sealing.dealer in plan.names:
-        raise RefusedError(f"{sealing.dealer!r} deals and is a party of the plan; the dealer holds no data.")
-    if plan.protects != "record" or any(r.mechanism != "gaussian" or r.std == 0.0 for r in plan.releases):
-        raise RefusedError("only sums with Gaussian noise, of records, can be sealed.")
-    if any(release.dropped or release.batches > 1 for release in plan.releases):
-        raise RefusedError("sealed sums have all of their bits, and one batch in a message.")
-    _check_rounds(plan)
-    members = plan.names if sealing.dealer == COORDINATOR and not by_columns else (*plan.names, sealing.dealer)
-    if plan.keys:
-        names, keys = zip(*plan.keys, strict=True)
-        if names != members or len(set(keys)) < len(keys) or any(not KEY.fullmatch(key) for key in keys):
-            raise RefusedError(
-                "a plan of sealed sums has the fingerprint of one public key, all different, of each of its members."
-            )
-
-
-def _check_rounds(plan: Plan) -> None:
-    taken = sorted((release.first, release.first + release.count) for release in plan.releases)
-    if plan.split == "columns" and any(stop > start for (_, stop), (start, _) in itertools.pairwise(taken)):
-        raise RefusedError("over sealed columns a round has one sum: pads are by rounds, and are used once.")
+    """Who signs a plan before it starts."""
+    return plan.channel.signers

@@ -204,6 +204,10 @@ class PrivacyReport:
         guarantee: Guarantee = getattr(self, adversary)
         return guarantee
 
+    def views(self, *, several: bool) -> list[Guarantee]:
+        """Against whoever sees something: with all data in one place nobody sees messages, and there is the world."""
+        return [self.against(view) for view in VIEWS] if several else [self.world]
+
     @property
     def weakest(self) -> Guarantee:
         """The guarantee that holds against all three; a void one is weaker than any number.

@@ -20,7 +20,8 @@ from sottovoce.door.query import Array, Integers, Query, Reals, Round, Told, Who
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Part, Problem
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.split import Part
 from sottovoce.queries import gradient
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, WeightSum

@@ -87,7 +87,7 @@ def _messages(plan: Plan, release: Release, query: Query, party: str) -> Iterato
     if release.mechanism != "derived":
         largest = 0 if isinstance(query, Choice) else min(release.reach(plan.records), 2.0**62)
         answer = {"grid": np.full(numbers, int(largest))}
-    if plan.sealing is not None:
+    if plan.channel.secure:
         answer = {"sealed": np.full(numbers, 2**62)}  # under masks: words of 8 bytes
     for number, count in _sizes(plan, release, query, party, times):
         told = {name: wanted.example() for name, wanted in query.takes_at(number).items()}

@@ -3,20 +3,23 @@
 A release under one name costs what the plan charged, times how often one record takes part in it. Who answers, how
 often, and what the world sees are the query's own words, and a party serves a round by the same words: what is served
 is what is priced. By rows a record is with one party. By columns it is with all of them, so their answers add. A sealed
-sum costs what it tells the worst pool that its plan declares, under the relation that is asked for.
+sum costs what it tells the worst pool that its plan declares, under the relation that is asked for. Against any other
+pool it costs what the variance that the plan's channel leaves to it says: a curve.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from sottovoce.door.query import Choice, Query, Together
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.plan.channel import Pool, SecureSums
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
-from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
 from sottovoce.privacy.events import Event, Gaussian, Unbounded
 from sottovoce.privacy.mechanisms import selection_error
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation, inside
@@ -58,8 +61,8 @@ class Pricing:
 
         That is what the party's ledger is charged.
         """
-        queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
-        if plan.sealing is not None:
+        queries = {name: queries_of(form, plan, name) for name in plan.channel.sharers(plan, party)}
+        if plan.channel.secure:
             return sealed_events(plan, queries[party], relation)
         found = (self._event(plan, release, relation, queries) for release in plan.releases)
         return tuple(event for event in found if event is not None)
@@ -70,16 +73,14 @@ class Pricing:
         By rows a sum over the parties carries every party's noise; a sealed one that of those who may not leave. What
         the model does not tell costs nothing here.
         """
-        noises, sealing = plan.noises(), plan.sealing
-        if sealing is not None:
-            noises = sealing.left(len(plan.parties), 0, gone=sealing.absent)
-        queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
+        noises = plan.channel.least_variance
+        queries = {name: queries_of(form, plan, name) for name in plan.channel.sharers(plan, party)}
         found: list[Event | None] = []
         for release in plan.releases:
             query = queries[party][release.query]
             if query.world_sees == "nothing" or release.mechanism == "kept":
                 continue
-            if query.world_sees == "sum" and (plan.split != "columns" or plan.sealing is not None):
+            if query.world_sees == "sum" and plan.channel.sums_alone:
                 uses = query.uses(release.count)
                 found.append(release.event(relation, count=uses, noises=noises))
             else:
@@ -145,13 +146,16 @@ class Pricing:
         return release.event(relation, count=answering[0].uses(sum(times.values())))
 
 
-def joint_profiles(runs: Sequence[tuple[Form, Plan, Pricing]], relation: Relation) -> dict[str, Profile]:
+Run = tuple[Form, Plan, Pricing]
+
+
+def joint_profiles(runs: Sequence[Run], relation: Relation) -> dict[str, Profile]:
     """What each adversary sees of plans that run one after the other on the same people costs: the worst party's.
 
     What each plan may release is fixed before the first of them starts, so that their events compose as one plan's.
     """
     plan = runs[0][1]
-    names = plan.names[:1] if plan.split == "columns" else plan.names
+    names = plan.split.priced(plan)
 
     def all_of(view: str) -> set[tuple[Event, ...]]:
         return {
@@ -196,9 +200,9 @@ def spare_events(plan: Plan, relation: Relation, *, noises: float) -> tuple[Even
 
     Where all are Gaussian that is one of them; else each of them is counted. `noises` as of `Release.event`.
     """
-    if plan.sealing is None or plan.sealing.spare == 0:
+    if not plan.channel.retries:
         return ()
-    found = [release.event(relation, count=plan.sealing.spare, noises=noises) for release in plan.releases]
+    found = [release.event(relation, count=plan.channel.retries, noises=noises) for release in plan.releases]
     gaussian = [event for event in found if isinstance(event, Gaussian)]
     if len(gaussian) == len(found):
         return (max(gaussian, key=lambda event: event.mu),)
@@ -234,6 +238,39 @@ def check_choice_errors(count: int, query: Choice, epsilon: float, delta: float)
         )
 
 
-def _sharers(plan: Plan, party: str) -> tuple[str, ...]:
-    """The parties whose answers about a record add: all of them by columns, else the one; of a sealed sum it is one."""
-    return plan.names if plan.split == "columns" and plan.sealing is None else (party,)
+def pooled_events(run: Run, relation: Relation, pool: Pool, party: str) -> tuple[Event, ...]:
+    """What a record of a party pays against a pool; of a plan that seals nothing what it pays against everybody."""
+    form, plan, pricing = run
+    if not plan.channel.secure:
+        return pricing.events(form, plan, relation, party)
+    return sealed_events(plan, queries_of(form, plan, party), relation, plan.channel.left_to(pool))
+
+
+def pooled_epsilon(runs: Sequence[Run], relation: Relation, pool: Pool, delta: float) -> float:
+    """The epsilon of plans on the same people against a pool, the worst party's."""
+    plan = runs[0][1]
+    alike = all(each.channel.secure for _, each, _ in runs)  # all parties answer everything
+    names = plan.names[:1] if alike else plan.split.priced(plan)
+    every = {tuple(event for run in runs for event in pooled_events(run, relation, pool, name)) for name in names}
+    return max(_epsilon(events, inside(delta), relation) for events in every)
+
+
+def pooled_curve(runs: Sequence[Run], relation: Relation) -> dict[str, float]:
+    """By name of those who pool, the epsilon of the plans; empty where none of them seals.
+
+    Of plans that sample a few sizes of pools alone: each takes a while to account for.
+    """
+    channel = next((plan.channel for _, plan, _ in runs if isinstance(plan.channel, SecureSums)), None)
+    if channel is None:
+        return {}
+    plain = all(
+        gaussian_mu(pricing.events(form, each, relation, each.names[0]), relation) is not None
+        for form, each, pricing in runs
+    )
+    counts = range(1, channel.parties) if plain else sorted({1, channel.parties // 2, channel.parties - 1})
+    return {name: pooled_epsilon(runs, relation, pool, runs[0][1].delta) for name, pool in channel.pools(counts)}
+
+
+@functools.lru_cache(maxsize=1024)
+def _epsilon(events: tuple[Event, ...], delta: float, relation: Relation) -> float:
+    return epsilon_of(events, delta, relation)

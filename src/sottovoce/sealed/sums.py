@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import LeakError, RefusedError, WireError
-from sottovoce.plan.sealing import COORDINATOR
+from sottovoce.plan.channel import SecureSums
 from sottovoce.privacy.mechanisms import LEAST_SHARE, wide_gaussian
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.sealed.fields import Fields, pack, streams, subtract, unpack
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 
 TAIL: Final = 64.0  # standard deviations that an opened sum has room for
 _ROOM: Final = 0.75  # of the numbers that a ring has, those that a sum is taken for
-
-
-def bits_of(plan: Plan) -> int:
-    """Of a word: by rows 64, by columns as few as have room for its sums."""
-    return 64 if plan.split == "rows" else word_bits(plan)
 
 
 def _reach(plan: Plan, release: Release, noise: float) -> float:
@@ -110,12 +105,9 @@ class Sealer:
     """A party's side of the sealed sums of one plan: its keys with the others, and which rosters it has answered."""
 
     def __init__(self, plan: Plan, name: str, keys: PairKeys) -> None:
-        if plan.sealing is None:
-            raise RefusedError("the plan seals nothing.")
-        self.name, self.sealing, self._parties = name, plan.sealing, plan.names
-        helper = plan.sealing.dealer != COORDINATOR and plan.split == "rows"
-        self._members = (*plan.names, plan.sealing.dealer) if helper else plan.names
-        self.bits = bits_of(plan)
+        self.name, self.sealing, self._parties = name, plan.channel.sealing, plan.names
+        self._members = plan.channel.roster
+        self.bits = word_bits(plan)
         self._keys = keys  # of pairs, by name; there once the members have agreed
         self._roster = frozenset(self._members)
         self._tops_up = name not in plan.names
@@ -235,9 +227,10 @@ class Roster:
 
     def without(self, call: Call, error: WireError, number: int) -> Call:
         """The next attempt, of fewer parties; the error with what it cost where noise or spare releases lack."""
-        sealing, gone = self.plan.sealing, [name for name in error.parties if name in call.roster]
-        if sealing is None or not gone:
+        gone = [name for name in error.parties if name in call.roster]
+        if not gone or not self.plan.channel.secure:
             raise error
+        sealing = self.plan.channel.sealing
         if sealing.helper in gone:
             raise WireError(
                 f"{error} The run ends in round {number}: the helper left, and no sum is opened without its noise. The "
@@ -271,20 +264,21 @@ class Opener:
         A coordinator that was stopped, set back or copied opens it again with the same top-up, a function of its key
         and the label: two on one sum would average out (`proofs/sealing.md`).
         """
-        sealing, said = self.plan.sealing, json.dumps(label)
-        if sealing is None or set(shares) != set(label[4]) or said in self._opened:
+        channel, said = self.plan.channel, json.dumps(label)
+        if not isinstance(channel, SecureSums) or set(shares) != set(label[4]) or said in self._opened:
             raise LeakError("a sealed sum is opened once, from one share of each party in its roster.")
         self._opened.add(said)
-        parties, size = len(self.plan.parties), len(next(iter(shares.values())))
+        size = len(next(iter(shares.values())))
         total = np.zeros(size, dtype=np.uint64)
         for words in shares.values():
             total += words.view(np.uint64)
-        bits = bits_of(self.plan)
+        bits = word_bits(self.plan)
         opened = from_ring(total, bits)
-        top_up = sealing.top_up(parties)
-        if opened is not None and top_up > 0.0 and sealing.dealer == COORDINATOR and self.plan.split == "rows":
-            opened = opened + wide_gaussian(noise.steps(top_up), size, labelled(self._randomness, label))
-        release, most = noise.release, math.sqrt(sealing.variance(parties)) / float(np.min(noise.weights))
+        if opened is not None and channel.coordinator_adds > 0.0:
+            opened = opened + wide_gaussian(
+                noise.steps(channel.coordinator_adds), size, labelled(self._randomness, label)
+            )
+        release, most = noise.release, math.sqrt(channel.variance) / float(np.min(noise.weights))
         reach = min(_reach(self.plan, release, most), _ROOM * 2.0 ** (bits - 1))
         if opened is None or not np.all(np.abs(opened.astype(np.float64)) <= reach):
             raise WireError(

@@ -33,7 +33,7 @@ _MARGIN = 1 + 2.0**-30  # of an eigenvalue in floating point
 
 def grid_bits(problem: Problem) -> int:
     """Of the rows that sums are made of."""
-    return ROW_BITS if problem.split == "columns" else problem.preparation.bits
+    return ROW_BITS if problem.sealed_columns else problem.preparation.bits
 
 
 def factors() -> NDArray[np.int64]:
@@ -72,7 +72,9 @@ def has_room(problem: Problem, release: Release, bits: int) -> bool:
 
 
 def word_bits(plan: Plan) -> int:
-    """k: the fewest bits of a word that has room for every sum of the plan, and for |P'x|^2 < 2^(g + 10)."""
+    """k: by columns the fewest bits that have room for every sum of the plan, and for |P'x|^2 < 2^(g + 10); else 64."""
+    if not plan.sealed_columns:
+        return 64
     least = max(WORDS[1], exponent_of(plan) + 10) if plan.has("length") else 0
     for bits in WORDS:
         if bits >= least and all(has_room(plan, release, bits) for release in plan.releases):

@@ -30,8 +30,8 @@ WHY: Final[Mapping[str, str]] = {  # the rule below takes a solver
 
 def preferences(problem: Problem) -> tuple[str, ...]:
     """Solvers, best first."""
-    if problem.split == "columns":
-        return _by_columns(problem) if problem.sealing is None else ("whitened", "newton", "gradient")
+    if problem.split.same_people:
+        return ("whitened", "newton", "gradient") if problem.channel.secure else _by_columns(problem)
     loss, penalty, d = problem.scaled_loss, problem.regulariser.name, problem.dimension
     if loss.outputs > 1:
         return ("gradient",) if math.isinf(problem.epsilon) and not loss.smooth else ("whitened", "gradient")

@@ -13,7 +13,7 @@ from sottovoce.door.query import Query
 from sottovoce.errors import InputError
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy.relation import distance
 from sottovoce.solvers import CD, Order
@@ -44,7 +44,7 @@ class PrivateCD(CoordinateAlgorithm):
     name: ClassVar[str] = "cd"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "proximal coordinate descent (DP-CD)"
-    sealed: ClassVar[tuple[Split, ...]] = ("rows",)
+    sealed = ("rows",)
     numbers: ClassVar[type[Numbers]] = CDNumbers
 
     def design(self, problem: Problem, options: CD) -> Design:

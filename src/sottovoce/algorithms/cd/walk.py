@@ -187,7 +187,7 @@ class CoordinateWalk(Walk):
         """A holder that is alone takes the steps; one of several only says its sum and waits for the others'."""
         rows, order, moves = round.rows, self.order(round), Moves(round.plan, round.told["curvatures"])
         # Numbers of earlier messages are not in the label of a sealed sum, and may not enter it by rounding either.
-        memory = round.memory if round.plan.sealing is None else HeldScores(rows)
+        memory = HeldScores(rows) if round.plan.channel.secure else round.memory
         scores = memory.follow(rows, round.told["weights"])
         sizes = moves.steps if len(round.plan.parties) == 1 else np.zeros(self.dimension)
         loss = (code_of(moves.loss), moves.loss.parameter)

@@ -17,7 +17,7 @@ from sottovoce.data.preparation import Preparation
 from sottovoce.door.query import Query, label_party
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 
 Side = Annotated[int, Field(ge=2, le=64)]
@@ -89,7 +89,7 @@ class EvaluatedClasses(_Evaluation):
 
     form: ClassVar[str] = "classes"
     title: ClassVar[str] = "private evaluation: scores counted in cells by class"
-    splits: ClassVar[tuple[Split, ...]] = ("central", "rows", "columns")
+    splits = ("central", "rows", "columns")
     needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: loss.kind == "classification", "tells classes, not {!r}"),)
     numbers: ClassVar[type[Numbers]] = EvaluatedClassesNumbers
 
@@ -136,7 +136,7 @@ class EvaluatedNumbers(_Evaluation):
 
     form: ClassVar[str] = "numbers"
     title: ClassVar[str] = "private evaluation: residuals and labels counted in cells"
-    splits: ClassVar[tuple[Split, ...]] = ("central", "rows", "columns")
+    splits = ("central", "rows", "columns")
     needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: loss.kind == "regression", "tells numbers, not {!r}"),)
 
     def design(self, problem: Problem, options: Subject) -> Design:
@@ -176,7 +176,7 @@ def total_noise(problem: Problem, release: Release) -> float:
 
 def _weights(plan: Plan) -> Array:
     """On what a party counts: the plan's model on its own rows, or by columns the scores of a model that it names."""
-    by_columns, numbers = plan.split == "columns", plan.numbers
+    by_columns, numbers = plan.split.same_people, plan.numbers
     if not by_columns == bool(numbers.scores) == (not numbers.weights):
         raise RefusedError("an evaluation by columns, and no other, names the plan of its model and has no weights.")
     return score_weights(plan) if by_columns else public_model(plan)
@@ -184,14 +184,14 @@ def _weights(plan: Plan) -> Array:
 
 def _asked(plan: Plan, query: Query) -> Query:
     """By columns the holder of the labels answers; a record is with all parties, so all of them are charged for it."""
-    if plan.split == "columns":
+    if plan.split.same_people:
         query.answered_by = label_party
     return query
 
 
 def _design(problem: Problem, numbers: Evaluated, query: Query) -> Design:
     """One release; nobody is told a model at the end."""
-    models: ModelsOf = "kept" if problem.split == "columns" else "shared"
+    models: ModelsOf = "kept" if problem.split.same_people else "shared"
     return Design(rounds=1, numbers=numbers, releases=(_release(query, problem),), models=models)
 
 

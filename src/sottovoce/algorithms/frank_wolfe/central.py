@@ -23,7 +23,7 @@ from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Integers, Query, Reals, Round, Wholes
 from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.relation import distance, inside
@@ -55,7 +55,7 @@ class PrivateFrankWolfe(BallAlgorithm):
 
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "Frank-Wolfe on the l1 ball, one signed feature a round"
-    splits: ClassVar[tuple[Split, ...]] = ("central",)
+    splits = ("central",)
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "slope_bound")
     numbers: ClassVar[type[Numbers]] = CentralNumbers
 

@@ -27,8 +27,9 @@ from sottovoce.errors import InputError
 from sottovoce.losses import Loss
 from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Part, Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
+from sottovoce.plan.split import Part
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.relation import distance, inside
 from sottovoce.queries.gradient import clipped_derivative
@@ -61,7 +62,7 @@ class ColumnNumbers(SketchNumbers):
 class ColumnAlgorithm(BallAlgorithm):
     """What both forms over columns share."""
 
-    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    splits = ("columns",)
     most_rounds: ClassVar[int] = MOST
 
     def remember(self, plan: Plan, rows: Block) -> Sketch:

@@ -14,7 +14,7 @@ from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, RadiusNumbers,
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Plain, Query, Reals, Round, Told, Turn, Wholes, label_party
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.solvers import FrankWolfe
 
@@ -35,7 +35,7 @@ class ExactFrankWolfe(BallAlgorithm):
 
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "Frank-Wolfe with pairwise steps on the l1 ball, without privacy"
-    splits: ClassVar[tuple[Split, ...]] = ("central", "columns")
+    splits = ("central", "columns")
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds",)
     numbers: ClassVar[type[Numbers]] = RadiusNumbers

@@ -14,8 +14,9 @@ from sottovoce.algorithms.frank_wolfe.columns import MOST, ColumnAlgorithm, Sket
 from sottovoce.door.query import Integers, Query, Reals, Round
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Part, Problem
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Mechanism, Release, grid_step
+from sottovoce.plan.split import Part
 from sottovoce.queries.sketches import FeatureSketch
 from sottovoce.solvers import FrankWolfe
 

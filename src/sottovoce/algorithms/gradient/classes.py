@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from sottovoce.algorithms.gradient.exact import ExactGradient
 from sottovoce.algorithms.gradient.private import PrivateGradient
-from sottovoce.plan.problem import Split
 
 
 class GradientClasses(PrivateGradient):
@@ -18,7 +17,7 @@ class GradientClasses(PrivateGradient):
     form: ClassVar[str] = "classes"
     title: ClassVar[str] = "gradient descent for several classes"
     several: ClassVar[bool] = True
-    sealed: ClassVar[tuple[Split, ...]] = ("rows",)
+    sealed = ("rows",)
 
 
 class ExactGradientClasses(ExactGradient):

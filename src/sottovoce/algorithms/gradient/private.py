@@ -20,7 +20,7 @@ from sottovoce.algorithms.base import (
 )
 from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.joint import gradient_sum
@@ -44,7 +44,7 @@ class PrivateGradient(Algorithm):
     name: ClassVar[str] = "gradient"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "gradient descent with noisy gradient sums (SGD2)"
-    sealed: ClassVar[tuple[Split, ...]] = ("rows", "columns")
+    sealed: ClassVar[tuple[str, ...]] = ("rows", "columns")
     weighted: ClassVar[bool] = True
     numbers: ClassVar[type[Numbers]] = GradientNumbers
 

@@ -24,7 +24,7 @@ from sottovoce.algorithms.newton.metric import RULES, NewtonDescent
 from sottovoce.door.query import Query
 from sottovoce.penalties.quadratic import Metric, Quadratic
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
@@ -56,7 +56,7 @@ class PrivateNewton(Algorithm):
     name: ClassVar[str] = "newton"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "private Newton: one noisy Gram matrix, noisy gradients in its metric"
-    sealed: ClassVar[tuple[Split, ...]] = ("rows", "columns")
+    sealed = ("rows", "columns")
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
     numbers: ClassVar[type[Numbers]] = NewtonNumbers

@@ -17,7 +17,7 @@ from sottovoce.errors import InputError, LeakError
 from sottovoce.penalties.quadratic import minimise
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.labels import NoisyLabels
 from sottovoce.queries.sketches import make_sketch
@@ -63,7 +63,7 @@ class PrivateOneShot(Algorithm):
     name: ClassVar[str] = "one-shot"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "one noisy sketched row for every person and party; for comparison"
-    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    splits = ("columns",)
     needs: ClassVar[tuple[Need, ...]] = (QUADRATIC,)
     layout: ClassVar[Layout] = "entries"
     numbers: ClassVar[type[Numbers]] = OneShotNumbers

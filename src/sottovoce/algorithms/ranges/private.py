@@ -16,7 +16,7 @@ from sottovoce.door.query import Query
 from sottovoce.errors import RefusedError
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 
 Place = Annotated[int, Field(ge=0, lt=2**22)]
@@ -45,7 +45,7 @@ class CountedRanges(Algorithm):
     name: ClassVar[str] = "ranges"
     form: ClassVar[str] = "counts"
     title: ClassVar[str] = "ranges of columns: records counted in cells"
-    splits: ClassVar[tuple[Split, ...]] = ("central", "rows", "columns")
+    splits = ("central", "rows", "columns")
     private: ClassVar[bool | None] = None
     layout: ClassVar[Layout] = "raw"
     numbers: ClassVar[type[Numbers]] = CountedRangesNumbers
@@ -80,7 +80,7 @@ class CountedRanges(Algorithm):
         By rows the counts of all parties are added, by columns each party has those of its own columns.
         """
         holders = [name for name in plan.names if own_columns(plan, name)]
-        alone, columns = plan.split == "columns", len(plan.numbers.columns)
+        alone, columns = plan.split.same_people, len(plan.numbers.columns)
         noise = {release.query: release.std * (1.0 if alone else math.sqrt(len(holders))) for release in plan.releases}
         powers = _grouped(plan, (yield from answers("powers")), POWERS)
         runs = {
@@ -99,7 +99,7 @@ class CountedRanges(Algorithm):
 
 def _grouped(plan: Plan, values: dict[str, Array], cells: int) -> dict[str, Array]:
     """Counts, columns x cells: by columns of each party, by rows their sum under the first party's name."""
-    groups = values if plan.split == "columns" else {next(iter(values)): summed(values)}
+    groups = values if plan.split.same_people else {next(iter(values)): summed(values)}
     return {name: counts.reshape(-1, cells) for name, counts in groups.items()}
 
 

@@ -17,7 +17,7 @@ from sottovoce.door.query import Array, Query, Round, Told, Turn, Wholes
 def own_columns(plan: Any, party: str) -> tuple[int, ...]:
     """Which of a plan's columns a party has, by their places in its rows; behind the last feature comes the label."""
     part, columns = plan.part(party), plan.numbers.columns  # in order
-    label = plan.split != "columns" or party == plan.label_party_name
+    label = plan.split.has_labels(plan, party)
     first, last = bisect_left(columns, part.start), bisect_left(columns, part.stop)
     own = tuple(place - part.start for place in columns[first:last])
     return (*own, part.stop - part.start) if label and columns[-1:] == (plan.features,) else own

@@ -14,7 +14,7 @@ from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gradient import ColumnSizes
 from sottovoce.solvers import PrimalSCD
@@ -42,7 +42,7 @@ class PrivatePrimalSCD(CoordinateAlgorithm):
     name: ClassVar[str] = "scd-primal"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "primal stochastic coordinate descent (DP-SCD, Algorithm 2)"
-    splits: ClassVar[tuple[Split, ...]] = ("central",)
+    splits = ("central",)
     private: ClassVar[bool | None] = None
     numbers: ClassVar[type[Numbers]] = PrimalNumbers
 

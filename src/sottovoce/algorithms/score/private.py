@@ -19,7 +19,7 @@ from sottovoce.door.frames import MAX_BYTES
 from sottovoce.door.query import Query, Together
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.solvers import Score
 
@@ -67,7 +67,7 @@ class PrivateScore(Algorithm):
     name: ClassVar[str] = "score"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "each party fits its own columns, one noisy score of every person is shared once"
-    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    splits = ("columns",)
     private: ClassVar[bool | None] = None
     needs: ClassVar[tuple[Need, ...]] = (AFFINE,)
     numbers: ClassVar[type[Numbers]] = ScoreNumbers

@@ -30,7 +30,7 @@ from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import PenalisedStep
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.solvers import ADMM
 
@@ -88,7 +88,7 @@ class ExactADMM(Algorithm):
     name: ClassVar[str] = "admm"
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "ADMM sharing over columns, without privacy"
-    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    splits = ("columns",)
     needs: ClassVar[tuple[Need, ...]] = (Z_UPDATE,)
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho", "proximal", "relaxation", "tolerance", "models")

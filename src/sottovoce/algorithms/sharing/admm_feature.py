@@ -25,7 +25,7 @@ from sottovoce.data.block import Block, Layout, toward_zero
 from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile, profile_of
@@ -78,7 +78,7 @@ class FeatureADMM(Algorithm):
     name: ClassVar[str] = "admm"
     form: ClassVar[str] = "feature"
     title: ClassVar[str] = "ADMM sharing with noise for one feature of a party"
-    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    splits = ("columns",)
     needs: ClassVar[tuple[Need, ...]] = (Z_UPDATE,)
     when: ClassVar[Mapping[str, str]] = {"unit": "feature"}
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho", "slope_bound", "column_norm", "unit", "models")

@@ -30,7 +30,7 @@ from sottovoce.door.query import Plain, Query, Reals, Round, Told, label_party
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.solvers import FDML
 
@@ -61,7 +61,7 @@ class ExactFDML(Algorithm):
     name: ClassVar[str] = "fdml"
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "gradient steps on batches over columns, without privacy"
-    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    splits = ("columns",)
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rate", "step")
     layout: ClassVar[Layout] = "entries"

@@ -37,7 +37,7 @@ from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Query, Together
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.relation import inside
@@ -123,7 +123,7 @@ class OwnGradients(Algorithm):
     Edges: a party with a ledger that is stopped goes on with the slopes that it stored.
     """
 
-    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    splits = ("columns",)
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "slope_bound", "row_share", "world_epsilon")
     layout: ClassVar[Layout] = "entries"
 

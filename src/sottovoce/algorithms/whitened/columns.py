@@ -19,7 +19,7 @@ from sottovoce.door.query import Query, Told
 from sottovoce.errors import InputError
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import (
@@ -67,8 +67,8 @@ class ColumnsWhitened(PrivateWhitened):
 
     form: ClassVar[str] = "columns"
     title: ClassVar[str] = "whitened descent over secure columns: moments, gradients of whitened rows, a rescale"
-    splits: ClassVar[tuple[Split, ...]] = ()
-    sealed: ClassVar[tuple[Split, ...]] = ("columns",)
+    splits = ()
+    sealed = ("columns",)
     rescales: ClassVar[int] = 6
 
     def design(self, problem: Problem, options: Whitened) -> Design:

@@ -31,7 +31,7 @@ from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Told
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
 from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, ScoreSum, SquareSum, WeightSum
@@ -69,7 +69,7 @@ class PrivateWhitened(Algorithm):
     name: ClassVar[str] = "whitened"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
-    sealed: ClassVar[tuple[Split, ...]] = ("rows",)
+    sealed = ("rows",)
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
     rescales: ClassVar[int] = RESCALES

@@ -112,16 +112,13 @@ def table(*columns: str, title: str | None = None) -> Table:
     return made
 
 
-def show_promises(report: PrivacyReport, console: Console, *, central: bool = False) -> None:
+def show_promises(report: PrivacyReport, console: Console, *, several: bool = True) -> None:
     """The sentence against each adversary, one paragraph each; with all data in one place there is only the world."""
     from rich.table import Table
 
-    from sottovoce.privacy.guarantee import VIEWS
-
     grid = Table.grid(padding=(0, 1))
-    for view in VIEWS:
-        if view == "world" or not central:
-            grid.add_row("-", report.against(view).sentence())
+    for view in report.views(several=several):
+        grid.add_row("-", view.sentence())
     for remark in report.remarks():
         grid.add_row("-", remark)
     if report.assumptions:

@@ -252,7 +252,7 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
     made = shown.plan
     show_problem(made, console)
     console.print("\nGuarantee", style="bold")
-    show_promises(shown.report, console, central=made.split == "central")
+    show_promises(shown.report, console, several=made.split.several)
     if shown.first is not None:
         console.print(f"\n{shown.first}", soft_wrap=True)
     for each in shown.plans:
@@ -270,7 +270,7 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
             listing.add_row(*row)
         console.print()
         console.print(listing)
-        if made.split == "columns":
+        if made.split.same_people:
             console.print("A person is in every party, so each ledger is charged what all parties release together.")
     console.print(f"Solver: {shown.plan.algorithm}, {shown.why}")
     if shown.sums:
@@ -287,7 +287,6 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
 def _show_cost(shown: Preview, console: Console) -> None:
     """Rounds, bytes, time and memory, and where prepared rows will be stored."""
     from sottovoce.app.texts import readable_size
-    from sottovoce.plan.sealed_words import dealer_of
 
     cost, parties = shown.cost, len(shown.plan.parties)
     if cost.rounds is None:
@@ -301,10 +300,10 @@ def _show_cost(shown: Preview, console: Console) -> None:
     )
     for each in shown.prepared:
         console.print(f"prepared rows: {storage_text(each)}", soft_wrap=True)
-    if shown.plan.sealing is not None:
+    if shown.plan.channel.secure:
         said = f"Sealed: a party sends about {readable_size(up / parties)} and gets {readable_size(down / parties)}"
         if dealt:
-            share, dealer = readable_size(dealt / parties), dealer_of(shown.plan.sealing)
+            share, dealer = readable_size(dealt / parties), shown.plan.channel.dealer
             said += f"; {share} of what it gets is dealt by {dealer}, {readable_size(dealt)} in all"
         console.print(said, soft_wrap=True)
 
@@ -325,12 +324,12 @@ def show_problem(made: Plan, console: Console) -> None:
     """What is fitted to how many records, and where they are."""
     from sottovoce.app.page import known_labels
 
-    where = "in one place" if made.split == "central" else f"at {len(made.parties)} parties, split by {made.split}"
+    where = f"at {len(made.parties)} parties, split by {made.split}" if made.split.several else "in one place"
     console.print(
         f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "
         f"{made.records:,} records, {made.features} features, {where}"
     )
-    if made.split == "columns":
+    if made.split.same_people:
         widths = ", ".join(f"{name} {count}" for (name, _), count in zip(made.parties, made.columns, strict=True))
         console.print(f"features: {widths}; labels: {known_labels(made)}")
 
@@ -339,9 +338,7 @@ def release_title(made: Plan, plans: Sequence[Plan]) -> str:
     """Above the table of what leaves; of several plans of a fit which one it is, and its share of the budget."""
     from sottovoce import algorithms
 
-    title = "What leaves all parties together, at most" if made.split == "columns" else "What leaves each party"
-    if made.sealing is not None:
-        title = "What is opened: sums over all parties, with this noise against everybody covered, and more in all"
+    title = made.channel.leaves
     if len(plans) == 1:
         return title
     share = made.mu**2 / sum(each.mu**2 for each in plans)
@@ -355,15 +352,11 @@ def release_columns(made: Plan) -> tuple[str, ...]:
 
 def release_rows(made: Plan) -> Iterator[tuple[str, ...]]:
     """A row for each release of a private plan."""
-    from sottovoce import algorithms
-    from sottovoce.queries.messages import answers_of
+    from sottovoce.app.page import releases
 
-    times = answers_of(made, algorithms.of(made)) if made.split == "columns" else {}
-    titles = algorithms.titles(made)
-    for release in made.releases:
+    for title, release, times, moves in releases(made):
         share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
-        moves = f"{release.charged(made.relation):.4g}"
-        yield titles[release.query], f"{times.get(release.query, release.total)}", share, moves, f"{release.std:.4g}"
+        yield title, f"{times}", share, f"{moves:.4g}", f"{release.std:.4g}"
 
 
 def charge_rows(shown: Preview, console: Console) -> Iterator[tuple[str, ...]]:

@@ -19,7 +19,6 @@ from sottovoce.app.rendering import read, render
 from sottovoce.app.texts import readable_size
 from sottovoce.estimators import privacy_report
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.guarantee import VIEWS
 
 Document = Mapping[str, Any]
 
@@ -79,7 +78,7 @@ def _values(document: Document, plan: Plan | None) -> dict[str, Any]:
 def _promised(plan: Plan) -> dict[str, Any]:
     """What leaves by a plan and what is promised: all of it follows from the plan."""
     report = privacy_report(plan, seeded=False)
-    views = [report.world] if plan.split == "central" else [report.against(view) for view in VIEWS]
+    views = report.views(several=plan.split.several)
     return {
         "form": algorithms.of(plan),
         "titles": algorithms.titles(plan),

@@ -27,7 +27,6 @@ from sottovoce.federation.replies import Refused as RefusedFacts
 from sottovoce.files import write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import assumed, broken
-from sottovoce.plan.sealing import signers
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.ledger import Account, Balance
 from sottovoce.privacy.relation import inside
@@ -57,7 +56,7 @@ def planned(plan: Plan, rounds: int, epsilon: float) -> happened.Planned:
     return happened.Planned(
         plan=plan.digest.hex(),
         algorithm=plan.algorithm,
-        split=plan.split,
+        split=str(plan.split),
         parties=tuple(plan.names),
         records=int(plan.records),
         features=int(plan.features),
@@ -127,7 +126,7 @@ class WatchedEnd:
         if said.kind == "accept" and asked.kind == "plan" and asked.query == "":
             self._agreed(Plan.from_json(asked.text))
         elif said.kind == "accept" and asked.kind == "plan" and asked.query == "start" and self._plan is not None:
-            for name in signers(self._plan):  # whose signatures it has just checked
+            for name in self._plan.channel.signers:  # whose signatures it has just checked
                 self._watch.tell(happened.Signed(self._plan.digest.hex(), name, True))
         left, noise = self._left(asked, said)
         where = (asked.plan.hex(), asked.round, asked.kind == "ask" and said.kind == "answer")
@@ -185,7 +184,7 @@ class WatchedEnd:
         if plan is None or not plan.has(asked.query):
             return "a value", -1.0
         release = plan.release(asked.query)
-        if plan.sealing is not None:
+        if plan.channel.secure:
             return "a share of a sealed sum", float(release.std)
         if release.mechanism == "derived":
             return "a function of rows with noise", -1.0

@@ -62,9 +62,7 @@ class LocalDeals:
     """
 
     def __init__(self, plan: Plan, keys: PairKeys, randomness: Randomness, used: UsedLabels | None = None) -> None:
-        if plan.sealing is None:
-            raise RefusedError("the plan seals nothing, and nothing is dealt.")
-        self._plan, self._sealing, self._name = plan, plan.sealing, plan.sealing.dealer
+        self._plan, self._sealing, self._name = plan, plan.channel.sealing, plan.channel.sealing.dealer
         self._randomness = keys.key.noise(plan.digest, randomness)
         self._keys = keys  # that it shares with each party; there once the members have agreed
         self._transcript = TranscriptHash()

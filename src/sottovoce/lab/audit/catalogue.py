@@ -14,8 +14,9 @@ from sottovoce.algorithms.evaluation import Subject, score_weights
 from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.games import Game
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Named, Problem, Split
+from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.sealing import Sealing
+from sottovoce.plan.split import SPLITS
 from sottovoce.privacy.relation import RELATIONS, Relation, either
 from sottovoce.solvers import by_name
 
@@ -79,7 +80,7 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
 
 def audit_plan(  # noqa: PLR0913
     solver: str,
-    split: Split = "central",
+    split: str = "central",
     parties: int | tuple[int, ...] = 1,
     features: int = 2,
     records: int = RECORDS,
@@ -93,7 +94,7 @@ def audit_plan(  # noqa: PLR0913
     """
     fields = {key: changes.pop(key) for key in tuple(changes) if key in Problem.model_fields}
     counts = (records,) * parties if isinstance(parties, int) else parties
-    columns = (features,) * len(counts) if split == "columns" else ()
+    columns = (features,) * len(counts) if SPLITS[split].same_people else ()
     problem = Problem(
         **{
             "loss": Named(name="squared"),
@@ -122,7 +123,7 @@ def evaluation_plan(problem: Problem, *, run: str, coin: str) -> Plan:
     form = next(form for form in fits if all(need.met(loss) for need in form.needs))
     weights = 9.0 * np.random.default_rng(0).standard_normal((loss.outputs, problem.dimension))
     subject = Subject(weights if form.several else weights[0])
-    if problem.split == "columns":
+    if problem.split.same_people:
         subject = Subject(score_weights(problem), scores=SCORED)
     return plan_by(form, problem, subject, run=run, coin=coin)
 

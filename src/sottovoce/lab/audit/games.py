@@ -107,7 +107,7 @@ class Game:
 
     def statistics(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
         """A row for each of `runs` runs on one of the two sides."""
-        if self.plan.sealing is not None:
+        if self.plan.channel.secure:
             return self._sealed(which, runs, randomness)
         sides = self.sides()
         sources = {name: randomness(name) for name in sides[0].blocks}
@@ -120,7 +120,7 @@ class Game:
         data = self.neighbours()
         sources = {name: Anew(randomness(name)) for name in (*plan.names, COORDINATOR)}
         with _quiet():
-            if plan.split == "columns":
+            if plan.sealed_columns:
                 parts = [SealedColumns(plan, one, pool, self.script) for one in data]
                 played = (parts[which].play(plan, keys, sources) for _ in range(runs))
                 ratios = [parts[0].log_likelihood(s, keys) - parts[1].log_likelihood(s, keys) for s in played]
@@ -242,7 +242,7 @@ def _placed(plan: Plan, record: Array, rest: Array) -> Data:
     for place, (name, count) in enumerate(plan.parties):
         part = plan.part(name)
         rows, y = np.tile(rest[part.start : part.stop], (count, 1)), np.full(count, labels[1])
-        if place == 0 or plan.split == "columns":
+        if place == 0 or plan.split.same_people:
             rows[0], y[0] = record[part.start : part.stop], labels[0]
         found[name] = (rows, y)
     return found

@@ -122,10 +122,10 @@ def own_games(plan: Plan) -> dict[str, Game | str]:
     """
     scaled = at_audit_scale(plan)
     views: list[dict[str, Any]] = [{}]
-    if not (plan.split == "central" or plan.protects == "feature"):
+    if plan.split.several and plan.protects == "record":
         views.append({"adversary": "world", "sees": "model"})
     found: dict[str, Game | str] = {}
-    if plan.sealing is not None:
+    if plan.channel.secure:
         both = itertools.product(("coordinator", "parties", "world"), accounts(plan.relation))
         views = [{"adversary": who, "account": account, "said": f", {who}{name}"} for who, (name, account) in both]
     for view in views:
@@ -148,8 +148,8 @@ def at_audit_scale(plan: Plan) -> Plan:
         raise InputError("the plan's gates add no noise: there is no claim to audit. Choose a finite epsilon.")
     counts = tuple((name, min(count, MOST_RECORDS)) for name, count in plan.parties)
     changes: dict[str, Any] = {"parties": counts, "run": "audit", "coin": "audit", "keys": ()}
-    if plan.sealing is not None and plan.split == "columns":
-        changes["sealing"] = plan.sealing.changed(bits=plan.preparation.bits)  # fewer records would have more
+    if plan.sealed_columns:
+        changes["sealing"] = plan.channel.sealing.changed(bits=plan.preparation.bits)  # fewer records would have more
     found = plan.model_copy(update=changes)
     if plan.claimed_epsilon is not None:
         return found

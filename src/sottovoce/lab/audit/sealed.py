@@ -128,10 +128,9 @@ class Sums:
 
 def keyed(plan: Plan, randomness: Callable[[str], Randomness]) -> tuple[Plan, Keys]:
     """The plan with keys of its members, and the keys of their pairs: seeded, where those of a run are not."""
-    sealing = plan.sealing
-    if sealing is None:
+    members = plan.channel.members
+    if not members:
         raise InputError("the plan seals nothing.")
-    members = (*plan.names, sealing.dealer) if plan.split == "columns" else plan.names
     own = {name: RunKey(randomness(f"key of {name}").bytes(32)) for name in members}
     prints = {name: fingerprint_of(key.public) for name, key in own.items()}
     keys, found = {}, dict[str, dict[str, str]]({name: {} for name in members})
@@ -145,11 +144,11 @@ def keyed(plan: Plan, randomness: Callable[[str], Randomness]) -> tuple[Plan, Ke
 
 def noise_left(plan: Plan, pool: Pool) -> float:
     """Of sigma^2, to an adversary that has no part of the canary; 0 where nothing hides it."""
-    sealing, parties = plan.sealing, len(plan.names)
-    if sealing is None:
+    if not plan.channel.secure:
         return 1.0
+    parties = len(plan.names)
     shares = parties - 1 if "parties" in pool else 0
-    return sealing.left(parties, shares, dealer="coordinator" in pool)
+    return plan.channel.sealing.left(parties, shares, dealer="coordinator" in pool)
 
 
 class SealedRows(Side):
