@@ -97,9 +97,7 @@ class Helper(Answering):
 
     def _accept(self, frame: Frame) -> tuple[Declared, ...]:
         """Sign a plan that names it as the dealer and has its key; with the query "check" only say what it would."""
-        plan = plan_of(frame.text)
-        if plan.digest != frame.plan:
-            raise RefusedError("the plan's text and its digest do not agree.")
+        plan = plan_of(frame)
         if self._run is None or self._run.plan.digest != plan.digest:
             run = self._checked(plan)
             if frame.query == "check":

@@ -79,9 +79,8 @@ class ColumnSums:
                 self._reopen(error.parties)
         raise AssertionError
 
-    def recall(self, number: int, ask: Ask, queries: Mapping[str, Query], values: Mapping[str, Array]) -> None:
+    def recall(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> None:
         """Take in a round that was answered before this process was started."""
-        del values
         query = next(iter(queries.values()))
         self._transcript.after(query.name, number, ask.arrays)
         self._rounds.append(Work("", number, query, ask.arrays))
