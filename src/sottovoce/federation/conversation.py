@@ -77,7 +77,6 @@ class Conversation:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """All counts, as a journal has them."""
         return {"uplink": dict(self.uplink), "helped": self.helped, "bytes": self.counted}
 
     def restore_counts(self, stored: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import Identifiers
 from sottovoce.data.matrix import Matrix
 from sottovoce.door.frames import Frame
-from sottovoce.door.outgoing import Declared, declare_public
+from sottovoce.door.outgoing import Declared, Outgoing, declare_public
 from sottovoce.errors import InputError
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.records import check_rows, column_names
@@ -22,6 +23,7 @@ from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.transports.identity import Identity
 
 if TYPE_CHECKING:
+    from sottovoce.federation.prediction import Predictor
     from sottovoce.federation.training import Run
 
 
@@ -49,7 +51,6 @@ class Holder:
         self.run: Run | None = None
 
     def use(self, places: NDArray[np.int64], digest: str) -> None:
-        """Serve these records alone, in this order."""
         rows, labels = self.all_rows
         if isinstance(rows, Dataset):
             raise InputError(f"{self.name}: a Dataset cannot be aligned: its rows are not in memory; give arrays.")
@@ -82,3 +83,14 @@ class Holder:
         mine: list[Any] = self.labels.tolist()
         theirs: list[Any] = other.labels.tolist()
         return len(mine) == len(theirs) and all(str(one) == str(two) for one, two in zip(mine, theirs, strict=True))
+
+
+class Handler(ABC):
+    """A party's side of one conversation."""
+
+    def __init__(self, holder: Holder, predictor: Predictor) -> None:
+        self._holder, self._predictor = holder, predictor
+
+    @abstractmethod
+    def answer(self, frame: Frame) -> Outgoing:
+        """What a message of the conversation is answered with, or a refusal."""

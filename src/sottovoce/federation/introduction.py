@@ -11,16 +11,12 @@ from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.errors import RefusedError
 from sottovoce.federation.announcements import check_pinned, read_invitation
 from sottovoce.federation.demands import left_out
-from sottovoce.federation.holder import Holder
-from sottovoce.federation.prediction import Predictor
+from sottovoce.federation.holder import Handler
 from sottovoce.federation.records import MOST_READ, label_values
 
 
-class Introduction:
+class Introduction(Handler):
     """Answers "hello": public facts and, as the query asks, the class labels or a public key."""
-
-    def __init__(self, holder: Holder, predictor: Predictor) -> None:
-        self._holder, self._predictor = holder, predictor
 
     def answer(self, frame: Frame) -> Outgoing:
         if frame.query == "seal":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from sottovoce.federation import limits
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.alignment.party import Aligner
 from sottovoce.federation.answering import Answering
-from sottovoce.federation.holder import Holder
+from sottovoce.federation.holder import Handler, Holder
 from sottovoce.federation.introduction import Introduction
 from sottovoce.federation.models import Models
 from sottovoce.federation.plans import Plans
@@ -30,12 +30,6 @@ from sottovoce.federation.training import Training
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.transports.identity import Identity
-
-
-class Handler(Protocol):
-    """A party's side of one conversation: what it answers to a message."""
-
-    def answer(self, frame: Frame) -> Outgoing: ...
 
 
 class Party(Answering):
@@ -88,7 +82,7 @@ class Party(Answering):
         self.plans = Plans(self.holder, self.predictor)
         self.training = Training(self.holder, self.predictor)
         self.aligner = Aligner(self.holder, id_rule, aligned or AlignmentFile(), self.use)
-        self._handlers: Mapping[str, Handler] = {
+        self._handlers: Mapping[str, Handler | Aligner | Predictor] = {
             "hello": self.introduction,
             "align": self.aligner,
             "plan": self.plans,
@@ -148,7 +142,6 @@ class Party(Answering):
 
     @property
     def randomness(self) -> Randomness:
-        """Where its noise comes from."""
         return self.holder.randomness
 
     @randomness.setter

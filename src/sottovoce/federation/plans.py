@@ -19,7 +19,7 @@ from sottovoce.federation import limits
 from sottovoce.federation.announcements import check_start, known_keys
 from sottovoce.federation.answering import acknowledged, plan_of, unknown_plan
 from sottovoce.federation.demands import Known
-from sottovoce.federation.holder import Holder
+from sottovoce.federation.holder import Handler, Holder
 from sottovoce.federation.plan_checks import charge_of, check_samplers, checked, part_of_fit
 from sottovoce.federation.prediction import Predictor
 from sottovoce.federation.receipts import RECEIPT, unpacked
@@ -34,7 +34,7 @@ from sottovoce.transports.identity import PLAN
 MOST_PREPARED = 8  # times that the rows of a data set are prepared for one plan
 
 
-class Plans:
+class Plans(Handler):
     """Answers "plan": first "check", then offers of keys where sums are secure, then the charge, then "start".
 
     Guarantee: nothing is answered under a plan before every party of it has signed it, which a party does once it has
@@ -42,7 +42,7 @@ class Plans:
     """
 
     def __init__(self, holder: Holder, predictor: Predictor) -> None:
-        self._holder, self._predictor = holder, predictor
+        super().__init__(holder, predictor)
         self.seen: set[bytes] = set()  # plans that were charged
         self._prepared: Counter[bytes] = Counter()  # by plan, of a data set
 
@@ -71,7 +71,7 @@ class Plans:
         if own.run_of(frame) is not None:
             return self.sign(plan)
         self._check_new(plan)
-        recipe = self._recipe(plan)
+        matrix, recipe = self._rows_of(plan)
         alone = plan.names == (own.name,)
         if own.identity is None and not alone:
             raise RefusedError(
@@ -97,7 +97,7 @@ class Plans:
             self._prepared[plan.digest] += 1
         beside = None if own.account is None else own.account.path.parent
         sums = all(query.needs is SumRows for query in queries.values())
-        rows = devices.prepared(self._rows_of(plan), own.labels, recipe, sums=sums, beside=beside)
+        rows = devices.prepared(matrix, own.labels, recipe, sums=sums, beside=beside)
         memory = self.recall_memory(form, plan, rows)
         if sealer is not None:
             sealer.records = rows.digest()
@@ -158,13 +158,24 @@ class Plans:
                 "this plan was run before, and a party without a ledger does not remember what it released."
             )
 
-    def _recipe(self, plan: Plan) -> Preparation:
-        """How this party's rows become a block, or a refusal of a plan that is about other rows."""
-        own = self._holder
-        limits.check_size(plan, own.name, own.rows.shape)
-        self._rows_of(plan)
+    def _rows_of(self, plan: Plan) -> tuple[Matrix, Preparation]:
+        """The rows that a plan is about and how they become a block, or a refusal.
+
+        They are this party's or, of an evaluation by columns at the holder of the labels, the scores that it received
+        as the recipient of predictions. Columns of other parties are in such a score. They let this one learn it
+        (`Policy.predict_for`); that counts of it are released each of them allows by charging the plan and signing it.
+        """
+        own, rows = self._holder, self._holder.rows
+        limits.check_size(plan, own.name, rows.shape)
+        scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
+        scored = scored and plan.split == "columns" and plan.label_party_name == own.name
+        if scored:
+            scores = self._predictor.scored(bytes.fromhex(plan.numbers.scores), plan.names)
+            if scores is None:
+                raise RefusedError(f"{own.name} has received no joint predictions of that model; ask for them first.")
+            rows = scores[:, None]
         try:
-            recipe = score_recipe(plan) if self._counts_scores(plan) else plan.part(own.name).preparation
+            recipe = score_recipe(plan) if scored else plan.part(own.name).preparation
         except InputError as error:
             raise RefusedError(f"{own.name} refuses: {error}") from None
         if plan.layout == "raw" and is_sparse(own.rows):
@@ -172,27 +183,7 @@ class Plans:
         if recipe.labelled != own.labelled:
             knows = "knows the labels" if own.labelled else "does not know the labels"
             raise RefusedError(f"{own.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
-        return recipe
-
-    def _rows_of(self, plan: Plan) -> Matrix:
-        """The rows that a plan is about: this party's, or the scores that it received as the recipient of predictions.
-
-        Columns of other parties are in such a score. They let this one learn it (`Policy.predict_for`); that counts of
-        it are released each of them allows by charging the plan and signing it.
-        """
-        if not self._counts_scores(plan):
-            return self._holder.rows
-        scores = self._predictor.scored(bytes.fromhex(plan.numbers.scores), plan.names)
-        if scores is None:
-            raise RefusedError(
-                f"{self._holder.name} has received no joint predictions of that model; ask for them first."
-            )
-        return scores[:, None]
-
-    def _counts_scores(self, plan: Plan) -> bool:
-        """Whether the plan is an evaluation by columns that this party, as the holder of the labels, answers."""
-        scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
-        return scored and plan.split == "columns" and plan.label_party_name == self._holder.name
+        return rows, recipe
 
     def _sealer(self, plan: Plan) -> Sealer | None:
         """The own side of secure sums; a plan that has another key for it is refused."""

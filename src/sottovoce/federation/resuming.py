@@ -34,7 +34,6 @@ class Resumed:
         self._counts: Mapping[str, Any] | None = None  # with the last stored answer that was used
 
     def values(self, number: int, ask: Ask, queries: Queries) -> dict[str, Array]:
-        """The values of a round."""
         if self._stored.rounds:
             entry = self._stored.rounds.popleft()
             if (entry.said["round"], entry.said["query"]) != (number, ask.query):

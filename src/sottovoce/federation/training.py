@@ -19,9 +19,8 @@ from sottovoce.door.sealed_gate import SealedGate
 from sottovoce.door.used_labels import UsedLabels
 from sottovoce.errors import RefusedError
 from sottovoce.federation.answering import acknowledged, answer_or_accept, unknown_plan
-from sottovoce.federation.holder import Holder
+from sottovoce.federation.holder import Handler, Holder
 from sottovoce.federation.models import PartialModel, own_part
-from sottovoce.federation.prediction import Predictor
 from sottovoce.federation.sealed_columns.party import ColumnRun
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
@@ -141,11 +140,8 @@ def _not_in_turn(frame: Frame) -> RefusedError:
     return RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
 
 
-class Training:
+class Training(Handler):
     """Answers "ask" and, over secure columns, "seal" under a plan that has started, and "done" at its end."""
-
-    def __init__(self, holder: Holder, predictor: Predictor) -> None:
-        self._holder, self._predictor = holder, predictor
 
     def answer(self, frame: Frame) -> Outgoing:
         if frame.kind == "done":
