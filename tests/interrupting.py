@@ -11,8 +11,8 @@ from typing import Any
 
 from sottovoce.estimators import base
 from sottovoce.federation import coordinator
-from sottovoce.federation.party import Party
 from sottovoce.federation.run_keys import RunKeys
+from sottovoce.federation.training import Training
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed import sums
 from sottovoce.sealed.pair_keys import RunKey, fingerprint_of
@@ -23,12 +23,13 @@ def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, 
 
     Over `sealed` columns all follows from keys: they and the name of the run are always the same too.
     """
-    asked, opened, planned = Party._asked, sums.Opener.open, base.planned
+    asked, opened, planned = Training.answer, sums.Opener.open, base.planned
 
     def on_ask(self: Any, frame: Any) -> Any:
-        if self._run is not None and self._run.columns is None:
-            known = SeededRandomness(seed, self.name, str(frame.round), frame.query, frame.text)
-            self._run.gate._randomness = known
+        run = self._holder.run
+        if frame.kind == "ask" and run is not None and run.columns is None:
+            known = SeededRandomness(seed, self._holder.name, str(frame.round), frame.query, frame.text)
+            run.gate._randomness = known
         return asked(self, frame)
 
     def on_open(self: Any, shares: Any, noise: Any, label: Any) -> Any:
@@ -43,7 +44,7 @@ def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, 
         self._known[fingerprint_of(key.public)] = key
         return key.public
 
-    replace(Party, "_asked", on_ask)
+    replace(Training, "answer", on_ask)
     replace(sums.Opener, "open", on_open)
     replace(base, "planned", on_plan)
     if sealed:

@@ -18,7 +18,7 @@ from sottovoce.algorithms import Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.door.query import Query
-from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.rounds import SecureSums
 from sottovoce.federation.sealed_columns import party
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.plan.plan import Plan
@@ -44,10 +44,10 @@ class Sum:
 def watched(*, noise: bool = True) -> Iterator[list[Sum]]:
     """The sums that fits of this process open; without `noise` neither parties nor the dealer draw any."""
     seen: list[Sum] = []
-    by_rows, by_columns = Coordinator._sum, ColumnSums.sum
+    by_rows, by_columns = SecureSums.values, ColumnSums.sum
 
-    def rows(self: Any, opener: Any, number: int, ask: Ask, queries: Mapping[str, Query]) -> Any:
-        found = by_rows(self, opener, number, ask, queries)
+    def rows(self: Any, number: int, ask: Ask, queries: Mapping[str, Query]) -> Any:
+        found = by_rows(self, number, ask, queries)
         seen.append(Sum(next(iter(queries.values())), dict(ask.arrays), found["sum"]))
         return found
 
@@ -60,7 +60,7 @@ def watched(*, noise: bool = True) -> Iterator[list[Sum]]:
         return np.zeros(size, dtype=np.int64)
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(Coordinator, "_sum", rows))
+        stack.enter_context(mock.patch.object(SecureSums, "values", rows))
         stack.enter_context(mock.patch.object(ColumnSums, "sum", columns))
         if not noise:
             stack.enter_context(mock.patch("sottovoce.sealed.sums.wide_gaussian", none))

@@ -140,7 +140,11 @@ class Holders:
 class ForTheRun(Party):
     """A party whose rows with noise, and what it remembers, are kept for the run alone, as without a ledger."""
 
-    def _remembered(self, form: Algorithm, plan: Plan, rows: Block) -> tuple[Any, Any]:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.plans.recall_memory = self._remember  # type: ignore[method-assign]
+
+    def _remember(self, form: Algorithm, plan: Plan, rows: Block) -> tuple[Any, Any]:
         return form.remember(plan, rows), InProcess()
 
 

@@ -30,9 +30,11 @@ from sottovoce.door import intersection, outgoing
 from sottovoce.door.intersection import COORDINATOR, Session
 from sottovoce.door.outgoing import LEAVES, MASKED_NAMES, PUBLIC_NAMES, SEAL, Declared, Disclosed, Masked, Released
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.federation import answering, party
+from sottovoce.federation import answering, introduction, plans, training
+from sottovoce.federation.alignment import party as alignment
 from sottovoce.federation.alignment.coordinator import new_terms
 from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.introduction import Introduction
 from sottovoce.federation.party import Party
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed import pair_keys, sums
@@ -153,7 +155,7 @@ class Play:
         patch.setattr(Opener, "open", opened)
         for module in (intersection, sums):
             patch.setattr(module, "box", in_box)
-        for module in (party, answering):
+        for module in (alignment, answering, introduction, plans, training):
             patch.setattr(module, "reply", replied)
 
     def _note(self, content: Any) -> None:
@@ -350,11 +352,11 @@ def test_points_that_were_not_blinded_are_found(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_public_fact_that_is_made_of_identifiers_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def facts(self: Party) -> tuple[Declared, ...]:
-        listed = fingerprint(self.aligner.ids or (), "usual")
+    def facts(self: Introduction) -> tuple[Declared, ...]:
+        listed = fingerprint(self._holder.ids or (), "usual")
         return (Declared("aligned", listed, "random, it says", seal=SEAL),)
 
-    monkeypatch.setattr(Party, "_alignment", facts)
+    monkeypatch.setattr(Introduction, "alignment", facts)
     for reader in READERS:
         assert guessable("refusal", reader, tmp_path)[0] == {"aligned"}
 

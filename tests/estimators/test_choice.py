@@ -15,7 +15,7 @@ from sottovoce.algorithms.whitened.evidence import Evidence
 from sottovoce.algorithms.whitened.rule import Moments, Units
 from sottovoce.errors import BudgetError, InputError, RefusedError
 from sottovoce.estimators import choice
-from sottovoce.federation.party import Party
+from sottovoce.federation.training import Training
 from sottovoce.losses import get
 from sottovoce.penalties import get as penalty
 from sottovoce.penalties.scaled import ScaledRegulariser
@@ -136,14 +136,14 @@ def test_an_account_of_the_same_epsilon_takes_fit_and_choice(rule: Any, tmp_path
 
 
 def test_a_choice_that_a_party_refuses_leaves_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Party._asked
+    asked = Training.answer
 
-    def refusing(self: Party, frame: Any) -> Any:
+    def refusing(self: Training, frame: Any) -> Any:
         if frame.query == "losses":
             raise RefusedError("no more.")
         return asked(self, frame)
 
-    monkeypatch.setattr(Party, "_asked", refusing)
+    monkeypatch.setattr(Training, "answer", refusing)
     with pytest.warns(UserWarning, match=r"the choice was refused: no more\.$"):
         model = made("lasso").fit(X[TRAIN], NUMBERS[TRAIN])
     assert model.alpha_ == 0.0

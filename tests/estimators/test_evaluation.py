@@ -24,6 +24,7 @@ from sottovoce.estimators import repeats
 from sottovoce.federation import prediction
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import Party
+from sottovoce.federation.rounds import PlainAnswers
 from sottovoce.privacy.guarantee import VIEWS
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports.in_process import InProcess
@@ -399,9 +400,9 @@ class TestByColumns:
         plan = change(sv.evaluate(model, federation, epsilon=1.0).plan_)
         plan = plan.model_copy(update={"run": "another"})
         coordinator = federation.coordinator()
-        coordinator._propose(plan, ask)
+        coordinator.propose(plan, ask)
         (query,) = algorithms.of(plan).queries(plan, "ben")
-        return coordinator._ask(plan, 0, Ask("cells"), {"ben": query})["ben"]
+        return PlainAnswers(coordinator, plan).values(0, Ask("cells"), {"ben": query})["ben"]
 
     def test_nothing_is_released_before_all_parties_have_charged_it(self, model: Any) -> None:
         """The plan is shown to the holder of the labels alone, or to all, and the signatures to nobody."""

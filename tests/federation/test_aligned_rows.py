@@ -21,6 +21,7 @@ from sottovoce.federation.alignment.coordinator import new_terms
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
+from sottovoce.federation.plans import Plans
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import MASKED, Predictor
 from sottovoce.transports.in_process import InProcess
@@ -82,8 +83,8 @@ def test_labels_and_joint_predictions_are_those_of_the_plain_join(trained: tuple
     parties, wire, fitted = trained
     X, y = data()
     people = [int(one) for one in parties[0].ids or ()]
-    np.testing.assert_array_equal(np.hstack([party._rows for party in parties]), X[people])
-    np.testing.assert_array_equal(parties[1]._labels, y[people])
+    np.testing.assert_array_equal(np.hstack([party.holder.rows for party in parties]), X[people])
+    np.testing.assert_array_equal(parties[1].holder.labels, y[people])
     Coordinator(wire).predict(fitted.plan_, fitted.plan_.digest, "b")
     assert parties[1].predictions is not None
     np.testing.assert_allclose(parties[1].predictions.scores, fitted.decision_function(X[people]), atol=1e-9)
@@ -105,11 +106,11 @@ def test_a_request_for_predictions_is_not_answered_in_two_orders(
     monkeypatch.setattr(Predictor, "renew", lambda self, aligned: None)  # planted fault
     Coordinator(wire).predict(fitted.plan_, fitted.plan_.digest, "b")
     request, first = wire.asked("a", "predict")[-1]
-    before = parties[0]._rows
+    before = parties[0].holder.rows
     align(parties, wire)
     again = decode(parties[0].handle(encode(request)).data)
     own = fitted.plan_.part("a").preparation.scores(before, fitted.coef_.ravel()[:1], 0.0)
-    other = fitted.plan_.part("a").preparation.scores(parties[0]._rows, fitted.coef_.ravel()[:1], 0.0)
+    other = fitted.plan_.part("a").preparation.scores(parties[0].holder.rows, fitted.coef_.ravel()[:1], 0.0)
     difference = first.arrays[MASKED][:, 0] - again.arrays[MASKED][:, 0]
     np.testing.assert_allclose(difference * 2.0**-44, own - other, atol=1e-6)  # read without any key
 
@@ -156,7 +157,7 @@ def test_aligned_records_are_compared_also_where_the_coordinator_would_not(
         align(parties, Withheld(parties, "c"))
     with pytest.raises(RefusedError, match="about records that were not aligned"):
         fitted_on(parties, Silent(parties))
-    monkeypatch.setattr(Party, "_check_aligned", lambda *_: None)  # planted fault: orders that differ, silently
+    monkeypatch.setattr(Plans, "check_aligned", lambda *_: None)  # planted fault: orders that differ, silently
     fitted, _ = fitted_on(parties, Silent(parties))
     assert not fitted.plan_.sealing.aligned
 
@@ -199,11 +200,11 @@ def test_files_by_a_schema_and_their_labels_are_those_of_the_plain_join(tmp_path
     align(parties, InProcess(parties))
     common = set(clinic) & set(lab)
     for one, other in (parties, served()):
-        people = [round(8 * value) for value in other._rows[:, 0].tolist()]
+        people = [round(8 * value) for value in other.holder.rows[:, 0].tolist()]
         assert sorted(people) == sorted(common)
         told = {"age": people, "ward": [wards[person % 3] for person in people]}
-        np.testing.assert_array_equal(np.asarray(one._rows), schema.encode(told))
-        assert one._labels.tolist() == [("no", "yes")[person % 2] for person in people]
+        np.testing.assert_array_equal(np.asarray(one.holder.rows), schema.encode(told))
+        assert one.holder.labels.tolist() == [("no", "yes")[person % 2] for person in people]
         assert [fact.value for fact in one.facts(classes=False) if fact.name == "records"] == [len(common)]
     (tmp_path / "lab.csv").write_text("\n".join(["c,id", *(f"{one / 8},p{one:03}" for one in lab[::-1])]) + "\n")
     with pytest.raises(InputError, match="alignment of another list"):

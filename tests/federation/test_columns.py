@@ -25,6 +25,7 @@ from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.federation.rounds import PlainAnswers
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of
@@ -241,7 +242,7 @@ def test_the_classes_come_from_those_who_know_them() -> None:
     remote = Federation.connect(InProcess(federation._parties), split="columns", labels="held", label_party=1)
     model = sv.PrivateLogisticRegression(radius=1.0, solver=by_name("frank-wolfe", rounds=4), row_norm=1.0)
     assert model.fit(federation).classes_.tolist() == [0, 1]
-    federation._parties[1]._policy = Policy()
+    federation._parties[1].holder.policy = Policy()
     with pytest.raises(RefusedError, match="ben does not tell which labels"):
         model.fit(remote)
     assert model.set_params(classes=(0, 1)).fit(remote).classes_.tolist() == [0, 1]
@@ -273,10 +274,11 @@ def test_by_rows_a_party_needs_labels(small_plan: MakePlan) -> None:
 
 def test_labels_that_are_held_are_with_their_holder_alone() -> None:
     federation = federation_of(labels="held", label_party=1)
-    assert [bool(np.any(party._labels)) for party in federation._parties] == [False, True, False]
+    assert [bool(np.any(party.holder.labels)) for party in federation._parties] == [False, True, False]
     plan = model_of().plan(federation)
     blocks = [
-        Block.prepare(party._rows, party._labels, plan.part(party.name).preparation) for party in federation._parties
+        Block.prepare(party.holder.rows, party.holder.labels, plan.part(party.name).preparation)
+        for party in federation._parties
     ]
     assert [bool(np.any(block.labels)) for block in blocks] == [False, True, False]
 
@@ -687,18 +689,18 @@ def test_what_is_for_one_party_comes_with_what_is_for_all(small_plan: MakePlan) 
     X, y = rows()
     wire = Recorded([Party(name, X[:, :3], y) for name in ("anna", "ben")])
     coordinator = Coordinator(wire)
-    coordinator._open(plan, ("anna", "ben"))
+    coordinator.open(plan, ("anna", "ben"))
     wire.down.clear()
     own = {"ben": {"weights": np.ones(4)}, "nobody": {"extra": integers(8)}}
     queries = {name: query_of(plan, "gradient", name) for name in ("anna", "ben")}
-    values = coordinator._ask(plan, 0, Ask("gradient", {"weights": np.zeros(4)}, each=own), queries)
+    values = PlainAnswers(coordinator, plan).values(0, Ask("gradient", {"weights": np.zeros(4)}, each=own), queries)
     assert set(values) == {"anna", "ben"}
     frames = dict(wire.down)
     assert {name: sorted(frame.arrays) for name, frame in frames.items()} == {"anna": ["weights"], "ben": ["weights"]}
     assert [frames[name].arrays["weights"].tolist() for name in ("anna", "ben")] == [[0.0] * 4, [1.0] * 4]
     with pytest.raises(RefusedError, match=r"ben: .* takes no 'extra'"):
-        coordinator._ask(
-            plan, 1, Ask("gradient", {"weights": np.zeros(4)}, each={"ben": {"extra": integers(7)}}), queries
+        PlainAnswers(coordinator, plan).values(
+            1, Ask("gradient", {"weights": np.zeros(4)}, each={"ben": {"extra": integers(7)}}), queries
         )
     assert frames["anna"].serial == frames["ben"].serial
 

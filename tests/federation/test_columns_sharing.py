@@ -152,7 +152,7 @@ def test_a_party_killed_while_it_forgets_a_run_forgets_it_when_told_again(
             assert len(list(folder.iterdir())) == 1  # what it has to forget
             waiting.write({"state": np.zeros(2)}, (0, "rest"), b"")  # of a plan that another process may go on with
             renewed = party_of("lab")
-            renewed.identify(self._endpoints["lab"]._identity)  # type: ignore[attr-defined]
+            renewed.identify(self._endpoints["lab"].holder.identity)  # type: ignore[attr-defined]
             self._endpoints["lab"] = renewed
             return super().exchange(messages)
 

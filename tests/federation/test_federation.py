@@ -16,7 +16,8 @@ from sottovoce.algorithms.base import Rounds
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import declare_public, reply
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
-from sottovoce.federation.coordinator import Coordinator, Message
+from sottovoce.federation.conversation import Message
+from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.federation import Federation, as_account
 from sottovoce.federation.party import Party
 from sottovoce.plan.plan import Plan
@@ -133,9 +134,9 @@ def test_only_those_who_know_the_labels_have_them(labels: Any) -> None:
     federation = Federation.by_columns([X, X, X], Y, labels=labels, label_party=1)
     assert federation.labels == labels
     assert federation.label_party == 1
-    known = [bool(np.any(party._labels)) for party in federation._parties]
+    known = [bool(np.any(party.holder.labels)) for party in federation._parties]
     assert known == ([False, True, False] if labels == "held" else [True, True, True])
-    assert [party._labelled for party in federation._parties] == known
+    assert [party.holder.labelled for party in federation._parties] == known
 
 
 @pytest.mark.parametrize(
@@ -214,11 +215,11 @@ def test_a_policy_that_was_given_holds_in_this_process_too(
     assert sealed() == (not reason)
     for party in Federation.by_columns([X, X, X], Y, policy=policy)._parties:
         party.permit(without_privacy=True, predict_for=("coordinator",))
-        assert party._policy is policy
+        assert party.holder.policy is policy
     permit = Party.permit
 
     def overwrites(party: Party, **leave: Any) -> None:  # planted fault
-        party._agreed = False
+        party.holder.agreed = False
         permit(party, **leave)
 
     monkeypatch.setattr(Party, "permit", overwrites)

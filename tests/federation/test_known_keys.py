@@ -18,8 +18,7 @@ from sealed_fits import by_columns, by_rows, data, model
 from sottovoce.app import jobs
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.federation import announcements, demands
-from sottovoce.federation import party as parties
+from sottovoce.federation import announcements, demands, introduction
 from sottovoce.federation.alignment import party as alignment
 from sottovoce.federation.alignment.coordinator import new_terms
 from sottovoce.federation.announcements import known_keys
@@ -49,14 +48,14 @@ class Shy:
 def fit_columns() -> None:
     """A fit over secure columns, in which a has not pinned c."""
     federation = by_columns()
-    federation._parties[0].identify(Shy(federation._parties[0]._identity))
+    federation._parties[0].identify(Shy(federation._parties[0].holder.identity))
     model().fit(federation)
 
 
 def fit_rows() -> None:
     """A fit with secure sums by rows, in which a has not pinned c."""
     federation = by_rows()
-    federation._parties[0].identify(Shy(federation._parties[0]._identity))
+    federation._parties[0].identify(Shy(federation._parties[0].holder.identity))
     model().fit(federation)
 
 
@@ -65,7 +64,7 @@ def align() -> None:
     X, _ = data()
     parties = [Party(name, X, None, policy=POLICY, ids=range(len(X))) for name in "abc"]
     wire = InProcess(parties)
-    parties[0].identify(Shy(parties[0]._identity))
+    parties[0].identify(Shy(parties[0].holder.identity))
     Coordinator(wire).align(new_terms(["a", "b", "c"]))
 
 
@@ -73,7 +72,7 @@ def predict() -> None:
     """A joint prediction, in which a has not pinned c."""
     federation = by_columns()
     fitted = model().fit(federation)
-    federation._parties[0].identify(Shy(federation._parties[0]._identity))
+    federation._parties[0].identify(Shy(federation._parties[0].holder.identity))
     fitted.predict_for(federation, "b")
 
 
@@ -94,7 +93,7 @@ def check_way(way: Callable[[], None]) -> None:
 @pytest.mark.parametrize("name", WAYS)
 def test_no_secret_is_shared_with_whom_is_not_pinned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_way(WAYS[name])
-    for module in (announcements, alignment, demands, parties):  # planted fault: nobody has to be pinned
+    for module in (announcements, alignment, demands, introduction):  # planted fault: nobody has to be pinned
         monkeypatch.setattr(module, "check_pinned", lambda *_: None)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         check_way(WAYS[name])
@@ -133,7 +132,7 @@ def test_every_shared_secret_is_behind_the_one_check() -> None:
     assert unpinned == {
         "federation/coordinator.py",  # a dealer has no data
         "federation/helper.py",  # nor has a helper
-        "federation/party.py",  # by rows, as the policy says
+        "federation/plans.py",  # by rows, as the policy says
         "lab/audit/sealed.py",  # all ends in one process
     }
 

@@ -13,6 +13,7 @@ from sottovoce.algorithms import Solution
 from sottovoce.algorithms.base import Rounds
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.door.frames import Frame
 from sottovoce.door.query import Round
 from sottovoce.errors import RefusedError
 from sottovoce.federation.answering import plan_of as read_plan
@@ -89,7 +90,7 @@ def test_a_fit_of_many_parties_asks_each_once_a_round_and_checks_each_signature_
     assert len(model.plan_.parties) == parties
     asked = [(said.sender, said.name, said.round) for said in model.transcript_ if said.name in ("gram", "gradient")]
     assert len(asked) == len(set(asked)) == parties * (rounds + 1)
-    checks = federation._parties[0]._identity._known.check.cache_info()
+    checks = federation._parties[0].holder.identity._known.check.cache_info()
     assert (checks.misses, checks.hits) == (parties, parties * (parties - 1))
 
 
@@ -113,9 +114,10 @@ def test_a_wrong_signature_is_refused_by_every_end_also_where_right_ones_are_kno
 def test_a_plan_is_read_once_by_all_parties_of_a_process_and_another_one_again() -> None:
     problem = problem_of(("a", 3), ("b", 3))
     first, second = (plan_of(problem, "newton", run=run) for run in ("one", "two"))
-    found = read_plan(first.to_json())
-    assert read_plan(first.to_json()) is found
-    assert (found.digest, read_plan(second.to_json()).digest) == (first.digest, second.digest)
+    one, other = (Frame("plan", 1, plan.digest, text=plan.to_json()) for plan in (first, second))
+    found = read_plan(one)
+    assert read_plan(one) is found
+    assert (found.digest, read_plan(other).digest) == (first.digest, second.digest)
 
 
 def test_a_text_names_a_few_of_many_parties() -> None:

@@ -31,7 +31,9 @@ from sottovoce.door.query import Query, Round
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.federation.answering import FAILED
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.federation.party import MOST_PREPARED, Party
+from sottovoce.federation.introduction import Introduction
+from sottovoce.federation.party import Party
+from sottovoce.federation.plans import MOST_PREPARED
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.records import check_rows, label_values
 from sottovoce.plan.plan import Plan
@@ -398,7 +400,7 @@ def test_a_memory_is_that_of_the_last_release_of_the_ledger(
             if t == 0 or fate in ("before", "while"):
                 party = party_of(account=account, seed=0, randomness=SeededRandomness(7, str(t)))
                 propose(party, plan)
-            party.randomness = party._run.gate._randomness = SeededRandomness(7, str(t))  # type: ignore[union-attr]
+            party.randomness = party.holder.run.gate._randomness = SeededRandomness(7, str(t))  # type: ignore[union-attr]
             if fate == "while":
 
                 def killed(*_: Any) -> bytes:
@@ -470,7 +472,7 @@ def test_two_processes_of_a_holder_have_one_memory(small_plan: MakePlan, tmp_pat
         answers = []
         for t in range(6):
             party = parties[t % processes]
-            party._run.gate._randomness = SeededRandomness(7, str(t))  # type: ignore[union-attr]
+            party.holder.run.gate._randomness = SeededRandomness(7, str(t))  # type: ignore[union-attr]
             answers.append(ask(party, plan, t, weights[t], query="steps").arrays["grid"].tolist())
         found.append(answers)
     assert found[0] == found[1]
@@ -541,7 +543,7 @@ class Restarting(InProcess):
             other = encode(Frame("answer", 0, frame.plan, frame.round, frame.query, {"grid": OTHERS[frame.query]}))
             self.accounts["anna"].release(frame.plan.hex(), frame.round, frame.query, other)
             with pytest.MonkeyPatch.context() as late:
-                late.setattr(self._endpoints["anna"]._run.gate, "_stored", lambda *_: None)  # type: ignore[attr-defined]
+                late.setattr(self._endpoints["anna"].holder.run.gate, "_stored", lambda *_: None)  # type: ignore[attr-defined]
                 return super().exchange(messages)
         self.restart()
         return super().exchange(messages)
@@ -550,7 +552,7 @@ class Restarting(InProcess):
         """Memory is lost; the ledger is not, nor, for comparison, the state of the generator."""
         old: Any = self._endpoints["anna"]
         new = self._endpoints["anna"] = party_of(account=self.accounts["anna"], randomness=old.randomness)
-        new.identify(old._identity)
+        new.identify(old.holder.identity)
 
 
 WHITENED: dict[str, Any] = {"algorithm": "whitened", "options": {"rounds": 3}}
@@ -1373,7 +1375,7 @@ def test_an_error_that_rows_could_cause_travels_as_a_fixed_text(
     elif place == "answer":
         monkeypatch.setattr(GradientSum, "value", failing(error))
     else:
-        monkeypatch.setattr(Party, "facts", failing(error))
+        monkeypatch.setattr(Introduction, "facts", failing(error))
     coordinator = Coordinator(InProcess([party]), record=True)
 
     def train() -> None:

@@ -38,7 +38,7 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside, own_part, parts_of
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import COORDINATOR, MASKED, Predictor, Request, added, scores_of, words_of
+from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of, words_of
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
@@ -315,7 +315,7 @@ def test_a_party_that_is_told_a_new_model_has_a_new_key() -> None:
     fitted, _ = trained()
     plan: Plan = fitted.plan_
     part = parts_of(plan, *plan.unprepare(np.ones(plan.dimension)))["anna"]
-    anna = Predictor("anna", Models(), ())
+    anna = Party("anna", np.zeros((1, 1)), None, models=Models()).predictor
     before = anna.public_key
     anna.keep(plan.digest, part)
     kept = anna.public_key
@@ -335,7 +335,7 @@ def test_parties_that_were_shown_different_keys_do_not_agree() -> None:
     asked = next(f for _, f in wire.down if f.kind == "predict")
     stranger = Party("carl", rows(1)[0][:, 5:], None)
     other = json.loads(asked.text)
-    stranger.identify(wire._endpoints["carl"]._identity)  # type: ignore[attr-defined]
+    stranger.identify(wire._endpoints["carl"].holder.identity)  # type: ignore[attr-defined]
     other["keys"]["carl"] = stranger.predictor.public_key
     other["signatures"]["carl"] = stranger.predictor.signature
     texts = dict(zip(NAMES, (json.dumps(other), asked.text, asked.text), strict=True))
@@ -423,13 +423,13 @@ def test_a_remote_party_predicts_for_nobody_by_default() -> None:
     with pytest.raises(RefusedError, match=r"anna: it takes no part in predictions for 'coordinator'; .*predict_for"):
         fitted.predict(remote)
     for party in parties:
-        party._policy = Policy(predict_for=("ben",), trains=False, approve_models=True)
+        party.holder.policy = Policy(predict_for=("ben",), trains=False, approve_models=True)
     with pytest.raises(RefusedError, match="no part in predictions for 'coordinator'"):
         fitted.predict(remote)
     with pytest.raises(RefusedError, match="no part in predictions for 'carl'"):
         fitted.predict_for(remote, "carl")
     fitted.predict_for(remote, "ben")
-    parties[1]._policy = Policy(predict_for=("anna",), trains=False)  # not even itself
+    parties[1].holder.policy = Policy(predict_for=("anna",), trains=False)  # not even itself
     with pytest.raises(RefusedError, match="ben: it takes no part in predictions for 'ben'"):
         fitted.predict_for(remote, "ben")
 
@@ -455,7 +455,7 @@ def test_the_gate_discloses_to_named_recipients_and_hidden_numbers_only() -> Non
 def test_people_to_predict_for_are_not_trained_on() -> None:
     fitted, federation = trained()
     remote, parties, _ = elsewhere(federation, rows(1)[0])
-    parties[0]._labelled = parties[1]._labelled = parties[2]._labelled = True
+    parties[0].holder.labelled = parties[1].holder.labelled = parties[2].holder.labelled = True
     with pytest.raises(RefusedError, match="anna takes part in predictions only"):
         model_of().fit(remote)
     asked = send(parties[0], "hello", query="rows", text=fitted.plan_.to_json())  # nor whether they were trained on

@@ -440,7 +440,7 @@ def test_people_of_the_training_need_a_permission_of_their_own(tmp_path: Path) -
     with pytest.raises(RefusedError, match=r"a has rows that may be trained on, .*Policy\(predict_training=True\)"):
         model.predict(federation)
     for party in parties:
-        party._policy = Policy(predict_for=(COORDINATOR,), predict_training=True)
+        party.holder.policy = Policy(predict_for=(COORDINATOR,), predict_training=True)
     with pytest.raises(RefusedError, match=rf"a has a model of plan {model.charged_as_[:12]} .* not approved"):
         model.predict(federation)
     for party in parties:
@@ -520,7 +520,7 @@ def test_a_party_that_is_killed_before_the_last_message(
         Ledger.create(sites.folder / f"{name}.db").open(name, epsilon=1.5, delta=1e-5)
         sites.start(name, ledger=True)
     sites.wire.wait_for_parties(60)
-    end = Coordinator._end
+    end = Coordinator.end
 
     def killed(self: Coordinator, *arguments: Any) -> Any:
         os.kill(sites.processes["a"].pid, signal.SIGKILL)
@@ -530,7 +530,7 @@ def test_a_party_that_is_killed_before_the_last_message(
             threading.Thread(target=sites.start, args=("a",), kwargs={"ledger": True}).start()
         return end(self, *arguments)
 
-    monkeypatch.setattr(Coordinator, "_end", killed)
+    monkeypatch.setattr(Coordinator, "end", killed)
     ridge = sv.PrivateRidge(epsilon=1.0, label_bound=1.0, entry_bound=1.0, solver=by_name("score", rounds=2))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -368,7 +368,7 @@ def large(plan: Plan) -> list[bytes]:
 
 def overspent(party: Party, said: list[tuple[Frame, Frame]], genuine_plan: Plan) -> Iterator[str]:
     """Answers that were not charged for, or that differ though their key is the same."""
-    account = party._account
+    account = party.holder.account
     if not isinstance(account, serving.InMemory):
         if genuine_plan.private and said:
             yield "answers of a party without an account"
@@ -487,10 +487,10 @@ class _Remembering(serving.ForTheRun):
         super().__init__(*arguments, **options)
         self.accepted: dict[bytes, Plan] = {}
 
-    def _accept(self, frame: Frame) -> Any:
-        answer = super()._accept(frame)
-        if self._run is not None and frame.query != "check":
-            self.accepted[self._run.plan.digest] = self._run.plan
+    def _answer(self, frame: Frame) -> Any:
+        answer = super()._answer(frame)
+        if frame.kind == "plan" and self.holder.run is not None:
+            self.accepted[self.holder.run.plan.digest] = self.holder.run.plan
         return answer
 
 

@@ -196,8 +196,8 @@ def replay_with_other_numbers(folder: Path, solver: str) -> int:
     for number, ((_, name), changed) in enumerate(first.items()):
         shutil.copytree(folder / "copy", folder / f"life {number}")
         account = sv.Ledger(folder / f"life {number}" / "l.db").account()
-        life = Party("a", *victim._whole, account=account, policy=victim._policy)
-        life.identify(victim._identity)
+        life = Party("a", *victim.holder.all_rows, account=account, policy=victim.holder.policy)
+        life.identify(victim.holder.identity)
         for said in opening:
             assert decode(life.handle(encode(said)).data).kind == "accept"
         for place, said in enumerate(asks):
@@ -224,9 +224,9 @@ def test_planted_numbers_that_are_not_in_a_label_are_found(
     solver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P and C that were told before, and scores that were followed from weights of before."""
-    values, kept, fresh, plain = Values(monkeypatch), dict[int, Any](), walk.Scores, sums.hash_of
+    values, kept, fresh, plain = Values(monkeypatch), dict[int, Any](), walk.HeldScores, sums.hash_of
     if solver == "cd":
-        monkeypatch.setattr(walk, "Scores", lambda rows: kept.setdefault(id(rows), (rows, fresh(rows)))[1])
+        monkeypatch.setattr(walk, "HeldScores", lambda rows: kept.setdefault(id(rows), (rows, fresh(rows)))[1])
     else:
         before = ("projection", "unit", "cut")
         monkeypatch.setattr(sums, "hash_of", lambda told: plain({n: a for n, a in told.items() if n not in before}))

@@ -18,13 +18,14 @@ import pytest
 import sottovoce as sv
 from processes import Program
 from sealed_fits import NOTARY, RECORDS, Watched, by_columns, by_rows, data, doubled, model
+from sottovoce.data.block import Block
 from sottovoce.data.identifiers import fingerprint, identifiers
-from sottovoce.door.frames import decode, encode
+from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation import party as parties
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.announcements import check_pinned
 from sottovoce.federation.helper import Helper
+from sottovoce.federation.holder import Holder
 from sottovoce.federation.party import Party
 from sottovoce.federation.sealed_columns.party import ColumnRun
 from sottovoce.sealed import pads
@@ -130,12 +131,12 @@ def test_an_end_that_is_not_pinned_is_refused_before_data_are_touched(
     federation = by_columns(helper=Helper(NOTARY))
     fitted = model().fit(federation)
     party = federation._parties[0]
-    party.identify(Shy(party._identity, known))
-    monkeypatch.setattr(parties.Block, "prepare", None)
+    party.identify(Shy(party.holder.identity, known))
+    monkeypatch.setattr(Block, "prepare", None)
     with pytest.raises(RefusedError, match=f"has not pinned the key of {unknown}"):
         model().fit(federation)
-    asked = parties.Frame("plan", 1, fitted.plan_.digest, 0, "check", {}, fitted.plan_.to_json())
-    party._seen.clear()
+    asked = Frame("plan", 1, fitted.plan_.digest, 0, "check", {}, fitted.plan_.to_json())
+    party.plans.seen.clear()
     assert b"has not pinned" in party.handle(encode(asked)).data  # also where it had told a key
 
 
@@ -150,7 +151,7 @@ def test_who_was_not_told_who_it_is_knows_nobody() -> None:
 def test_where_it_was_left_open_columns_are_not_sealed_with_whom_is_not_known() -> None:
     federation = by_columns(products="auto", labels="shared")
     for party in federation._parties:
-        party.identify(Shy(party._identity, "a b"))
+        party.identify(Shy(party.holder.identity, "a b"))
     fitted = model(solver="auto").fit(federation)
     assert fitted.plan_.sealing is None
     assert "has not pinned the key of c" in federation.why
@@ -237,7 +238,7 @@ def test_what_is_said_of_a_restarted_party_is_true(tmp_path: Path) -> None:
 def test_planted_charges_that_are_said_wrongly_are_found(
     fault: bool, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Party, "_charged", lambda self, plan: fault)
+    monkeypatch.setattr(Holder, "charged", lambda self, plan: fault)
     with pytest.raises(AssertionError):
         restarted(tmp_path / "run", at, keys=False)
 

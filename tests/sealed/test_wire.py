@@ -14,6 +14,7 @@ from sottovoce.door.frames import decode
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.training import Training
 from sottovoce.solvers import by_name
 from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
 from sottovoce.transports.certified import Certified
@@ -156,7 +157,12 @@ class TestPins:
         issue(ends.folder, "south")  # by whoever has authority.key
         assert pin_in(ends.folder / "south.pem") != ("south", pins["south"])
         federation = ends.serve({"north": pins})
-        monkeypatch.setattr(sv.Party, "_asked", lambda *_: pytest.fail("something was asked"))
+        answer = Training.answer
+
+        def ended(self: Training, frame: Any) -> Any:
+            return answer(self, frame) if frame.kind == "done" else pytest.fail("something was asked")
+
+        monkeypatch.setattr(Training, "answer", ended)
         with pytest.raises(RefusedError, match=r"north: the certificate of south has the key sha256:.* another one is"):
             model().fit(federation)
 

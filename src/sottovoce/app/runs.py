@@ -39,13 +39,13 @@ from sottovoce.errors import BudgetError, InputError, SottovoceError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
 from sottovoce.estimators.ranges import Purchase
-from sottovoce.federation.coordinator import check_aligned, check_people
 from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
 from sottovoce.federation.plan_checks import charge_of, check_place, part_of_fit
+from sottovoce.federation.predicting import check_aligned, check_people
 from sottovoce.files import check_writable, read_plain, sync_folder, write_data, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport

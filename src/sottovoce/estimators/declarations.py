@@ -12,8 +12,8 @@ from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.schema import PRIVATE, Schema
 from sottovoce.errors import InputError
-from sottovoce.federation.coordinator import check_aligned, check_people
 from sottovoce.federation.federation import Federation
+from sottovoce.federation.predicting import check_aligned, check_people
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.split import Split
 

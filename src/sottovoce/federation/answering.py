@@ -11,7 +11,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from sottovoce.door.frames import Frame, decode, peek
-from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
+from sottovoce.door.outgoing import Declared, Disclosed, Masked, Outgoing, declare_public, reply
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.federation import limits
 from sottovoce.plan.plan import Plan
@@ -51,6 +51,9 @@ class Answering(ABC):
         except BudgetError as error:
             return reply("refuse", frame, _refusal("budget", str(error)))
         except RefusedError as error:
+            if isinstance(cause := error.__cause__, LedgerError):  # for the holder's eyes
+                self.failure = cause
+                _log.error("party %s: %s", self.name, cause)
             return reply("refuse", frame, _refusal("refused", str(error)))
         except LedgerError as error:
             self.failure = error
@@ -66,12 +69,17 @@ class Answering(ABC):
         return reply("error", frame, (declare_public("error", FAILED, reason="a fixed text"),))
 
 
-@functools.lru_cache(maxsize=1)
-def plan_of(text: str) -> Plan:
-    """The plan of a message, or a refusal that names the first thing wrong with it.
+def plan_of(frame: Frame) -> Plan:
+    """The plan of a message, or a refusal that names the first thing wrong with it."""
+    plan = _read_plan(frame.text)
+    if plan.digest != frame.plan:
+        raise RefusedError("the plan's text and its digest do not agree.")
+    return plan
 
-    The last one is kept: a plan is checked, then charged, and by every party of a process. It is public and frozen.
-    """
+
+@functools.lru_cache(maxsize=1)
+def _read_plan(text: str) -> Plan:
+    """The last plan is stored: it is checked, then charged, by every party of a process. It is public and frozen."""
     try:
         plan = Plan.from_json(text)
         hash(plan.digest)  # which is made of all that the plan has, however deep
@@ -85,8 +93,18 @@ def plan_of(text: str) -> Plan:
 
 
 def acknowledged(accepted: bool) -> tuple[Declared, ...]:
-    """That it did, or did not do, what it was told."""
+    """Whether it did what the message asks for."""
     return (declare_public("accepted", accepted, reason="an acknowledgement"),)
+
+
+def unknown_plan(frame: Frame) -> Outgoing:
+    """The reply to a message about a plan that this end does not know, as after a restart."""
+    return reply("unknown-plan", frame, acknowledged(False))
+
+
+def answer_or_accept(frame: Frame, content: Masked | Disclosed | None) -> Outgoing:
+    """The reply with what leaves, or an acknowledgement where nothing does."""
+    return reply("accept", frame, acknowledged(True)) if content is None else reply("answer", frame, content)
 
 
 def _refusal(code: str, reason: str) -> tuple[Declared, ...]:

@@ -17,12 +17,13 @@ from sottovoce.data.bounds import party_norms
 from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
-from sottovoce.federation.coordinator import Coordinator, check_people
+from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import PartialModel
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.federation.predicting import check_people
 from sottovoce.federation.prediction import COORDINATOR, Predictions
 from sottovoce.federation.records import check_rows, column_names
 from sottovoce.plan.about import About
@@ -345,7 +346,7 @@ class Federation:
         """
         labelled = [party for party in self._parties if party.labelled]
         for first, other in itertools.pairwise(labelled):
-            if not first.same_labels(other):
+            if not first.holder.same_labels(other.holder):
                 raise InputError(
                     f"parties {first.name!r} and {other.name!r} have different labels; by columns every party has the "
                     "same people in the same order. Align the records first. Nothing was charged."

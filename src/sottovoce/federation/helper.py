@@ -22,7 +22,7 @@ from sottovoce.door.query import Query, Told
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.announcements import check_start, known_keys
-from sottovoce.federation.answering import Answering, acknowledged, plan_of
+from sottovoce.federation.answering import Answering, acknowledged, plan_of, unknown_plan
 from sottovoce.federation.run_keys import PAIR, RunKeys
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import Stage, Work
@@ -88,18 +88,18 @@ class Helper(Answering):
             raise RefusedError(f"{self.name} is a helper: it has no records, and answers no {frame.kind!r}.")
         run = self._run
         if run is None or run.plan.digest != frame.plan:
-            return reply("unknown-plan", frame, acknowledged(False))
-        if frame.kind == "plan":
-            return self._start(run, frame)
+            return unknown_plan(frame)
+        if frame.kind == "plan":  # to deal from now on, if every party has signed this very digest
+            check_start(run.plan, self.name, self._identity, frame.text)
+            run.started = True
+            return reply("accept", frame, acknowledged(True))
         if not run.started:
             raise RefusedError(f"{self.name} deals nothing under this plan before every party of it has signed it.")
         return self._asked(run, frame) if frame.kind == "ask" else self._dealt(run, frame)
 
     def _accept(self, frame: Frame) -> tuple[Declared, ...]:
         """Sign a plan that names it as the dealer and has its key; with the query "check" only say what it would."""
-        plan = plan_of(frame.text)
-        if plan.digest != frame.plan:
-            raise RefusedError("the plan's text and its digest do not agree.")
+        plan = plan_of(frame)
         if self._run is None or self._run.plan.digest != plan.digest:
             run = self._checked(plan)
             if frame.query == "check":
@@ -143,19 +143,12 @@ class Helper(Answering):
             LocalDeals(plan, keys, self.randomness, used) if columns else None,
         )
 
-    def _start(self, run: _Run, frame: Frame) -> Outgoing:
-        """Deal from now on, if every party has signed this very digest."""
-        check_start(run.plan, self.name, self._identity, frame.text)
-        run.started = True
-        return reply("accept", frame, acknowledged(True))
-
     def _asked(self, run: _Run, frame: Frame) -> Outgoing:
         if run.sealer is None:
             raise RefusedError(f"by columns {self.name} deals, and is asked for no part of a sum.")
         query = self._query(run, frame, frame.arrays)
-        return reply(
-            "answer", frame, run.gate.top_up(query, frame.round, Call.read(frame.text), frame.arrays, run.sealer)
-        )
+        share = run.gate.top_up(query, frame.round, Call.read(frame.text), frame.arrays, run.sealer)
+        return reply("answer", frame, share)
 
     def _dealt(self, run: _Run, frame: Frame) -> Outgoing:
         """By columns: what single parties need for a sum."""

@@ -38,12 +38,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from sottovoce.data.block import Matrix
 from sottovoce.door.frames import Frame
-from sottovoce.door.outgoing import Disclosed, Masked, check_recipient, disclose
+from sottovoce.door.outgoing import Disclosed, Masked, Outgoing, check_recipient, disclose
 from sottovoce.door.sealed_gate import offered
 from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.announcements import known_keys
+from sottovoce.federation.answering import answer_or_accept
+from sottovoce.federation.holder import Holder
 from sottovoce.federation.models import Models, PartialModel
 from sottovoce.federation.policy import Policy
 from sottovoce.plan.plan import Plan
@@ -86,15 +87,13 @@ class Predictions:
 
 
 class Predictor:
-    """A party's side of joint predictions: its partial models, the key of its pads, and what it received."""
+    """Answers "predict": a party's side of joint predictions, its partial models, and what it received."""
 
-    def __init__(self, party: str, models: Models, feature_names: tuple[str, ...]) -> None:
+    def __init__(self, holder: Holder, models: Models) -> None:
         self.models = models
         self.received: Predictions | None = None
         self._scored: tuple[Plan, bytes, Array] | None = None
-        self.identity: Identity | None = None
-        self._party = party
-        self._feature_names = feature_names
+        self._holder, self._party = holder, holder.name
         self._given: dict[bytes, PartialModel] = {}
         self.renew("")
 
@@ -114,7 +113,8 @@ class Predictor:
     @property
     def signature(self) -> str:
         """The public key signed in the party's name; "" if it was not told who it is."""
-        return "" if self.identity is None else self.identity.sign(PREDICTION_KEY, bytes.fromhex(self.public_key))
+        identity = self._holder.identity
+        return "" if identity is None else identity.sign(PREDICTION_KEY, bytes.fromhex(self.public_key))
 
     def learn(self, digest: bytes, model: PartialModel) -> None:
         """Predict with this model of the plan: said by the holder in its own process, never over a wire.
@@ -133,9 +133,12 @@ class Predictor:
         """
         if self.models.get(digest) is None:
             self._key = RunKey()
-        self.models.keep(digest, dataclasses.replace(model, feature_names=self._feature_names))
+        self.models.keep(digest, dataclasses.replace(model, feature_names=self._holder.feature_names))
 
-    def answer(self, frame: Frame, rows: Matrix, policy: Policy) -> Disclosed | Masked | None:
+    def answer(self, frame: Frame) -> Outgoing:
+        return answer_or_accept(frame, self._content(frame))
+
+    def _content(self, frame: Frame) -> Disclosed | Masked | None:
         """Scores under pads for whoever collects them; None if this party is the recipient and has added them up.
 
         A request comes twice: without offers of keys, which is answered with this party's own, and with those for it.
@@ -143,6 +146,7 @@ class Predictor:
         Whether pads cancel depends on the scores. So a recipient answers alike where they do not, and logs it: from
         refusals a coordinator could find the sums that it passed on.
         """
+        rows, policy = self._holder.rows, self._holder.policy
         check_recipient(frame.query, policy.predict_for)
         if policy.trains and not policy.predict_training:
             raise RefusedError(
@@ -151,12 +155,13 @@ class Predictor:
             )
         model = self._model(frame.plan, policy)
         features, names = model.plan.part(self._party).preparation.features, model.feature_names
+        own_names = self._holder.feature_names
         if rows.shape[1] != features:
             raise RefusedError(f"{self._party} has {rows.shape[1]} columns here and the model {features} of its own.")
-        if names and self._feature_names and names != self._feature_names:
+        if names and own_names and names != own_names:
             raise RefusedError(f"{self._party} has other columns, or in another order, than the model has of its own.")
         request, people = Request.read(frame, model.plan), int(rows.shape[0])
-        pairs = request.pair_keys(self._party, self._key, self.identity)
+        pairs = request.pair_keys(self._party, self._key, self._holder.identity)
         publics = packed_rows([bytes.fromhex(request.keys[name]) for name in sorted(request.keys)], PUBLIC)
         if OFFERS not in frame.arrays:
             return offered(pairs, publics)

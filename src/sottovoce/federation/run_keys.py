@@ -17,7 +17,7 @@ from sottovoce.door.outgoing import Outgoing, reply
 from sottovoce.door.sealed_gate import offered
 from sottovoce.door.used_labels import UsedLabels
 from sottovoce.errors import RefusedError
-from sottovoce.federation.answering import acknowledged
+from sottovoce.federation.answering import acknowledged, unknown_plan
 from sottovoce.files import write_durably
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account
@@ -122,7 +122,7 @@ class RunKeys:
         What was agreed on is kept: a restarted party goes on with it, and needs no offers again.
         """
         if frame.plan not in self._pairs:
-            return reply("unknown-plan", frame, acknowledged(False))
+            return unknown_plan(frame)
         plan, pairs = self._pairs[frame.plan]
         publics = frame.arrays.get(PUBLIC_KEYS)
         if frame.round == 0:

@@ -44,7 +44,7 @@ from sottovoce.door.gate import Gate
 from sottovoce.door.outgoing import SEAL, Released
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.federation import federation, models, party, plan_checks, prediction
+from sottovoce.federation import federation, models, plan_checks, plans, prediction, training
 from sottovoce.lab.audit import games
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
@@ -785,7 +785,7 @@ def _(real: Any = plan_checks.charge_of) -> Iterator[None]:
             event for event, free in zip(real(form, plan, name)(relation), kept, strict=True) if not free
         )
 
-    with patch(party, "charge_of", free):
+    with patch(plans, "charge_of", free):
         yield
 
 
@@ -984,14 +984,14 @@ def _() -> Iterator[None]:
     signed=on(checks.signed, "gradient, rows"),
     signed__by_columns=on(checks.signed, "score, columns"),
 )
-def _(real: Any = party.Party._accept) -> Iterator[None]:
+def _(real: Any = plans.Plans.accept) -> Iterator[None]:
     def at_once(self: Any, frame: Any) -> Any:
         answer = real(self, frame)
-        if self._run is not None:
-            self._run.started = True
+        if self._holder.run is not None:
+            self._holder.run.started = True
         return answer
 
-    with patch(party.Party, "_accept", at_once):
+    with patch(plans.Plans, "accept", at_once):
         yield
 
 
@@ -1011,12 +1011,12 @@ def _() -> Iterator[None]:
     "a party signs the plans that it is asked to check",
     signed=on(checks.signed, "admm, columns"),
 )
-def _(real: Any = party.Party._accept) -> Iterator[None]:
+def _(real: Any = plans.Plans.accept) -> Iterator[None]:
     def eager(self: Any, frame: Any) -> Any:
         answer = real(self, frame)
-        return self._signed(party.plan_of(frame.text)) if frame.query == "check" else answer
+        return self.sign(plans.plan_of(frame)) if frame.query == "check" else answer
 
-    with patch(party.Party, "_accept", eager):
+    with patch(plans.Plans, "accept", eager):
         yield
 
 
@@ -1027,7 +1027,7 @@ def _(real: Any = party.Party._accept) -> Iterator[None]:
     earned__by_choices=on(checks.earned, "frank-wolfe, columns"),
 )
 def _() -> Iterator[None]:
-    with patch(party.Party, "_answered_all", lambda self, form, plan, given: True):
+    with patch(training, "answered_all", lambda *_: True), patch(plans, "answered_all", lambda *_: True):
         yield
 
 

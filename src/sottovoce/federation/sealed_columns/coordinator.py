@@ -79,9 +79,8 @@ class ColumnSums:
                 self._reopen(error.parties)
         raise AssertionError
 
-    def recall(self, number: int, ask: Ask, queries: Mapping[str, Query], values: Mapping[str, Array]) -> None:
+    def recall(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> None:
         """Take in a round that was answered before this process was started."""
-        del values
         query = next(iter(queries.values()))
         self._transcript.after(query.name, number, ask.arrays)
         self._rounds.append(Work("", number, query, ask.arrays))
@@ -143,25 +142,18 @@ class ColumnSums:
         for message in range(work.messages(self._plan)):
             told: Told = {} if message else work.said
             stage = Stage("say", work.piece, tuple(told), work.program, message)
-            replies = self._say(self._plan.names, stage, work, each, told)
-            each = self._added(work, message, self._to_others(replies))
+            each = self._to_others(self._say(self._plan.names, stage, work, each, told))
+            adder = adder_of(self._plan.names, work.number, message)
+            if adder is not None:  # the others get its sum in the place of all boxes
+                reply = self._say([adder], stage._replace(name="add", said=()), work, each)[adder]
+                total = box_of(adder, reply.frame.arrays, BOXED)
+                each = {name: {TOTAL: total} for name in self._plan.names if name != adder}
         return each
-
-    def _added(self, work: Work, message: int, each: Each) -> Each:
-        """The sum of a message in the place of the others' boxes, where one party adds."""
-        adder = adder_of(self._plan.names, work.number, message)
-        if adder is None:
-            return each
-        stage = Stage("add", work.piece, (), work.program, message)
-        reply = self._say([adder], stage, work, each)[adder]
-        total = box_of(adder, reply.frame.arrays, BOXED)
-        return {name: {TOTAL: total} for name in self._plan.names if name != adder}
 
     def _opened(self, number: int, query: Query, told: Told, each: Mapping[str, Boxes]) -> Array:
         call = Call(self._plan.names, said=tuple(told))
         said = Frame("ask", 0, self._plan.digest, number, query.name, told, call.text)
-        replies = self._exchange(self._plan.names, said, each)
-        _check_remembered(replies)
+        replies = self._send(self._plan.names, said, each)
         shares = {party: share(party, query.length + 1, replies[party]) for party in call.roster}
         label = label_of(query.name, number, *asked_after(call, told, self._transcript.after(query.name, number, told)))
         return self._opener.open(shares, noise_of(query, self._plan), label)
@@ -184,12 +176,10 @@ class ColumnSums:
         """A message to some parties, and their answers; `work` says of which round and query it is."""
         work = work or Work("")
         frame = Frame("seal", 0, self._plan.digest, work.number, work.name, told or {}, stage.text)
-        replies = self._exchange(names, frame, each or {})
-        _check_remembered(replies)
+        return self._send(names, frame, each or {})
+
+    def _send(self, names: Iterable[str], frame: Frame, each: Mapping[str, Boxes]) -> dict[str, Reply]:
+        replies = self._exchange(names, frame, each)
+        if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
+            raise RestartedError(forgot)
         return replies
-
-
-def _check_remembered(replies: Mapping[str, Reply]) -> None:
-    """Whoever was restarted does not know the plan."""
-    if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
-        raise RestartedError(forgot)
