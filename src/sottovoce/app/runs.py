@@ -37,8 +37,9 @@ from sottovoce.data.block import BlockRows
 from sottovoce.data.files import format_of, is_pattern, list_files, read_table
 from sottovoce.errors import BudgetError, InputError, SottovoceError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
-from sottovoce.estimators.base import Prepared
-from sottovoce.estimators.ranges import Purchase
+from sottovoce.estimators.fits import Fit
+from sottovoce.estimators.parameters import solver_name
+from sottovoce.estimators.ranges import EstimatedRanges
 from sottovoce.federation.coordinator import check_aligned, check_people
 from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
@@ -79,13 +80,13 @@ class Run:
 
     job: Job
     model: PrivateLinearModel
-    prepared: Prepared
+    training: Fit
     notes: tuple[str, ...]
 
     @property
     def plan(self) -> Plan:
         """What `fit` will run."""
-        return self.prepared.plan
+        return self.training.plan
 
 
 @dataclass(frozen=True)
@@ -104,21 +105,16 @@ class Charge:
 class Preview:
     """Everything known about a run before it happens. Public throughout."""
 
-    plan: Plan
+    plan: Plan  # the fit's own
+    plans: tuple[Plan, ...]  # all that is charged, in the order in which it runs
     report: PrivacyReport
     cost: Cost
     charges: tuple[Charge, ...]
     notes: tuple[str, ...]
     why: str  # the plan has its solver: by "auto" with the reason, or as the job says
     sums: str = ""  # by columns, where it was left open: whether sums are sealed, and why
-    first: Purchase | None = None  # of ranges, which the plan waits for
-    after: tuple[Plan, ...] = ()  # what follows the fit, on the same people
+    first: EstimatedRanges | None = None  # of ranges, which the plan waits for
     prepared: tuple[PreparedRows, ...] = ()  # where prepared rows will lie, if that is known
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """All that is charged, in the order in which it runs."""
-        return (*(() if self.first is None else (self.first.plan,)), self.plan, *self.after)
 
     @property
     def files_opened(self) -> bool:
@@ -153,7 +149,7 @@ def _lying(prepared: PreparedRows) -> dict[str, Any]:
     return told | ({"workers": prepared.workers} if prepared.workers else {})
 
 
-def _bought(first: Purchase) -> dict[str, Any]:
+def _bought(first: EstimatedRanges) -> dict[str, Any]:
     """Which ranges would be bought, and for how much of the budget."""
     return {"columns": [column.name for column in first.columns.values()], "share": first.share}
 
@@ -226,7 +222,7 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
     helper = [] if job.federation is None or job.federation.helper is None else [job.federation.helper]
     ends = InProcess([Declared(name) for name in (*(fact.party for fact in facts), *helper)])
     federation, model = _federation(job, ends), job.estimator()
-    if model._asks_for_classes:  # which two they are changes nothing about what a plan promises
+    if model.asks_for_classes:  # which two they are changes nothing about what a plan promises
         facts = [replace(fact, classes=(0, 1)) for fact in facts]
         notes = [
             *notes,
@@ -251,7 +247,7 @@ def _check_places(run: Run) -> None:
     with devices.on(run.model.device):
         for name, source in job.sources.items():
             by_pieces = goes_by_pieces(source, job.resolve(source.file), schema)
-            for plan in run.prepared.plans:
+            for plan in run.training.plans:
                 clustered = source.cluster is not None
                 check_place(algorithms.of(plan), plan, name, by_pieces=by_pieces, clustered=clustered)
 
@@ -262,9 +258,8 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
     One that was `charged`, before it was stopped, does no more to a ledger. One that is looked at `ahead` is rehearsed
     for what it takes also if that is not long; of another that is not rehearsed no time is told.
     """
-    plan, after, accounts = run.plan, run.model._plans_after(run.prepared), accounts_of(run.job)
+    plan, plans, accounts = run.plan, run.training.plans, accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
-    plans = (*run.prepared.plans, *after)
     rows = [_rows_of(run, each, unread=ahead and not place) for place, each in enumerate(plans)]
     costs = [
         cost_of(
@@ -290,10 +285,10 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
         cost=sum(costs[1:], costs[0]),
         charges=() if charged else tuple(_charge(plans, party, account) for party, account in accounts.items()),
         notes=notes,
-        why=f'by "auto": {WHY[plan.algorithm]}' if run.model._solver_name == "auto" else "as the job says",
-        sums=run.prepared.federation.why,
-        first=run.prepared.purchase,
-        after=after,
+        why=f'by "auto": {WHY[plan.algorithm]}' if solver_name(run.model.solver) == "auto" else "as the job says",
+        sums=run.training.federation.why,
+        first=run.training.ranges,
+        plans=plans,
         prepared=lying,
     )
 
@@ -375,7 +370,7 @@ def opened(
         if begun is not None and state.begun:
             facts = [_fact_of(told) for told in begun.facts]
         else:
-            facts = _facts(federation, classes=model._asks_for_classes)
+            facts = _facts(federation, classes=model.asks_for_classes)
         _check_facts(job, facts)
         federation.receipts |= kept_receipts(job)
         if begun is not None and federation.counted:
@@ -447,7 +442,7 @@ def _tested_columns(job: EvaluationJob, model: PrivateLinearModel, say: Say, sta
 
 def _test_holder(job: EvaluationJob, name: str, source: SourceTable, model: PrivateLinearModel) -> Party:
     """One file of test records."""
-    if (schema := model._schema) is None:
+    if (schema := model.schema_) is None:
         return read_party(name, source, job.resolve, labelled=True)
     names = tuple(getattr(model, "feature_names_in_", schema.feature_names))
     return read_party(name, source, job.resolve, schema=schema.of_features(names), labelled=True)
@@ -467,7 +462,7 @@ def _person_holder(
         raise InputError(f"{job.path}: party {table.name!r} has cluster = {table.cluster!r}, which is for whole rows.")
     part = model.plan_.part(table.name)
     names = tuple(getattr(model, "feature_names_in_", ())[part.start : part.stop])
-    if (schema := model._schema) is not None:
+    if (schema := model.schema_) is not None:
         rows = schema.of_features(names).encode(job.resolve(table.file))
     else:
         rows, _ = read_features(names, part.stop - part.start, job.resolve(table.file))
@@ -503,9 +498,9 @@ def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> Private
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="the model is here, but")  # the caller tells of missing_parts_
-            run.model._train(run.prepared, progress)
+            run.training.run(progress)
     finally:
-        keep_receipts(run.job, run.prepared.coordinator.receipts)
+        keep_receipts(run.job, run.training.session.coordinator.receipts)
     return run.model
 
 
@@ -669,13 +664,12 @@ def _prepared(
     runs: bool = False,
 ) -> Run:
     """The plan of a job for these facts; what an estimator would warn of becomes a note."""
-    told = {fact.party: asdict(fact) for fact in facts}
+    federation.declared = {fact.party: asdict(fact) for fact in facts}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model._check_parameters()
-        prepared = model._prepare(federation, frames=1, runs=runs, facts=told)
+        training = Fit(model, federation, runs=runs)
     notes = [str(warning.message) for warning in caught]
-    return Run(job, model, prepared, tuple(notes))
+    return Run(job, model, training, tuple(notes))
 
 
 def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -> Federation:

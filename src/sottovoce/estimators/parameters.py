@@ -61,6 +61,11 @@ def check_parameters(model: PrivateLinearModel) -> None:
             )
 
 
+def solver_name(solver: str | Options) -> str:
+    """The name of the solver that was asked for, "auto" if none was."""
+    return solver.name if isinstance(solver, Options) else solver
+
+
 def no_solver(value: Any) -> InputError:
     """What is said to something that is no solver."""
     called = f" (a class: write {value.__name__}())" if isinstance(value, type) and issubclass(value, Options) else ""

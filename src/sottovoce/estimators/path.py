@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from sklearn.base import clone
 from sottovoce import penalties
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.errors import InputError
+from sottovoce.estimators.fits import Fit
+from sottovoce.estimators.parameters import solver_name
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
@@ -107,7 +110,7 @@ def _axes(ax: Any) -> Any:
 
 def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: ArrayLike | int) -> RegularisationPath:
     """Fit once, then minimise the released quadratic for every alpha."""
-    if estimator._solver_name not in ("auto", "newton"):
+    if solver_name(estimator.solver) not in ("auto", "newton"):
         raise InputError(
             f"solver={estimator.solver!r}: a path is computed from the releases of 'newton'; leave it out."
         )
@@ -123,7 +126,9 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
     fitted: PrivateLasso = clone(estimator).set_params(alpha=smallest)
     if fitted.solver == "auto":
         fitted.set_params(solver="newton")
-    model: Quadratic = fitted._solve(*fitted._encoded(X, y)).model
+    fit = Fit(fitted, fitted.as_federation(X, y), runs=True)
+    with contextlib.closing(fit.session):
+        model: Quadratic = fit.run().model
     plan = fitted.plan_
     if given is None:
         given = _grid(plan, model, smallest, count)

@@ -75,6 +75,7 @@ class Federation:
             raise InputError(f"journal={str(journal)!r}: a fit goes on where every party has a ledger; give ledgers.")
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
         self.declared: Mapping[str, Mapping[str, Any]] = {}  # by party, what is public, where it need not be asked for
+        self.feature_names: tuple[str, ...] | None = None  # those of the user's own table, where there is one
         self.about = About()  # who runs plans here, on which data and what for; a plan carries it
 
     @property
@@ -383,6 +384,11 @@ class Federation:
             journal=journal if isinstance(journal, Journal) else Journal(journal),
             remote=self.remote,
         )
+
+    def use(self, resources: Any) -> None:
+        """Have the parties of this process compute with these threads, on this device."""
+        for party in self._parties:
+            party.n_jobs, party.device = resources.n_jobs, resources.device
 
     def raise_failure(self) -> None:
         """Raise what went wrong inside a party of this process: here its holder is the caller."""

@@ -209,7 +209,6 @@ def simulate(  # noqa: PLR0913
     if not isinstance(estimator, PrivateLinearModel):
         raise InputError(f"estimator={type(estimator).__name__} must be an estimator of this library, not fitted.")
     estimator = clone(estimator).set_params(epsilon=epsilons[0])
-    estimator._check_parameters()
     found = None if like is None else LookAlike.of(like, estimator.schema)
     counts = _counts("records", records, None if found is None else len(found.records.y))
     widths = _counts("features", features, _known_features(estimator, found))
@@ -237,7 +236,7 @@ def declared_problem(
         name: {"records": count, "features": width, "feature_names": (), "classes": (0, 1)}
         for name, count, width in zip(names, each, wide, strict=True)
     }
-    return estimator._problem(federation, facts, (), estimator._loss())
+    return estimator.problem(federation, facts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -384,7 +383,7 @@ class Work:
 
 def metrics_of(model: PrivateLinearModel, X: Any, y: NDArray[Any]) -> dict[str, float]:
     """Accuracy and log-loss, or squared error and R^2, without noise: for records that are nobody's or public."""
-    scores = model._scores(X)
+    scores = model.scores(X)
     if not hasattr(model, "classes_"):
         known = np.isfinite(scores) & np.isfinite(y.astype(np.float64))
         truth = y[known].astype(np.float64)

@@ -225,7 +225,7 @@ def trained(run: Run, console: Console, watched: WatchedWire, *, quiet: bool) ->
         with progress_bar(f"training by {run.plan.algorithm}", console) as advance:
             return runs.fit(run, watched.progress(advance))
     except (RefusedError, BudgetError, LedgerError):
-        if (state := run.prepared.coordinator.journal).begun:
+        if (state := run.training.session.coordinator.journal).begun:
             console.print(f"note: {state.path} has the state of this run: {interrupted.WHAT_TO_DO}", soft_wrap=True)
         raise
 
