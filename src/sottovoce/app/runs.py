@@ -37,8 +37,8 @@ from sottovoce.data.block import BlockRows
 from sottovoce.data.files import format_of, is_pattern, list_files, read_table
 from sottovoce.errors import BudgetError, InputError, SottovoceError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
+from sottovoce.estimators.declarations import solver_name
 from sottovoce.estimators.fits import Fit
-from sottovoce.estimators.parameters import solver_name
 from sottovoce.estimators.ranges import EstimatedRanges
 from sottovoce.federation.coordinator import check_aligned, check_people
 from sottovoce.federation.declared import Declared

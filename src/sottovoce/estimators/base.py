@@ -30,10 +30,16 @@ from sottovoce.data.schema import Encoded, Schema, columns_of
 from sottovoce.errors import InputError, WireError
 from sottovoce.estimators import ranges
 from sottovoce.estimators.choice import PenaltyChoice
-from sottovoce.estimators.declarations import Facts, column_shares, distinct_classes, is_private
+from sottovoce.estimators.declarations import (
+    Facts,
+    check_parameters,
+    column_shares,
+    distinct_classes,
+    is_private,
+    no_solver,
+)
 from sottovoce.estimators.export import to_onnx, to_sklearn
 from sottovoce.estimators.fits import Fit
-from sottovoce.estimators.parameters import check_parameters, no_solver
 from sottovoce.estimators.session import Purchase, Session
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
@@ -163,7 +169,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             X, y = Dataset.from_arrays(X, y), None
         if isinstance(X, Dataset):
             self._keep_names(X.feature_names)
-            return self._named(Federation.central(X, y, ledger=self.ledger))
+            return Federation.central(X, y, ledger=self.ledger)
         if self.schema is not None:
             cells = columns_of(X)
             X = Encoded(self.schema.encode(cells, others=False), self.schema.feature_names)
@@ -177,9 +183,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if labels.ndim != 1:  # a column is a vector, with a warning; anything else is an error
             labels = column_or_1d(labels, warn=True)
         check_consistent_length(rows, labels)
-        return self._named(Federation.central(rows, self._check_labels(labels), ledger=self.ledger))
-
-    def _named(self, federation: Federation) -> Federation:
+        federation = Federation.central(rows, self._check_labels(labels), ledger=self.ledger)
         federation.feature_names = tuple(map(str, getattr(self, "feature_names_in_", ())))
         return federation
 

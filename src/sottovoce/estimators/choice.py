@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sottovoce import penalties
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.errors import InputError
-from sottovoce.estimators.parameters import solver_name
+from sottovoce.estimators.declarations import solver_name
 from sottovoce.estimators.session import Purchase
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.problem import Problem

@@ -18,8 +18,7 @@ from sottovoce.data.labels import is_class, label_key
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
-from sottovoce.estimators.declarations import ball_or, distinct_classes, loss_named, penalty_named
-from sottovoce.estimators.parameters import solver_name
+from sottovoce.estimators.declarations import ball_or, distinct_classes, loss_named, penalty_named, solver_name
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Split
 

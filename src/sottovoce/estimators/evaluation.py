@@ -36,8 +36,7 @@ from sottovoce.data.numeric import label_array
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots
 from sottovoce.estimators.base import PrivateLinearModel
-from sottovoce.estimators.cautions import warn_of_delta
-from sottovoce.estimators.declarations import common_names
+from sottovoce.estimators.declarations import common_names, warn_of_delta
 from sottovoce.estimators.report import UNPROTECTED_FIT, privacy_report
 from sottovoce.estimators.session import Session
 from sottovoce.federation.federation import Federation

@@ -13,9 +13,7 @@ from sottovoce import algorithms, losses
 from sottovoce.algorithms import Solution
 from sottovoce.errors import BudgetError, InputError, RefusedError, warn
 from sottovoce.estimators import ranges
-from sottovoce.estimators.cautions import warn_of, warn_of_norms
-from sottovoce.estimators.declarations import Facts, check_norms, common_names
-from sottovoce.estimators.parameters import solver_name
+from sottovoce.estimators.declarations import Facts, check_norms, common_names, solver_name, warn_of, warn_of_norms
 from sottovoce.estimators.session import Purchase, Resources, Session
 from sottovoce.federation.coordinator import Progress
 from sottovoce.federation.federation import Federation

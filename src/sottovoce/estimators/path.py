@@ -14,8 +14,8 @@ from sklearn.base import clone
 from sottovoce import penalties
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.errors import InputError
+from sottovoce.estimators.declarations import solver_name
 from sottovoce.estimators.fits import Fit
-from sottovoce.estimators.parameters import solver_name
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport

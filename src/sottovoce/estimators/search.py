@@ -25,7 +25,7 @@ from sottovoce.arguments import is_number
 from sottovoce.errors import InputError, LeakError, SottovoceError
 from sottovoce.estimators import repeats
 from sottovoce.estimators.base import PrivateLinearModel
-from sottovoce.estimators.cautions import warn_of
+from sottovoce.estimators.declarations import warn_of
 from sottovoce.estimators.fits import Fit
 from sottovoce.estimators.report import assumptions
 from sottovoce.estimators.session import Purchase, check_gaussian
