@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
-from sottovoce.app import runs, sources
+from sottovoce.app import outputs, runs, sources
 from sottovoce.app.estimates import PreparedRows
 from sottovoce.app.interrupted import state_path
 from sottovoce.app.job_file import tables_of
@@ -578,7 +578,7 @@ def _plan(job: Job, visit: _Visit) -> Findings:
 
 
 def _outputs(job: Job) -> Findings:
-    runs.check_outputs(job, overwrite=True)
+    outputs.check_outputs(job, overwrite=True)
     if (path := state_path(job)).exists():
         with contextlib.closing(Journal(path)) as state:  # which says who has it, if somebody does
             if state.begun:
