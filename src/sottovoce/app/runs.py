@@ -173,11 +173,12 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
 
 def _check_places(run: Run) -> None:
     """Refuse what a party of this process will refuse, since its rows do not serve the solver where they will lie."""
-    job, schema = run.job, run.job.known_schema
+    job, schema, ranges = run.job, run.job.known_schema, run.training.ranges
+    before = () if ranges is None else (ranges.plan,)
     with devices.on(run.model.device):
         for name, source in job.sources.items():
             by_pieces = goes_by_pieces(source, job.resolve(source.file), schema)
-            for plan in run.training.plans:
+            for plan in (*before, run.plan):
                 clustered = source.cluster is not None
                 check_place(algorithms.of(plan), plan, name, by_pieces=by_pieces, clustered=clustered)
 

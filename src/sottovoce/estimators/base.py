@@ -37,6 +37,7 @@ from sottovoce.estimators.declarations import (
     distinct_classes,
     is_private,
     no_solver,
+    refuse_arguments,
 )
 from sottovoce.estimators.export import to_onnx, to_sklearn
 from sottovoce.estimators.fits import Fit
@@ -138,7 +139,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
         A memory map that would not fit in memory is read as a `Dataset`.
         """
-        _refuse(refused)
+        refuse_arguments(refused)
         fit = Fit(self, self.as_federation(X, y), runs=True)
         family = getattr(self, "_family", None)
         with contextlib.closing(fit.session) as session:
@@ -189,16 +190,12 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _take_schema(self, X: Any) -> None:
         """Keep the schema that makes the features: the estimator's own, or that of the federation or the data set."""
-        theirs = X.schema if isinstance(X, Federation | Dataset) else None
-        if (
-            self.schema is not None
-            and theirs is not None
-            and set(self.schema.feature_names) != set(theirs.feature_names)
-        ):
+        own, theirs = self.schema, X.schema if isinstance(X, Federation | Dataset) else None
+        if own is not None and theirs is not None and set(own.feature_names) != set(theirs.feature_names):
             raise InputError("schema: the data were given with another schema; leave it out here.")
-        if isinstance(X, Dataset) and self.schema is not None and theirs is None:
+        if isinstance(X, Dataset) and own is not None and theirs is None:
             raise InputError("schema: a Dataset takes it, sv.Dataset(files, schema=...); leave it out here.")
-        self.schema_: Schema | None = self.schema if theirs is None else theirs
+        self.schema_: Schema | None = own if theirs is None else theirs
 
     def __sklearn_clone__(self) -> Self:
         """A clone that counts with this estimator where fits are counted."""
@@ -216,9 +213,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters by name; `solver__inner=40` puts a solver with that option in the place of the present one."""
-        nested = {key.removeprefix("solver__"): value for key, value in parameters.items() if _is_nested(key)}
-        if nested:
-            parameters = {key: value for key, value in parameters.items() if not _is_nested(key)}
+        options = [key for key in parameters if key.startswith("solver__")]
+        if nested := {key.removeprefix("solver__"): parameters.pop(key) for key in options}:
             solver = parameters.get("solver", self.solver)
             if isinstance(solver, str) and solver == "auto":
                 option, value = next(iter(nested.items()))
@@ -498,18 +494,3 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.input_tags.string = True  # among objects: a cell that is no number makes a null row
         return tags
-
-
-def _refuse(arguments: dict[str, Any]) -> None:
-    """Not a named parameter of `fit`, so that scikit-learn knows that weights are not supported."""
-    if "sample_weight" in arguments and arguments.pop("sample_weight") is not None:
-        raise InputError(
-            "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds would no "
-            "longer limit it. Drop the argument, and repeat no records instead."
-        )
-    if arguments:
-        raise TypeError(f"fit() got an unexpected keyword argument {next(iter(arguments))!r}")
-
-
-def _is_nested(parameter: str) -> bool:
-    return parameter.startswith("solver__")

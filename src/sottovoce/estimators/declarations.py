@@ -212,3 +212,14 @@ def warn_of_norms(problem: Problem) -> None:
             "norms=[...] of the federation by attributes (of one-hot codes count the ones), a schema, or "
             "feature_ranges without a row_norm, which cuts nothing.",
         )
+
+
+def refuse_arguments(arguments: dict[str, Any]) -> None:
+    """Not a named parameter of `fit`, so that scikit-learn knows that weights are not supported."""
+    if "sample_weight" in arguments and arguments.pop("sample_weight") is not None:
+        raise InputError(
+            "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds would no "
+            "longer limit it. Drop the argument, and repeat no records instead."
+        )
+    if arguments:
+        raise TypeError(f"fit() got an unexpected keyword argument {next(iter(arguments))!r}")
