@@ -16,6 +16,7 @@ from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import PrivateLinearModel
 from sottovoce.estimators.fits import Fit
+from sottovoce.estimators.plots import axes_for
 from sottovoce.estimators.session import Purchase
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
@@ -98,12 +99,7 @@ class CoefficientTable:
         What is not identified is named and has no interval. The intercept is left out.
         """
         shown = [row for row in self.rows if row.name != "intercept"][::-1]
-        if ax is None:
-            try:
-                import matplotlib.pyplot as plt
-            except ImportError:
-                raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
-            ax = plt.subplots(figsize=(6.4, 1.2 + 0.28 * len(shown)), layout="constrained")[1]
+        ax = axes_for(ax, figsize=(6.4, 1.2 + 0.28 * len(shown)), layout="constrained")
         columns = ("odds_ratio", "odds_low", "odds_high") if self.odds else ("estimate", "low", "high")
         for place, row in enumerate(shown):
             if not row.identified:

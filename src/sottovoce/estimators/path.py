@@ -16,6 +16,7 @@ from sottovoce.arguments import is_number, is_whole
 from sottovoce.errors import InputError
 from sottovoce.estimators.declarations import solver_name
 from sottovoce.estimators.fits import Fit
+from sottovoce.estimators.plots import axes_for
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
@@ -63,7 +64,7 @@ class RegularisationPath:
         """Losses against alpha, with an error bar of two deviations; 0 is the fit without a penalty."""
         if self.losses is None:
             raise InputError("losses=None: no penalty was chosen from this path; fit with alpha='auto' for a curve.")
-        ax = _axes(ax)
+        ax = axes_for(ax)
         ax.errorbar(self.alphas, self.losses, 2 * self.error, marker="o", lw=1.2, capsize=3)
         ax.axhline(0.0, lw=1.0, ls="--", color="gray")
         ax.set_xscale("log")
@@ -75,7 +76,7 @@ class RegularisationPath:
 
     def plot(self, ax: Any = None) -> Any:
         """Coefficients against alpha; needs matplotlib (the extra `plots`)."""
-        ax = _axes(ax)
+        ax = axes_for(ax)
         names = getattr(self.fitted, "feature_names_in_", np.arange(self.coefs.shape[1]))
         for j in np.argsort(-np.abs(self.coefs).max(axis=0)):
             ax.plot(self.alphas, self.coefs[:, j], label=str(names[j]), lw=1.2)
@@ -96,16 +97,6 @@ class RegularisationPath:
     @property
     def _span(self) -> str:
         return f"{self.alphas[-1]:.3g} to {self.alphas[0]:.3g}"
-
-
-def _axes(ax: Any) -> Any:
-    if ax is not None:
-        return ax
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
-    return plt.subplots()[1]
 
 
 def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: ArrayLike | int) -> RegularisationPath:

@@ -20,6 +20,7 @@ from sottovoce.data.labels import label_key
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
+from sottovoce.estimators.plots import axes_for
 from sottovoce.estimators.progress import progress_bar
 from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
@@ -124,12 +125,7 @@ class Simulation:
 
         The bars are one standard deviation, over runs, of what noise makes worse.
         """
-        if ax is None:
-            try:
-                import matplotlib.pyplot as plt
-            except ImportError:
-                raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
-            ax = plt.subplots()[1]
+        ax = axes_for(ax)
         name, plain = next(iter(self.plain.items()))
         means, spread = self.metrics[name].mean(axis=0), (self.metrics[name] - plain[:, None]).std(axis=0)
         ax.errorbar(self.epsilon, means, yerr=spread, marker="o", capsize=3, label="private, ± noise over runs")
