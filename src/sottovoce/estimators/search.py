@@ -208,7 +208,8 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         score = Score(self._part(Score.share))
         try:
             trial.fit.run()
-            score.use(trial.fit, trial.fit.buy(score))
+            with trial.fit.session:
+                score.use(trial.fit, trial.fit.buy(score))
             return score.value
         except Exception:  # what records may cause is not shown, nor that it happened
             return -math.inf

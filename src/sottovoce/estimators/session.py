@@ -38,7 +38,8 @@ class Resources:
 class Session:
     """One budget on one federation: what is public, plans, runs, and what they promise together.
 
-    `with session:` raises what went wrong inside a party of this process in the place of what the party answered.
+    `with session:` gives the parties of this process its resources, and raises what went wrong inside one of them in
+    the place of what it answered.
     A `resumable` session goes on with one that was interrupted, where the federation has a journal of it.
     """
 
@@ -55,14 +56,17 @@ class Session:
         self.coordinator = federation.coordinator(
             insecure_seed=insecure_seed, without_privacy=without_privacy, fits=resumable
         )
-        federation.use(resources or Resources())
+        self.resources = resources or Resources()
         self.within: Whole | None = None  # what several plans may cost together
         self.plans: tuple[Plan, ...] = ()  # of which something may have been released
 
     def __enter__(self) -> Self:
+        self._lent = self.federation.lend(self.resources.n_jobs, self.resources.device)
+        self._lent.__enter__()
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._lent.__exit__(None, None, None)
         if isinstance(error, WireError | LedgerError):
             self.federation.raise_failure()
 

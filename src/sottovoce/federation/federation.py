@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -385,10 +386,17 @@ class Federation:
             remote=self.remote,
         )
 
-    def use(self, resources: Any) -> None:
-        """Have the parties of this process compute with these threads, on this device."""
-        for party in self._parties:
-            party.n_jobs, party.device = resources.n_jobs, resources.device
+    @contextmanager
+    def lend(self, n_jobs: int | None, device: str | None) -> Iterator[None]:
+        """Threads and a device for the parties of this process that have none of their own, for as long as it lasts."""
+        own = [(party, party.n_jobs, party.device) for party in self._parties]
+        try:
+            for party, jobs, place in own:
+                party.n_jobs, party.device = n_jobs if jobs is None else jobs, device if place is None else place
+            yield
+        finally:
+            for party, jobs, place in own:
+                party.n_jobs, party.device = jobs, place
 
     def raise_failure(self) -> None:
         """Raise what went wrong inside a party of this process: here its holder is the caller."""
