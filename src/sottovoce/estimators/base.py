@@ -6,6 +6,7 @@ import contextlib
 import math
 import secrets
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from typing import Any, ClassVar, Literal, Self
@@ -209,7 +210,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
         Ranges that are to be estimated are [-1, 1] in it; no cost depends on them.
         """
-        return Fit(self, federation).plan
+        return Fit(copy(self), federation).plan
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters by name; `solver__inner=40` puts a solver with that option in the place of the present one."""
