@@ -28,6 +28,7 @@ from sottovoce.app.view import page
 from sottovoce.app.view.logs import written_to
 from sottovoce.app.view.watch import Watch
 from sottovoce.app.view.watched import WatchedEnd, WatchedWire
+from sottovoce.estimators.fits import Fit
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
 from sottovoce.privacy.ledger import Ledger
@@ -94,7 +95,7 @@ def main(rounds: int) -> None:
 
         solver = sv.solvers.Gradient(rounds=rounds)
         model = sv.PrivateLogisticRegression(epsilon=1.0, entry_bound=1.0, solver=solver, classes=(0, 1))
-        model._train(model._prepare(Federation.connect(over), frames=1, runs=True), advance)
+        Fit(model, Federation.connect(over), runs=True).run(advance)
     begin = time.thread_time()
     for _ in range(100):
         page.parts(*watches["fit"].seen())

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from sottovoce.estimators import base
+from sottovoce.estimators.session import Session
 from sottovoce.federation import coordinator
 from sottovoce.federation.run_keys import RunKeys
 from sottovoce.federation.training import Training
@@ -23,7 +23,7 @@ def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, 
 
     Over `sealed` columns all follows from keys: they and the name of the run are always the same too.
     """
-    asked, opened, planned = Training.answer, sums.Opener.open, base.planned
+    asked, opened, planned = Training.answer, sums.Opener.open, Session.draft
 
     def on_ask(self: Any, frame: Any) -> Any:
         run = self._holder.run
@@ -46,7 +46,7 @@ def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, 
 
     replace(Training, "answer", on_ask)
     replace(sums.Opener, "open", on_open)
-    replace(base, "planned", on_plan)
+    replace(Session, "draft", on_plan)
     if sealed:
         replace(RunKeys, "new", on_key)
         replace(coordinator, "RunKey", lambda private=bytes([seed + 1]) * 32: RunKey(private))

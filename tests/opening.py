@@ -154,5 +154,5 @@ def fixed_coins() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for where in ("sottovoce.federation.run_keys.RunKey", "sottovoce.federation.coordinator.RunKey"):
             stack.enter_context(mock.patch(where, key))
-        stack.enter_context(mock.patch("sottovoce.estimators.base.secrets.token_hex", lambda size: "0" * 2 * size))
+        stack.enter_context(mock.patch("secrets.token_hex", lambda size: "0" * 2 * size))
         yield

@@ -17,7 +17,13 @@ No message holds a value of the data. Whatever else is raised is a defect: pleas
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+_PACKAGE: Final = str(Path(__file__).parent)
 
 
 class SottovoceError(Exception):
@@ -87,6 +93,17 @@ class LeakError(SottovoceError):
     When: never, unless code is wrong: that of a new query, algorithm or transport. Nothing left. What to do: correct
     that code; do not catch this.
     """
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called into this package, however deep inside it the reason lies."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    names = frame.f_globals
+    registry = names.setdefault("__warningregistry__", {})
+    module = names.get("__name__", "<unknown>")
+    warnings.warn_explicit(text, category, frame.f_code.co_filename, frame.f_lineno, module, registry)
 
 
 def did_you_mean(word: str, allowed: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ from sottovoce.app.view.watch import Watch
 from sottovoce.app.view.watched import WatchedEnd, WatchedWire
 from sottovoce.door.frames import Frame, encode
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
+from sottovoce.estimators.fits import Fit
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
@@ -140,7 +141,7 @@ class Run:
     def fit(self, epsilon: float = 1.0) -> None:
         solver = sv.solvers.Gradient(rounds=ROUNDS)
         model = sv.PrivateLogisticRegression(epsilon=epsilon, entry_bound=1.0, solver=solver, classes=("no", "yes"))
-        model._train(model._prepare(self.federation, frames=1, runs=True), self.wire.progress())
+        Fit(model, self.federation, runs=True).run(self.wire.progress())
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.logs[name].getvalue().splitlines()]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interrupting import keyed
-from sottovoce.app import runs
+from sottovoce.app import outputs, runs
 from sottovoce.data import devices
 from sottovoce.door.frames import peek
 from sottovoce.door.gate import Gate
@@ -110,7 +110,7 @@ def test_where_results_go_and_how_parties_are_reached_may_change(job: Path, fold
 @pytest.mark.parametrize("written", [0, 1, 3])
 def test_a_fit_that_ended_is_only_written(written: int, job: Path, folder: Path, invoke, monkeypatch) -> None:
     """Stopped between the last answer and the removal of its state: nobody is asked, and nothing is charged."""
-    plain, left = runs.write_text, [written + 1]  # the receipts come first
+    plain, left = outputs.write_text, [written + 1]  # the receipts come first
 
     def write_text(*arguments: Any, **options: Any) -> None:
         if left[0] == 0:
@@ -122,7 +122,7 @@ def test_a_fit_that_ended_is_only_written(written: int, job: Path, folder: Path,
         raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "write_text", write_text)
+        patch.setattr(outputs, "write_text", write_text)
         patch.setattr(Journal, "remove", remove)
         with pytest.raises(KilledError):
             invoke("fit", job, "--quiet")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sottovoce
-from sottovoce.app import estimate, runs
+from sottovoce.app import estimate, outputs, runs
 from sottovoce.app.cli import training
 from sottovoce.app.jobs import load_job
 from sottovoce.app.model_file import load
@@ -273,12 +273,12 @@ def test_a_result_of_another_job_is_not_replaced_and_that_is_told_before_anythin
 
 def test_a_result_that_came_to_be_there_during_a_fit_is_not_replaced(write_job, folder):
     job = load_job(write_job())
-    runs.check_outputs(job)
+    outputs.check_outputs(job)
     with runs.opened(job, lambda _: None) as run:
         model = runs.fit(run)
     (folder / "job.json").write_text("of another job")
     with pytest.raises(InputError, match=r"is there already.*paid for: its results are in (.*)\.$"):
-        runs.write_outputs(job, model, runs.occasion_of(model, {}, {}, 0.0))
+        outputs.write_outputs(job, model, outputs.occasion_of(model, {}, {}, 0.0))
     assert (folder / "job.json").read_text() == "of another job"
 
 
@@ -327,13 +327,13 @@ def test_a_read_only_folder_is_told_before_anything_is_charged(write_job, invoke
 def test_results_are_rescued_if_their_folder_vanishes(write_job, folder, monkeypatch):
     (folder / "results").mkdir()
     job = load_job(write_job(output={"model": '"results/model.json"'}))
-    runs.check_outputs(job)
+    outputs.check_outputs(job)
     with runs.opened(job, print) as run:
         model = runs.fit(run)
     (folder / "results").rmdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     with pytest.raises(InputError, match="The fit is done and paid for: its results are in") as caught:
-        runs.write_outputs(job, model, runs.occasion_of(model, {}, {}, 0.0))
+        outputs.write_outputs(job, model, outputs.occasion_of(model, {}, {}, 0.0))
     rescued = str(caught.value).rsplit(" ", 1)[1].rstrip(".")
     np.testing.assert_array_equal(load(f"{rescued}/model.json").coef_, model.coef_)
 

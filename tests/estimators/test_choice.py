@@ -15,6 +15,7 @@ from sottovoce.algorithms.whitened.evidence import Evidence
 from sottovoce.algorithms.whitened.rule import Moments, Units
 from sottovoce.errors import BudgetError, InputError, RefusedError
 from sottovoce.estimators import choice
+from sottovoce.estimators.fits import Fit
 from sottovoce.federation.training import Training
 from sottovoce.losses import get
 from sottovoce.penalties import get as penalty
@@ -183,10 +184,10 @@ def test_a_plan_shows_the_fit_s_part() -> None:
 def test_a_plan_tells_of_the_choice(kind: str) -> None:
     federation = sv.Federation.central(X[TRAIN], ESTIMATORS[kind][1][TRAIN])
     model = made(kind)
-    (after,) = model._plans_after(model._prepare(federation, frames=1))
+    _, after = Fit(model, federation).plans
     ran = model.fit(federation).plans_[1]
     assert (after.algorithm, after.releases) == (ran.algorithm, ran.releases)
-    assert made(kind, alpha=0.1)._plans_after(model._prepare(federation, frames=1)) == ()
+    assert len(Fit(made(kind, alpha=0.1), federation).plans) == 1
 
 
 @pytest.mark.parametrize(

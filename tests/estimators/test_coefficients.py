@@ -19,7 +19,8 @@ from sottovoce.app import model_file
 from sottovoce.app.page import page
 from sottovoce.door.frames import decode
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
-from sottovoce.estimators.coefficients import LOST, SHARE
+from sottovoce.estimators.coefficients import LOST, StandardErrors
+from sottovoce.estimators.fits import Fit
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.queries.messages import rounds_of
 from sottovoce.transports.in_process import InProcess
@@ -105,7 +106,7 @@ def test_the_fit_and_its_standard_errors_have_one_budget() -> None:
         (plan.mu / classifier(epsilon=1.0).set_params(standard_errors=False).fit(X, Y).plan_.mu) ** 2
         for plan in model.plans_
     ]
-    assert shares == pytest.approx([1 - SHARE, SHARE], rel=1e-3)
+    assert shares == pytest.approx([1 - StandardErrors.share, StandardErrors.share], rel=1e-3)
     assert {"curvature", "squared-slopes"} <= set(model.communication_.uplink)
     assert not hasattr(model.set_params(standard_errors=False).fit(X, Y), "coefficients_")
     with pytest.raises(InputError, match="this fit has no standard errors"):
@@ -270,7 +271,7 @@ def test_by_columns_they_are_refused() -> None:
 def test_a_plan_tells_what_follows() -> None:
     federation = sv.Federation.by_rows([(X[:2000], Y[:2000]), (X[2000:], Y[2000:])])
     model = classifier(insecure_seed=None)
-    (after,) = model._plans_after(model._prepare(federation, frames=1))
+    _, after = Fit(model, federation).plans
     assert after.algorithm == "standard-errors"
     assert [release.query for release in after.releases] == ["gram", "curvature", "squared-slopes", "gradient"]
     ran = model.fit(federation).plans_[1]

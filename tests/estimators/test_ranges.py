@@ -16,7 +16,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms.ranges import rule
 from sottovoce.app import model_file
 from sottovoce.errors import BudgetError, InputError
-from sottovoce.estimators.ranges import Purchase
+from sottovoce.estimators.ranges import EstimatedRanges
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.privacy.accounting import gaussian_mu
 from sottovoce.privacy.calibration import mu_for
@@ -173,7 +173,7 @@ def test_a_model_file_says_what_was_bought(central: Any, tmp_path: Path) -> None
     model_file.save(central, tmp_path / "model.json")
     loaded = model_file.load(tmp_path / "model.json")
     assert loaded.ranges_ == central.ranges_
-    assert loaded._schema == central.schema_
+    assert loaded.schema_ == central.schema_
     np.testing.assert_array_equal(loaded.decision_function(OTHERS), central.decision_function(OTHERS))
     fit, ranges = loaded.plans_
     assert fit is loaded.plan_
@@ -196,7 +196,7 @@ class TestStops:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         unknown = {"age": None}
-        monkeypatch.setattr(Purchase, "named", lambda *_: sv.Schema.from_table(unknown))  # it stops
+        monkeypatch.setattr(EstimatedRanges, "named", lambda *_: sv.Schema.from_table(unknown))  # it stops
         model = classifier(epsilon=0.8, schema=SCHEMA, insecure_seed=None)
         with pytest.raises(InputError):
             model.fit(PEOPLE)

@@ -22,6 +22,7 @@ from sottovoce.app import model_file
 from sottovoce.errors import BudgetError, InputError, LeakError, RepeatedFitWarning, SottovoceError
 from sottovoce.estimators import repeats
 from sottovoce.estimators import search as search_module
+from sottovoce.estimators.fits import Fit
 from sottovoce.estimators.search import PrivateRandomizedSearch, _number
 from sottovoce.privacy.events import Repeated
 from sottovoce.privacy.relation import RELATIONS, Relation, inside
@@ -181,14 +182,14 @@ def test_what_is_kept_of_a_trial_would_be_found(trials: Any) -> None:
 
 def test_a_trial_that_fails_is_the_worst_and_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records may cause an error: its text stays here."""
-    train = sv.PrivateLogisticRegression._train
+    run = Fit.run
 
-    def sometimes(self: Any, prepared: Any) -> Any:
-        if self.alpha == 1e-3:
+    def sometimes(self: Any) -> Any:
+        if self.model.alpha == 1e-3:
             raise ZeroDivisionError("row 17 is 3.25")
-        return train(self, prepared)
+        return run(self)
 
-    monkeypatch.setattr(sv.PrivateLogisticRegression, "_train", sometimes)
+    monkeypatch.setattr(Fit, "run", sometimes)
     found = made(insecure_seed=seed_of(7)).fit(X, Y)
     assert found.best_params_["alpha"] == 1e-6
     with pytest.raises(SottovoceError, match="no trial gave a model") as error:
@@ -304,7 +305,7 @@ def test_a_score_is_the_loss_of_its_model(solver: str, weights: Any, tmp_path: P
     signs = np.where(labels == "yes", 1.0, -1.0)
     gain = math.log(2) - np.logaddexp(0, -signs * found.decision_function(rows))
     gain = (gain * (1.0 if weights is None else np.where(labels == "yes", 0.25, 1.0))).clip(-1, 1)
-    noise = 1 / (found.event.mu * math.sqrt(search_module.SCORE) * len(rows))
+    noise = 1 / (found.event.mu * math.sqrt(search_module.Score.share) * len(rows))
     assert found.best_score_ == pytest.approx(gain.mean(), abs=6 * noise + 1e-4)
     assert gain.mean() > 0.1
 

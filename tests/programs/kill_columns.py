@@ -26,6 +26,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.door.frames import Frame, decode
 from sottovoce.errors import SottovoceError
+from sottovoce.estimators.fits import Fit
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.plan.plan import Plan
 from sottovoce.transports.certificates import Credentials
@@ -118,18 +119,12 @@ def coordinate(folder: Path, port: int, orders: Any) -> None:
 
 def fit(folder: Path, wire: Recorded) -> None:
     """A fit that writes its plan down before anybody is asked."""
-    estimator = model(rounds=ROUNDS)
-    whole = estimator._run
-
-    def run(prepared: Any, progress: Any) -> Any:
-        draft = folder / "plan.draft"
-        said = json.dumps([prepared.plan.to_json(), prepared.coordinator._publics])
-        draft.write_text(said, encoding="utf-8")
-        draft.replace(folder / "plan")
-        return whole(prepared, progress)
-
-    estimator._run = run  # type: ignore[method-assign]
-    estimator.fit(connected(wire))
+    training = Fit(model(rounds=ROUNDS), connected(wire), runs=True)
+    draft = folder / "plan.draft"
+    said = json.dumps([training.plan.to_json(), training.session.coordinator._publics])
+    draft.write_text(said, encoding="utf-8")
+    draft.replace(folder / "plan")
+    training.run()
 
 
 def ask_again(folder: Path, wire: Recorded, *, check: bool) -> None:

@@ -77,8 +77,8 @@ def sections(model: PrivateLinearModel, told: Told | None) -> list[Section]:
     """The card of a fitted model, with an evaluation of it where there is one."""
     report, plan = model.privacy_, model.plan_
     facts = public_facts(plan, model)
-    if model._schema is not None and model._schema.label is not None:
-        facts.append(("Label", model._schema.label))
+    if model.schema_ is not None and model.schema_.label is not None:
+        facts.append(("Label", model.schema_.label))
     about = [(name.capitalize(), text) for name, text in plan.about.texts().items()]
     identity = [
         ("Model", type(model).__name__),

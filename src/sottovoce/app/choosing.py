@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.app.job_facts import Facts, job_facts
 from sottovoce.app.jobs import Job
-from sottovoce.app.runs import Facts, Preview, job_facts, planned
+from sottovoce.app.runs import Preview, planned
 from sottovoce.data.files import format_of, read_table
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError

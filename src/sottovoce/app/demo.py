@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sottovoce.app import runs
+from sottovoce.app import outputs, runs
 from sottovoce.app.cli.console import bar, show_promises, table
 from sottovoce.app.cli.training import show_summary
 from sottovoce.app.jobs import Job, load_job
@@ -76,7 +76,7 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
             seconds = time.perf_counter() - start
         after = {name: account.balance() for name, account in accounts.items()}
         # The clinics' ledgers happen to be at hand here.
-        paths = runs.write_outputs(job, model, runs.occasion_of(model, before, after, seconds))
+        paths = outputs.write_outputs(job, model, outputs.occasion_of(model, before, after, seconds))
         show_summary(model, paths, {}, seconds, console)
         _heading(console, "What is promised")
         show_promises(model.privacy_, console)

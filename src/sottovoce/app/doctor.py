@@ -20,7 +20,7 @@ from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from sottovoce.app import jobs, runs, sources
+from sottovoce.app import jobs, outputs, runs, sources
 from sottovoce.app.interrupted import state_path
 from sottovoce.app.job_file import tables_of
 from sottovoce.app.superuser import AS_ROOT, is_root
@@ -399,7 +399,7 @@ def _plan(visit: Visit, job: jobs.Job) -> None:
 
 
 def _outputs(visit: Visit, job: jobs.Job) -> None:
-    runs.check_outputs(job, overwrite=True)
+    outputs.check_outputs(job, overwrite=True)
     if (path := state_path(job)).exists():
         with contextlib.closing(Journal(path)) as state:  # which says who has it, if somebody does
             if state.begun:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from sottovoce.app import interrupted, runs, sources
+from sottovoce.app import interrupted, outputs, runs, sources
 from sottovoce.app.flare_files import check_job
 from sottovoce.app.holding import holder_of
 from sottovoce.app.jobs import Job, OutputTable, PartyJob, load_job
@@ -79,7 +79,7 @@ def train(job: Job, wire: Transport, folder: Path, say: Callable[[str], None], *
     """Run a job over a wire that is there already; its results go into the folder, whatever its [output] says."""
     placed = job.model_copy(update={"output": OutputTable(model=str(folder.resolve() / f"{job.path.stem}.json"))})
     with interrupted.begun(job, {}, resume=False, restart=restart, overwrite=False) as begun:
-        runs.check_outputs(placed)
+        outputs.check_outputs(placed)
         say(begun.said() or "a new fit")
         state, texts = begun.journal, begun.journal.outputs
         if not texts:
@@ -89,9 +89,9 @@ def train(job: Job, wire: Transport, folder: Path, say: Callable[[str], None], *
                 start = time.perf_counter()
                 model = runs.fit(run)
                 seconds = time.perf_counter() - start
-            texts = runs.texts_of(model, runs.occasion_of(model, {}, {}, seconds))
+            texts = outputs.texts_of(model, outputs.occasion_of(model, {}, {}, seconds))
             state.keep_outputs(texts)
-        runs.write_texts(placed, texts)
+        outputs.write_texts(placed, texts)
         state.remove()
 
 

@@ -85,7 +85,7 @@ def to_json(model: PrivateLinearModel) -> str:
         "intercept": None if kept else _one_or_several(np.ravel(model.intercept_)),
         "classes": model.plan_.classes,
         "feature_names": getattr(model, "feature_names_in_", []),
-        **({} if model._schema is None else {"table_schema": model._schema.table()}),
+        **({} if model.schema_ is None else {"table_schema": model.schema_.table()}),
         **({"bought_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
         **({"beside": beside} if beside else {}),
         **({"coefficients": [asdict(row) for row in table]} if (table := _table(model)) is not None else {}),
@@ -188,6 +188,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         model._forget_model(plan)
     else:
         model._set_model(coef, intercept[()], plan)
+    model.schema_ = model.schema
     if content.bought_ranges:
         model.ranges_ = content.bought_ranges
     if content.coefficients is not None and isinstance(model, WithStandardErrors):

@@ -3,73 +3,50 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import itertools
-import json
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from sottovoce import __version__, algorithms
+from sottovoce import algorithms
 from sottovoce.app.estimate import Cost, Rows, cost_of
-from sottovoce.app.interrupted import Begun, receipts_path, state_path
-from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyJob, PartyTable, PeopleJob, SourceTable
-from sottovoce.app.model_file import plain, to_json
-from sottovoce.app.page import Occasion, page
+from sottovoce.app.holding import person_holder, test_holder
+from sottovoce.app.interrupted import Begun
+from sottovoce.app.job_facts import IDS_READ, SHAPE_READ, Facts, asked_facts, check_declared, check_facts, job_facts
+from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyJob, PeopleJob, SourceTable
+from sottovoce.app.outputs import by_columns, keep_receipts, kept_receipts
 from sottovoce.app.sources import (
     goes_by_pieces,
     join,
-    read_features,
-    read_ids,
     read_party,
     source_account,
-    source_shape,
     table_shape,
 )
 from sottovoce.app.superuser import warn_as_root
 from sottovoce.data import devices, room
-from sottovoce.data.block import BlockRows
-from sottovoce.data.files import format_of, is_pattern, list_files, read_table
+from sottovoce.data.files import format_of, is_pattern, list_files
 from sottovoce.data.parts_in_file import PreparedRows
 from sottovoce.errors import BudgetError, InputError, SottovoceError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
-from sottovoce.estimators.base import Prepared
-from sottovoce.estimators.ranges import Purchase
+from sottovoce.estimators.declarations import solver_name
+from sottovoce.estimators.fits import Fit
+from sottovoce.estimators.ranges import EstimatedRanges
 from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
-from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
 from sottovoce.federation.plan_checks import charge_of, check_place, part_of_fit
-from sottovoce.federation.predicting import check_aligned, check_people
-from sottovoce.files import check_writable, read_plain, sync_folder, write_data, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
-from sottovoce.privacy.ledger import Account, Balance, Receipt
+from sottovoce.privacy.ledger import Account, Balance
 from sottovoce.solvers.auto import WHY
 from sottovoce.transports.base import Transport
 from sottovoce.transports.in_process import InProcess
 
 Say = Callable[[str], None]
 
-_SHAPE_READ: Final = "only the shape (rows and header) was read of"
-_IDS_READ: Final = "identifiers were read"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is public about a party's data. Names are empty where only their number is declared."""
-
-    party: str
-    records: int
-    features: int
-    feature_names: tuple[str, ...] = ()
-    classes: tuple[Any, ...] = ()
-    solvers: tuple[str, ...] | None = None  # that its rows serve where they lie; None: every one
 
 
 @dataclass(frozen=True)
@@ -78,13 +55,13 @@ class Run:
 
     job: Job
     model: PrivateLinearModel
-    prepared: Prepared
+    training: Fit
     notes: tuple[str, ...]
 
     @property
     def plan(self) -> Plan:
         """What `fit` will run."""
-        return self.prepared.plan
+        return self.training.plan
 
 
 @dataclass(frozen=True)
@@ -103,26 +80,21 @@ class Charge:
 class Preview:
     """Everything known about a run before it happens. Public throughout."""
 
-    plan: Plan
+    plan: Plan  # the fit's own
+    plans: tuple[Plan, ...]  # all that is charged, in the order in which it runs
     report: PrivacyReport
     cost: Cost
     charges: tuple[Charge, ...]
     notes: tuple[str, ...]
     why: str  # the plan has its solver: by "auto" with the reason, or as the job says
     sums: str = ""  # by columns, where it was left open: whether sums are sealed, and why
-    first: Purchase | None = None  # of ranges, which the plan waits for
-    after: tuple[Plan, ...] = ()  # what follows the fit, on the same people
+    first: EstimatedRanges | None = None  # of ranges, which the plan waits for
     prepared: tuple[PreparedRows, ...] = ()  # where prepared rows will lie, if that is known
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """All that is charged, in the order in which it runs."""
-        return (*(() if self.first is None else (self.first.plan,)), self.plan, *self.after)
 
     @property
     def files_opened(self) -> bool:
         """Whether a data file was opened, for its shape."""
-        return any(note.startswith((_SHAPE_READ, _IDS_READ)) for note in self.notes)
+        return any(note.startswith((SHAPE_READ, IDS_READ)) for note in self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts."""
@@ -152,55 +124,9 @@ def _lying(prepared: PreparedRows) -> dict[str, Any]:
     return told | ({"workers": prepared.workers} if prepared.workers else {})
 
 
-def _bought(first: Purchase) -> dict[str, Any]:
+def _bought(first: EstimatedRanges) -> dict[str, Any]:
     """Which ranges would be bought, and for how much of the budget."""
     return {"columns": [column.name for column in first.columns.values()], "share": first.share}
-
-
-def by_columns(plan: Plan) -> dict[str, Any]:
-    """By columns: who has how many, and who knows the labels."""
-    if plan.split != "columns":
-        return {}
-    names = [party for party, _ in plan.parties]
-    widths = dict(zip(names, plan.columns, strict=True))
-    return {"columns": widths, "labels": plan.labels, "label_party": names[plan.label_party]}
-
-
-def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
-    """The public facts of a job, and notes that say which files were opened for their shape."""
-    facts, opened = [] if job.federation is None else _declared_facts(job, job.federation), []
-    schema = job.known_schema
-    for party, source in job.sources.items():
-        whole = schema is not None and job.split != "columns"
-        path = job.resolve(source.file)
-        served = algorithms.served(BlockRows) if goes_by_pieces(source, path, schema) else None
-        if source.records is not None and (source.features is not None or whole):
-            names = schema.feature_names if schema is not None and whole else ()
-            facts.append(Facts(party, source.records, source.features or len(names), names, solvers=served))
-            continue
-        if schema is None:
-            records, names = source_shape(source, job.resolve, labelled=job.labelled(party))
-        else:
-            records, header = source_shape(source, job.resolve, schema)
-            names = (schema if whole else schema.part(header)).feature_names
-        facts.append(Facts(party, records, len(names), names, solvers=served))
-        opened.append(str(path))
-    notes = [f"{_SHAPE_READ}: {', '.join(opened)}; declare records and features to open none"] if opened else []
-    if (common := _common(job)) is not None:
-        facts = [replace(fact, records=common) for fact in facts]
-        notes.append(f"{_IDS_READ}: the {common:,} people that all files have are used, in the order of the first")
-    facts = _with_names(job, facts)
-    _check_facts(job, facts)
-    return facts, notes
-
-
-def _common(job: Job) -> int | None:
-    """By columns, where every file of this process names identifiers: how many all have, as the fit joins them."""
-    sources = job.sources
-    if job.split != "columns" or len(sources) < 2 or any(source.id is None for source in sources.values()):
-        return None
-    lists = [read_ids(source, job.resolve, party) or () for party, source in sources.items()]
-    return len(set(lists[0]).intersection(*lists[1:]))
 
 
 def accounts_of(job: Job | EvaluationJob) -> dict[str, Account]:
@@ -225,7 +151,7 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
     helper = [] if job.federation is None or job.federation.helper is None else [job.federation.helper]
     ends = InProcess([Declared(name) for name in (*(fact.party for fact in facts), *helper)])
     federation, model = _federation(job, ends), job.estimator()
-    if model._asks_for_classes:  # which two they are changes nothing about what a plan promises
+    if model.asks_for_classes:  # which two they are changes nothing about what a plan promises
         facts = [replace(fact, classes=(0, 1)) for fact in facts]
         notes = [
             *notes,
@@ -246,11 +172,12 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
 
 def _check_places(run: Run) -> None:
     """Refuse what a party of this process will refuse, since its rows do not serve the solver where they will lie."""
-    job, schema = run.job, run.job.known_schema
+    job, schema, ranges = run.job, run.job.known_schema, run.training.ranges
+    before = () if ranges is None else (ranges.plan,)
     with devices.on(run.model.device):
         for name, source in job.sources.items():
             by_pieces = goes_by_pieces(source, job.resolve(source.file), schema)
-            for plan in run.prepared.plans:
+            for plan in (*before, run.plan):
                 clustered = source.cluster is not None
                 check_place(algorithms.of(plan), plan, name, by_pieces=by_pieces, clustered=clustered)
 
@@ -261,10 +188,9 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
     One that was `charged`, before it was stopped, does no more to a ledger. Of one that is looked at `ahead` the files
     are still to be read.
     """
-    plan, after, accounts = run.plan, run.model._plans_after(run.prepared), accounts_of(run.job)
+    plan, plans, accounts = run.plan, run.training.plans, accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
-    plans, remote = (*run.prepared.plans, *after), run.job.federation is not None
-    rows = _rows_of(run, unread=ahead)
+    remote, rows = run.job.federation is not None, _rows_of(run, unread=ahead)
     costs = [
         cost_of(
             each,
@@ -283,10 +209,10 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
         cost=sum(costs[1:], costs[0]),
         charges=() if charged else tuple(_charge(plans, party, account) for party, account in accounts.items()),
         notes=notes,
-        why=f'by "auto": {WHY[plan.algorithm]}' if run.model._solver_name == "auto" else "as the job says",
-        sums=run.prepared.federation.why,
-        first=run.prepared.purchase,
-        after=after,
+        why=f'by "auto": {WHY[plan.algorithm]}' if solver_name(run.model.solver) == "auto" else "as the job says",
+        sums=run.training.federation.why,
+        first=run.training.ranges,
+        plans=plans,
         prepared=stored,
     )
 
@@ -362,22 +288,22 @@ def opened(
     model = job.estimator()
     state = Journal() if begun is None else begun.journal
     if job.federation is not None:
-        federation = _federation(job, over(wire or _wire(job.federation, job.resolve, say, state)))
+        federation = _federation(job, over(wire or open_wire(job.federation, job.resolve, say, state)))
     else:
         federation = _local(job, over)
     with contextlib.closing(federation):
         if begun is not None and state.begun:
-            facts = [_fact_of(told) for told in begun.facts]
+            facts = [Facts.of(told["party"], told) for told in begun.facts]
         else:
-            facts = _facts(federation, classes=model._asks_for_classes)
-        _check_facts(job, facts)
+            facts = asked_facts(federation, classes=model.asks_for_classes)
+        check_facts(job, facts)
         federation.receipts |= kept_receipts(job)
         if begun is not None and federation.counted:
             federation.journal = state
             if not state.begun:
                 state.about = begun.beginning(facts)
         if job.federation is not None:
-            _check_declared(job.federation, facts)
+            check_declared(job.federation, facts)
         elif job.split == "columns":
             federation.check_labels()
         yield _prepared(job, model, federation, facts, runs=True)
@@ -389,9 +315,9 @@ def people(job: PeopleJob, model: PrivateLinearModel, say: Say) -> Iterator[Fede
     if model.plan_.split != "columns":
         raise InputError("a job of people is for a model by columns; give predict a file of records instead.")
     if job.federation is not None:
-        federation = Federation.connect(_wire(job.federation, job.resolve, say), split="columns")
+        federation = Federation.connect(open_wire(job.federation, job.resolve, say), split="columns")
     else:
-        parties = [_person_holder(job, table, model) for table in job.party]
+        parties = [person_holder(job, table, model) for table in job.party]
         join(parties)
         federation = Federation("columns", InProcess(parties), parties=parties)
     with contextlib.closing(federation):
@@ -409,12 +335,12 @@ def tested(job: EvaluationJob, model: PrivateLinearModel, say: Say, begun: Begun
     if model.plan_.split == "columns":
         federation = _tested_columns(job, model, say, begun.journal)
     elif job.federation is not None:
-        federation = Federation.connect(_wire(job.federation, job.resolve, say, begun.journal))
+        federation = Federation.connect(open_wire(job.federation, job.resolve, say, begun.journal))
     else:
-        parties = [_test_holder(job, name, source, model) for name, source in job.sources.items()]
+        parties = [test_holder(job, name, source, model) for name, source in job.sources.items()]
         federation = Federation("central" if job.data is not None else "rows", InProcess(parties), parties=parties)
     with contextlib.closing(federation):
-        facts = [_fact_of(told) for told in begun.facts] or _facts(federation, classes=False)
+        facts = [Facts.of(told["party"], told) for told in begun.facts] or asked_facts(federation, classes=False)
         federation.receipts |= kept_receipts(job)
         federation.declared = {fact.party: asdict(fact) for fact in facts}
         if federation.counted:
@@ -431,65 +357,12 @@ def _tested_columns(job: EvaluationJob, model: PrivateLinearModel, say: Say, sta
     """By columns: each file has some columns of the same people, that of one party the labels too."""
     holder = job.label_holder
     if job.federation is not None:
-        made = Federation.connect(_wire(job.federation, job.resolve, say, state), split="columns")
+        made = Federation.connect(open_wire(job.federation, job.resolve, say, state), split="columns")
     else:
-        parties = [_person_holder(job, table, model, labelled=table.name == holder) for table in job.party]
+        parties = [person_holder(job, table, model, labelled=table.name == holder) for table in job.party]
         join(parties)
         made = Federation("columns", InProcess(parties), parties=parties)
     return made.declare_columns("held", job.parties.index(holder), None)
-
-
-def _test_holder(job: EvaluationJob, name: str, source: SourceTable, model: PrivateLinearModel) -> Party:
-    """One file of test records."""
-    if (schema := model._schema) is None:
-        return read_party(name, source, job.resolve, labelled=True)
-    names = tuple(getattr(model, "feature_names_in_", schema.feature_names))
-    return read_party(name, source, job.resolve, schema=schema.of_features(names), labelled=True)
-
-
-def _person_holder(
-    job: PeopleJob | EvaluationJob, table: PartyTable, model: PrivateLinearModel, *, labelled: bool = False
-) -> Party:
-    """One file of a joint prediction: the model's columns of that party, by their names where it has names.
-
-    For an evaluation it has the account that pays and, if `labelled`, the labels.
-    """
-    if table.name not in dict(model.plan_.parties):
-        known = ", ".join(name for name, _ in model.plan_.parties)
-        raise InputError(f"{job.path}: party {table.name!r} is none of the model's; they are {known}.")
-    if table.cluster is not None:
-        raise InputError(f"{job.path}: party {table.name!r} has cluster = {table.cluster!r}, which is for whole rows.")
-    part = model.plan_.part(table.name)
-    names = tuple(getattr(model, "feature_names_in_", ())[part.start : part.stop])
-    if (schema := model._schema) is not None:
-        rows = schema.of_features(names).encode(job.resolve(table.file))
-    else:
-        rows, _ = read_features(names, part.stop - part.start, job.resolve(table.file))
-    account = source_account(table, job.resolve) if isinstance(job, EvaluationJob) else None
-    ids: dict[str, Any] = {"ids": read_ids(table, job.resolve, table.name), "id_rule": table.id_rule}
-    if not labelled:
-        models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
-        return Party(table.name, rows, None, feature_names=names, models=models, account=account, **ids)
-    path = job.resolve(table.file)
-    if schema is not None:
-        labels = schema.labels(path)
-    else:
-        features = None if format_of(path).tabular else part.stop - part.start
-        labels = read_table(path, label=table.label, features=features, left_out=table.id).y
-    if labels is None:
-        raise InputError(f"{path} lacks the labels of party {table.name!r}; name their column as label.")
-    return Party(table.name, rows, labels, feature_names=names, account=account, **ids)
-
-
-def _fact_of(told: Mapping[str, Any]) -> Facts:
-    served = None if told.get("solvers") is None else tuple(told["solvers"])
-    names, classes = tuple(told["feature_names"]), tuple(told["classes"])
-    return Facts(**{**told, "feature_names": names, "classes": classes, "solvers": served})
-
-
-def _known(fact: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what a party declares that which a plan is made of."""
-    return {key: fact[key] for key in ("records", "features", "feature_names", "classes", "solvers") if key in fact}
 
 
 def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> PrivateLinearModel:
@@ -497,36 +370,10 @@ def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> Private
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="the model is here, but")  # the caller tells of missing_parts_
-            run.model._train(run.prepared, progress)
+            run.training.run(progress)
     finally:
-        keep_receipts(run.job, run.prepared.coordinator.receipts)
+        keep_receipts(run.job, run.training.session.coordinator.receipts)
     return run.model
-
-
-def keep_receipts(job: Job | EvaluationJob, receipts: Mapping[str, Receipt]) -> None:
-    """Write the last receipt of each party beside the job."""
-    if receipts:
-        write_text(receipts_path(job), json.dumps(receipts_of(receipts), indent=2) + "\n", "receipts")
-
-
-def receipts_of(receipts: Mapping[str, Receipt]) -> dict[str, str]:
-    """By party, as `sottovoce ledger verify --receipt` takes them."""
-    return {name: str(receipt) for name, receipt in receipts.items()}
-
-
-def kept_receipts(job: Job | EvaluationJob) -> dict[str, Receipt]:
-    """The receipts of earlier runs of a job."""
-    path = receipts_path(job)
-    try:
-        found = json.loads(read_plain(path))
-        return {str(name): Receipt.read(text) for name, text in found.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError, RecursionError):
-        raise InputError(
-            f"{path} cannot be read as receipts, by which a ledger that was set back is found; restore it, or remove "
-            "it to do without them once."
-        ) from None
 
 
 def require_budget(shown: Preview) -> None:
@@ -536,107 +383,6 @@ def require_budget(shown: Preview) -> None:
             raise BudgetError(
                 f"party {charge.party!r}, account {charge.account!r}: {charge.refusal} Nothing was charged."
             )
-
-
-def check_outputs(job: Job, *, overwrite: bool = False) -> None:
-    """Every result can be written, and none would replace another, something the job reads, or a file that is there."""
-    taken = {job.path.resolve(): "the job itself", state_path(job).resolve(): "where the state of the fit is kept"}
-    for party, source in job.sources.items():
-        for given in filter(None, (source.file, source.ledger)):
-            taken[job.resolve(given).resolve()] = f"a file of party {party!r}"
-    for key, path in job.outputs().items():
-        if path.resolve() in taken:
-            raise InputError(f"output.{key}={str(path)!r} is {taken[path.resolve()]}; give another path.")
-        taken[path.resolve()] = f"output.{key}"
-        check_writable(path, f"output.{key}", overwrite=overwrite)
-
-
-def occasion_of(
-    model: PrivateLinearModel, before: Mapping[str, Balance], after: Mapping[str, Balance], seconds: float
-) -> Occasion:
-    """What a report says of a training: the hash of its model file, its ledgers, where they are here, and its time."""
-    return Occasion(
-        about=model.plan_.about.texts(),
-        receipts=receipts_of(model.receipts_),
-        ledgers=[
-            *((party, balance, after[party]) for party, balance in before.items()),
-            *((party, *told) for party, told in model.budgets_.items() if party not in before),
-        ],
-        model_hash=hashlib.sha256(to_json(model).encode()).hexdigest(),
-        seconds=seconds,
-    )
-
-
-def texts_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, str]:
-    """What a fit leaves behind: model, privacy report and page."""
-    return {
-        "model": to_json(model),
-        "report": json.dumps(plain(report_of(model, occasion)), indent=2, allow_nan=False) + "\n",
-        "page": page(model, occasion),
-    }
-
-
-def write_outputs(
-    job: Job, model: PrivateLinearModel, occasion: Occasion, *, overwrite: bool = False
-) -> dict[str, Path]:
-    """Model, privacy report and page, in their places and durable."""
-    return write_texts(job, texts_of(model, occasion), overwrite=overwrite)
-
-
-def write_texts(job: Job, texts: Mapping[str, str], *, overwrite: bool = False) -> dict[str, Path]:
-    """Put the texts of a fit in their places; should one no longer be writable, an error names the folder they are in.
-
-    A file that came to be there since it was checked is not replaced either, unless that is asked for, or it has the
-    very text: a fit that was stopped while it wrote.
-    """
-    paths = job.outputs()
-    try:
-        for key, text in texts.items():
-            write_once(paths[key], text.encode(), f"output.{key}", overwrite=overwrite)
-    except InputError as error:
-        folder = Path(tempfile.mkdtemp(prefix="sottovoce-"))
-        for key, text in texts.items():
-            write_text(folder / paths[key].name, text, key)
-        raise InputError(f"{error} The fit is done and paid for: its results are in {folder}.") from None
-    return paths
-
-
-def write_once(path: Path, data: bytes, what: str, *, overwrite: bool) -> None:
-    """Write a result, unless a run that was stopped has written it."""
-    if not _has(path, data):
-        empty = _has(path, b"")  # as one leaves it that was stopped on a disk without hard links
-        write_data(path, data, what, overwrite=overwrite or empty)
-
-
-def _has(path: Path, data: bytes) -> bool:
-    """Whether a file has those very bytes, and keeps them."""
-    try:
-        if read_plain(path) != data:
-            return False
-        sync_folder(path.parent)
-    except OSError:
-        return False
-    return True
-
-
-def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
-    """The privacy report of a fitted model, with what it was for, what left the parties and how much was said."""
-    return {
-        "about": dict(occasion.about),
-        "software": f"sottovoce {__version__}",
-        "plan_digest": model.charged_as_,
-        "model_sha256": occasion.model_hash,
-        **model.privacy_.to_dict(),
-        "feature_names": list(getattr(model, "feature_names_in_", [])),
-        "budgets": {party: {"before": vars(old), "after": vars(new)} for party, old, new in occasion.ledgers},
-        "receipts": dict(occasion.receipts),
-        **by_columns(model.plan_),
-        "releases": [release.model_dump() for plan in model.plans_ for release in plan.releases],
-        **({"bought_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
-        **({"alpha": model.alpha_} if hasattr(model, "alpha_") else {}),
-        "communication": asdict(model.communication_),
-        "missing_parts": model.missing_parts_,
-    }
 
 
 def _local(job: Job, over: Callable[[Transport], Transport]) -> Federation:
@@ -663,13 +409,12 @@ def _prepared(
     runs: bool = False,
 ) -> Run:
     """The plan of a job for these facts; what an estimator would warn of becomes a note."""
-    told = {fact.party: asdict(fact) for fact in facts}
+    federation.declared = {fact.party: asdict(fact) for fact in facts}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model._check_parameters()
-        prepared = model._prepare(federation, frames=1, runs=runs, facts=told)
+        training = Fit(model, federation, runs=runs)
     notes = [str(warning.message) for warning in caught]
-    return Run(job, model, prepared, tuple(notes))
+    return Run(job, model, training, tuple(notes))
 
 
 def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -> Federation:
@@ -696,7 +441,9 @@ def _seal(job: Job, federation: Federation) -> None:
     federation.sealing(pooling=table.pooling, curious=table.curious, absent=table.absent, spare=table.spare)
 
 
-def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say, state: Journal | None = None) -> Transport:
+def open_wire(
+    table: FederationTable, resolve: Callable[[str], Path], say: Say, state: Journal | None = None
+) -> Transport:
     """The wire to remote parties, once all of them have connected.
 
     Of a fit that goes on only those are waited for that are still in it. Once all is answered they are only told so,
@@ -726,102 +473,6 @@ def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say, stat
         wire.close()
         raise
     return wire
-
-
-def _facts(federation: Federation, *, classes: bool) -> list[Facts]:
-    found = federation.coordinator().facts(classes=classes)
-    if federation.split == "columns":
-        check_aligned(found)
-    return [_fact_of({"party": party, "classes": (), **_known(fact)}) for party, fact in found.items()]
-
-
-def _check_declared(table: FederationTable, facts: Sequence[Facts]) -> None:
-    """What the job declares of remote parties is what they say, or its plan was made for other data."""
-    for fact in facts:
-        records = fact.records if table.records is None else table.records.get(fact.party)
-        features = fact.features if table.features is None else table.width(fact.party)
-        if (records, features) != (fact.records, fact.features):
-            raise InputError(
-                f"federation.records and features declare {records} records and {features} features for "
-                f"{fact.party!r}, which says {fact.records} and {fact.features}; correct the job."
-            )
-
-
-def _declared_facts(job: Job, table: FederationTable) -> list[Facts]:
-    """What the job declares of remote parties; by rows named ranges tell the number of features too."""
-    schema = job.known_schema
-    known = (job.bounds.named_ranges or ()) if schema is None else schema.feature_names
-    implied = 0 if job.split == "columns" else len(known)
-    widths = {party: table.width(party) or implied for party in table.parties}
-    if table.records is None or not all(widths.values()):
-        each = "{ name = 20, ... }" if job.split == "columns" else "20"
-        raise InputError(
-            f"{job.path}: a plan for remote parties is made without asking them, so declare what is public: "
-            f"federation.records = {{ name = 1000, ... }} and federation.features = {each}."
-        )
-    return [Facts(party, table.records[party], width) for party, width in widths.items()]
-
-
-def _with_names(job: Job, facts: Sequence[Facts]) -> list[Facts]:
-    """Declared facts with the names of the ranges, where their number fits; by columns in the parties' order."""
-    schema = job.known_schema
-    names = tuple(job.bounds.named_ranges or ()) if schema is None else schema.feature_names
-    if job.split != "columns":
-        return [
-            fact if fact.feature_names or len(names) != fact.features else replace(fact, feature_names=names)
-            for fact in facts
-        ]
-    if any(fact.feature_names for fact in facts) or len(names) != sum(fact.features for fact in facts):
-        return list(facts)
-    ends = itertools.accumulate(fact.features for fact in facts)
-    return [
-        replace(fact, feature_names=names[end - fact.features : end]) for fact, end in zip(facts, ends, strict=True)
-    ]
-
-
-def _check_facts(job: Job, facts: Sequence[Facts]) -> None:
-    if job.split == "columns":
-        _check_same_people(job, facts)
-    else:
-        _check_same_columns(facts)
-
-
-def _check_same_people(job: Job, facts: Sequence[Facts]) -> None:
-    """By columns all have the same people, and a feature is with one party, or the model could not name it."""
-    check_people({fact.party: fact.records for fact in facts})
-    places: dict[str, list[str]] = {}
-    for fact in facts:
-        for name in fact.feature_names:
-            places.setdefault(name, []).append(fact.party)
-    twice = {name: parties for name, parties in places.items() if len(parties) > 1}
-    if twice:
-        each = ", ".join(f"{name} ({', '.join(parties)})" for name, parties in twice.items())
-        raise InputError(
-            f"several parties have columns of the same name: {each}. By columns every feature is with one party: "
-            "rename it at one of them, or take it out of one file. (LIBSVM files number their columns, each from 1; "
-            "at most one party can have one.)"
-        )
-    for party, source in job.sources.items():
-        if source.label in places:
-            raise InputError(
-                f"party {places[str(source.label)][0]!r} has the column {source.label!r}, which is the label of "
-                f"{party!r}: the model would learn the label from itself. Take it out of that file, or name it as "
-                "label there too."
-            )
-
-
-def _check_same_columns(facts: Sequence[Facts]) -> None:
-    """By rows a feature has the same name and place at every party, or the model would mix features up."""
-    first = facts[0]
-    for other in facts[1:]:
-        if not first.feature_names or not other.feature_names or other.feature_names == first.feature_names:
-            continue
-        strange = sorted(set(first.feature_names) ^ set(other.feature_names))
-        what = f"these are at one of them only: {', '.join(strange)}" if strange else "they are in another order"
-        raise InputError(
-            f"parties {first.party!r} and {other.party!r} have different columns: {what}. "
-            "Give every party the same columns in the same order."
-        )
 
 
 def _charge(plans: Sequence[Plan], party: str, account: Account) -> Charge:

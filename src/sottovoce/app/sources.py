@@ -248,7 +248,7 @@ def _check_finite(rows: NDArray[np.float64], path: Path, before: int = 0) -> Non
 
 def predict_pieces(fitted: Any, path: Path) -> Iterator[tuple[Any, Any]]:
     """(predictions, probabilities or None) of records in files, piece by piece, in their order."""
-    schema = fitted._schema
+    schema = fitted.schema_
     names = tuple(map(str, getattr(fitted, "feature_names_in_", ())))
     known = None if schema is None else schema.of_features(names or schema.feature_names)
     data, done = Dataset.features_of(path, names, known, fitted.n_features_in_), 0

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
-import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,7 +15,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import (
     check_array,
     check_consistent_length,
@@ -25,44 +23,35 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from sottovoce import algorithms, losses
-from sottovoce.algorithms import Algorithm, Solution
+from sottovoce.algorithms import Solution
 from sottovoce.data.bounds import Bounds, in_order
 from sottovoce.data.dataset import Dataset, too_large
-from sottovoce.data.devices import on
 from sottovoce.data.numeric import label_array, number_rows
-from sottovoce.data.schema import Encoded, Number, Schema, columns_of
-from sottovoce.data.threads import using
-from sottovoce.errors import InputError, LedgerError, WireError
-from sottovoce.estimators import ranges, repeats
-from sottovoce.estimators.cautions import warn_of, warn_of_norms
-from sottovoce.estimators.choice import SHARE, check_auto, choice_to_come, choose_alpha
+from sottovoce.data.schema import Encoded, Schema, columns_of
+from sottovoce.errors import InputError, WireError
+from sottovoce.estimators import ranges
+from sottovoce.estimators.choice import PenaltyChoice
 from sottovoce.estimators.declarations import (
     Facts,
-    check_norms,
+    check_parameters,
     column_shares,
-    common_names,
     distinct_classes,
     is_private,
+    no_solver,
+    refuse_arguments,
 )
 from sottovoce.estimators.export import to_onnx, to_sklearn
-from sottovoce.estimators.parameters import check_parameters, no_solver
-from sottovoce.estimators.planning import check_gaussian, planned
-from sottovoce.estimators.report import privacy_report
-from sottovoce.federation.coordinator import Coordinator, Progress
+from sottovoce.estimators.fits import Fit
+from sottovoce.estimators.session import Purchase, Session
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.prediction import COORDINATOR
-from sottovoce.plan.plan import Plan, Whole
+from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Calibration, Named, Problem
-from sottovoce.plan.sealing import MOST_PARTIES
 from sottovoce.plan.split import Split
-from sottovoce.privacy.calibration import mu_for, part_of
+from sottovoce.privacy.calibration import part_of
 from sottovoce.privacy.relation import Relation, inside
-from sottovoce.queries.joint import can_look_up
 from sottovoce.solvers import Options, by_name
-from sottovoce.solvers.auto import NEWTON_FEATURES
-from sottovoce.transports.base import Communication
 
 Array = NDArray[np.float64]
 
@@ -72,29 +61,6 @@ _WITHOUT_VALUES = {
     "feature, X.reshape(1, -1) if it is one record.",
     "Complex data": "Complex data not supported: X and y must be real numbers; split real and imaginary parts.",
 }
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A fit before its first release: the one conversation with the parties, and the plan made of what they declared.
-
-    `names` are the federation's names of the features; None where the estimator has them of the user's own table.
-    `before` are plans that have run for this fit, on the same people and within the same budget. With a `purchase` the
-    plan waits for ranges, which are bought when it is run.
-    """
-
-    federation: Federation
-    coordinator: Coordinator
-    algorithm: Algorithm
-    plan: Plan
-    names: tuple[str, ...] | None
-    before: tuple[Plan, ...] = ()
-    purchase: ranges.Purchase | None = None
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """All that this fit charges, in the order in which it runs."""
-        return (*self.before, *(() if self.purchase is None else (self.purchase.plan,)), self.plan)
 
 
 @dataclass(eq=False, repr=False)
@@ -175,47 +141,23 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
         A memory map that would not fit in memory is read as a `Dataset`.
         """
-        _refuse(refused)
-        X, y = self._encoded(X, y)
-        self._stopped: Plan | None = None
-        try:
-            self._solve(X, y)
-        except InputError:
-            if self._stopped is not None:
-                self._note(X, self._stopped)
-            raise
-        self._note(X, self.plan_)
+        refuse_arguments(refused)
+        fit = Fit(self, self.as_federation(X, y), runs=True)
+        family = getattr(self, "_family", None)
+        with contextlib.closing(fit.session) as session:
+            try:
+                fit.run()
+            except InputError:
+                if session.plans:  # what was released before it stopped is counted
+                    session.note(session.plans[0], session.report(session.plans[0]), family)
+                raise
+        session.note(self.plan_, self.privacy_, family)
         return self
 
-    def _encoded(self, X: Any, y: ArrayLike | None) -> tuple[Any, ArrayLike | None]:
-        """Features and labels of a table by the schema; without one, and of a federation, as they are."""
+    def as_federation(self, X: Any, y: ArrayLike | None = None) -> Federation:
+        """The data as `fit` takes them, as a federation: that of one party where they are in one place."""
         self._check_parameters()
         self._take_schema(X)
-        if self.schema is None and y is not None and too_large(X):
-            return Dataset.from_arrays(X, y), None
-        if isinstance(X, Federation | Dataset) or self.schema is None:
-            return X, y
-        cells = columns_of(X)
-        rows = self.schema.encode(cells, others=False)
-        return Encoded(rows, self.schema.feature_names), self.schema.labels(cells) if y is None else y
-
-    def _take_schema(self, X: Any) -> None:
-        """Keep the schema that makes the features: the estimator's own, or that of the federation or the data set."""
-        theirs = X.schema if isinstance(X, Federation | Dataset) else None
-        if (
-            self.schema is not None
-            and theirs is not None
-            and set(self.schema.feature_names) != set(theirs.feature_names)
-        ):
-            raise InputError("schema: the data were given with another schema; leave it out here.")
-        if isinstance(X, Dataset) and self.schema is not None and theirs is None:
-            raise InputError("schema: a Dataset takes it, sv.Dataset(files, schema=...); leave it out here.")
-        self.__dict__.pop("schema_", None)
-        if (schema := self.schema if theirs is None else theirs) is not None:
-            self.schema_ = schema
-
-    def _solve(self, X: Any, y: ArrayLike | None) -> Solution:
-        self._check_parameters()
         if isinstance(X, Federation):
             if y is not None:
                 raise InputError("y must be None when X is a Federation; the labels are inside it.")
@@ -225,21 +167,37 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 raise InputError(
                     "ledger goes to the federation, one for each party: Federation.by_rows(..., ledgers=[...])."
                 )
-            prepared = self._prepare(X, frames=4, runs=True)
-        else:
-            federation = self._central(X, y)
-            names = tuple(map(str, getattr(self, "feature_names_in_", ())))
-            prepared = self._prepare(federation, frames=4, runs=True, own_names=names)
-        with contextlib.closing(prepared.coordinator.journal):
-            return self._train(prepared)
+            return X
+        if self.schema is None and y is not None and too_large(X):
+            X, y = Dataset.from_arrays(X, y), None
+        if isinstance(X, Dataset):
+            self._keep_names(X.feature_names)
+            return Federation.central(X, y, ledger=self.ledger)
+        if self.schema is not None:
+            cells = columns_of(X)
+            X = Encoded(self.schema.encode(cells, others=False), self.schema.feature_names)
+            y = self.schema.labels(cells) if y is None else y
+        if y is None:
+            raise InputError(
+                "requires y to be passed, but the target y is None; pass the labels, or a Federation that has them."
+            )
+        rows = self._validated(X, dtype=(np.float64, np.float32), ensure_all_finite=False)
+        labels = label_array(y)
+        if labels.ndim != 1:  # a column is a vector, with a warning; anything else is an error
+            labels = column_or_1d(labels, warn=True)
+        check_consistent_length(rows, labels)
+        federation = Federation.central(rows, self._check_labels(labels), ledger=self.ledger)
+        federation.feature_names = tuple(map(str, getattr(self, "feature_names_in_", ())))
+        return federation
 
-    def _note(self, X: Any, plan: Plan) -> None:
-        """Say what fits without a ledger, of this estimator and of those cloned from one with it, add up to."""
-        counted = self.ledger is not None or (isinstance(X, Federation) and X.counted)
-        guarantee = self.privacy_.weakest
-        if counted or guarantee.void is not None or math.isinf(guarantee.epsilon):
-            return
-        repeats.note(plan, guarantee, 4, family=getattr(self, "_family", None))
+    def _take_schema(self, X: Any) -> None:
+        """Keep the schema that makes the features: the estimator's own, or that of the federation or the data set."""
+        own, theirs = self.schema, X.schema if isinstance(X, Federation | Dataset) else None
+        if own is not None and theirs is not None and set(own.feature_names) != set(theirs.feature_names):
+            raise InputError("schema: the data were given with another schema; leave it out here.")
+        if isinstance(X, Dataset) and own is not None and theirs is None:
+            raise InputError("schema: a Dataset takes it, sv.Dataset(files, schema=...); leave it out here.")
+        self.schema_: Schema | None = own if theirs is None else theirs
 
     def __sklearn_clone__(self) -> Self:
         """A clone that counts with this estimator where fits are counted."""
@@ -251,17 +209,14 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def plan(self, federation: Federation) -> Plan:
         """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged.
 
-        Ranges that are to be bought are [-1, 1] in it; no cost depends on them.
+        Ranges that are to be estimated are [-1, 1] in it; no cost depends on them.
         """
-        self._check_parameters()
-        self._take_schema(federation)
-        return self._prepare(federation, frames=3).plan
+        return Fit(copy(self), federation).plan
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters by name; `solver__inner=40` puts a solver with that option in the place of the present one."""
-        nested = {key.removeprefix("solver__"): value for key, value in parameters.items() if _is_nested(key)}
-        if nested:
-            parameters = {key: value for key, value in parameters.items() if not _is_nested(key)}
+        options = [key for key in parameters if key.startswith("solver__")]
+        if nested := {key.removeprefix("solver__"): parameters.pop(key) for key in options}:
             solver = parameters.get("solver", self.solver)
             if isinstance(solver, str) and solver == "auto":
                 option, value = next(iter(nested.items()))
@@ -276,23 +231,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         super().set_params(**parameters)
         return self
 
-    @property
-    def _solver_name(self) -> str:
-        """The name of the solver that was asked for, "auto" if none was."""
-        return self.solver.name if isinstance(self.solver, Options) else self.solver
-
-    def _chosen(self, problem: Problem, facts: Facts) -> Options:
-        """The solver that was given, or the one of that name, or by the rule of "auto" among those that rows serve."""
-        if isinstance(self.solver, Options):
-            return self.solver
-        if self.solver == "auto" and self.alpha == "auto":
-            return by_name("whitened")
-        if self.solver != "auto":
-            return by_name(self.solver)
-        limited = [set(served) for fact in facts.values() if (served := fact.get("solvers")) is not None]
-        return by_name(algorithms.choose(problem, set.intersection(*limited) if limited else None))
-
-    def _scores(self, X: Any) -> Array:
+    def scores(self, X: Any) -> Array:
         """X coef + intercept, entries and rows cut to the declared bounds as in training."""
         if isinstance(X, Federation):
             scores = self._joint(X, COORDINATOR)
@@ -348,14 +287,14 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 "a joint prediction is for a model and a federation by columns; where a party has whole rows, it "
                 "predicts with predict(X) on its own."
             )
-        coordinator, digest = federation.coordinator(), bytes.fromhex(self.charged_as_)
+        session, digest = Session(federation), bytes.fromhex(self.charged_as_)
         if self.plan_.models == "shared":
             names = tuple(map(str, getattr(self, "feature_names_in_", ())))
             federation.learn(
                 digest, parts_of(self.plan_, self.coef_.ravel(), float(np.ravel(self.intercept_)[0]), names)
             )
-        with failures_of(federation):
-            return coordinator.predict(self.plan_, digest, recipient)
+        with session:
+            return session.coordinator.predict(self.plan_, digest, recipient)
 
     def _check_shared(self) -> None:
         """Refuse what needs all coefficients in one place where the parties keep them."""
@@ -365,21 +304,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 "models='kept': the coefficients are with the parties, each has those of its columns. Predict with "
                 "predict(federation), a Federation.by_columns of the people; or fit with models='shared'."
             )
-
-    def _central(self, X: Any, y: ArrayLike | None) -> Federation:
-        if isinstance(X, Dataset):
-            self._keep_names(X.feature_names)
-            return Federation.central(X, y, ledger=self.ledger)
-        if y is None:
-            raise InputError(
-                "requires y to be passed, but the target y is None; pass the labels, or a Federation that has them."
-            )
-        rows = self._validated(X, dtype=(np.float64, np.float32), ensure_all_finite=False)
-        labels = label_array(y)
-        if labels.ndim != 1:  # a column is a vector, with a warning; anything else is an error
-            labels = column_or_1d(labels, warn=True)
-        check_consistent_length(rows, labels)
-        return Federation.central(rows, self._check_labels(labels), ledger=self.ledger)
 
     def _validated(self, X: Any, *, reset: bool = True, **options: Any) -> Any:
         """What scikit-learn accepts; its errors that would print values of the data are said without them."""
@@ -425,147 +349,16 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             return ranges.STAND_IN
         return declared if declared is not None or self._schema is None else self._schema.label_bound
 
-    def _prepare(
-        self,
-        federation: Federation,
-        *,
-        frames: int,
-        runs: bool = False,
-        facts: Facts | None = None,
-        own_names: tuple[str, ...] | None = None,
-    ) -> Prepared:
-        """Ask the parties once for what is public, and make of it the one plan of a fit; nothing is charged.
-
-        Ranges that are to be bought are stood in for by [-1, 1], on which no cost depends.
-        `facts` are those that the caller has asked for. With `runs` the parties of this process may also be asked for
-        what the plan releases, without privacy if that is what the user wants. `frames` up stands the user's own line.
-        """
-        named = self._loss()
-        loss = losses.get(named.name, **named.parameters)
-        if self._solver_name != "auto":
-            sealed = federation.secure and not self._without_privacy()
-            if not (federation.undecided and algorithms.serves(self._solver_name, loss, sealed=True)):
-                algorithms.check(self._solver_name, loss, federation.split, sealed=sealed)
-        coordinator = federation.coordinator(
-            insecure_seed=self.insecure_seed,
-            without_privacy=runs and self._without_privacy(),
-            fits=runs and self.epsilon != math.inf,
-        )
-        with failures_of(federation), contextlib.ExitStack() as unless_made:
-            unless_made.callback(coordinator.journal.close)
-            if facts is None:
-                with on(self.device):
-                    facts = coordinator.facts(classes=self._asks_for_classes)
-            names = common_names(facts, federation.split) if own_names is None else own_names
-            problem = self._problem(federation, facts, names, named)
-            if federation.undecided:
-                federation.seal_where_allowed(coordinator, self._unsealed(problem))
-                problem = problem.changed(sealing=federation.sealed())
-            check_norms(problem)
-            if self.alpha == "auto":
-                check_auto(self, problem)
-            warn_of(problem, frames + 1)
-            if federation.norms is None and self._schema is None:
-                warn_of_norms(problem, frames + 1)
-            columns, purchase = self._bought(names, problem.features), None
-            if columns:
-                problem, ranged = ranges.shared_out(problem, columns, frames + 1)
-            solver = self._chosen(problem, facts)
-            form = algorithms.find(solver.name, problem, solver.given())
-            within = self._whole if problem.epsilon < self.epsilon else None
-            plan = self._planned((coordinator, federation), form, problem, solver, within)
-            if columns:
-                first = planned(ranges.FORM, ranged, tuple(columns), federation, self.insecure_seed, plan.within)
-                first = coordinator.stored_plan(first) or coordinator.settled(first)
-                purchase = ranges.Purchase(columns, first, problem, solver)
-            unless_made.pop_all()
-        return Prepared(federation, coordinator, form, plan, names if own_names is None else None, (), purchase)
-
-    def _unsealed(self, problem: Problem) -> str | None:
-        """Why a fit over columns is better not sealed, from public numbers; None if it may be."""
-        parties, loss, name = len(problem.parties), problem.scaled_loss, self._solver_name
-        if not problem.private:
-            return "nothing is protected"
-        if problem.calibration != "tight":
-            return "a paper's calibration was asked for"
-        if name != "auto" and algorithms.mismatch(name, loss, "columns") is None:
-            return f"solver={name!r} was asked for"
-        if not 2 <= parties <= MOST_PARTIES["columns"]:
-            return f"{parties} parties, and 2 to {MOST_PARTIES['columns']} can be sealed"
-        if problem.features > NEWTON_FEATURES:
-            return f"{problem.features} features, and products of at most {NEWTON_FEATURES} are made"
-        return None if can_look_up(problem) else f"slopes of {loss.name!r} with these classes cannot be looked up"
-
     @property
-    def _whole(self) -> Whole:
-        """A name for a fit of several plans, new each time, with what all of them may cost together."""
-        return Whole(name=secrets.token_hex(16), mu=mu_for(float(self.epsilon), inside(self.delta)))
-
-    def _planned(
-        self,
-        between: tuple[Coordinator, Federation],
-        form: Algorithm,
-        problem: Problem,
-        solver: Options,
-        within: Whole | None,
-    ) -> Plan:
-        """The fit's own plan, or the one that an interrupted run of the fit has stored."""
-        coordinator, federation = between
-        plan = planned(form, problem, solver, federation, self.insecure_seed, within)
-        if within is not None:
-            check_gaussian(plan, form)
-        if (stored := coordinator.stored_plan(plan)) is not None:
-            return stored
-        if plan.sealing is not None:
-            plan = coordinator.with_keys(plan)
-        return coordinator.settled(plan)
-
-    def _bought(self, names: tuple[str, ...], features: int) -> dict[int, Number]:
-        """By place, the columns whose range is to be bought; the place behind the features is the label's."""
-        if (schema := self._schema) is not None:
-            found = schema.of_features(names or schema.feature_names).bought
-        else:
-            bought = range(features) if is_private(self.feature_ranges) else ()
-            found = {place: Number(names[place] if names else f"x{place}") for place in bought}
-        if not hasattr(self, "label_bound") or self.label_bound is not None:
-            found.pop(features, None)
-        if is_private(getattr(self, "label_bound", None)):
-            found[features] = Number("the label")
-        return found
-
-    def _buy_ranges(self, prepared: Prepared, purchase: ranges.Purchase) -> Prepared:
-        """Run the plan of the ranges and make the fit's own with them, once both are known to be allowed.
-
-        The first plan is charged only where there is room for all that follows.
-        """
-        coordinator, federation = prepared.coordinator, prepared.federation
-        if not coordinator.journal.begun:
-            coordinator.check(prepared.plan)
-        solution, _ = coordinator.run(purchase.plan, ranges.FORM, last=False)
-        try:
-            columns = purchase.named(solution.model)
-        except InputError:
-            coordinator.dismiss()
-            self.privacy_ = privacy_report(purchase.plan, seeded=self._seeded)
-            self._stopped = purchase.plan  # what was bought is spent, and is counted
-            raise
-        self.ranges_ = {column.name: (column.low, column.high) for column in columns.values()}
-        if (schema := self._schema) is not None:
-            own = set(schema.columns) | {schema.label}
-            self.schema_ = schema.with_ranges(column for column in columns.values() if column.name in own)
-        problem = purchase.problem_with(columns)
-        between, within = (coordinator, federation), prepared.plan.within
-        plan = self._planned(between, prepared.algorithm, problem, purchase.solver, within)
-        return replace(prepared, plan=plan, before=(*prepared.before, purchase.plan), purchase=None)
-
-    @property
-    def _asks_for_classes(self) -> bool:
+    def asks_for_classes(self) -> bool:
         """Whether the parties are asked which labels they have: those of a classifier that are not declared."""
         return False
 
-    def _problem(self, federation: Federation, facts: Facts, names: tuple[str, ...], loss: Named) -> Problem:
-        classes = self._declared_classes()
-        if self._asks_for_classes:
+    def problem(self, federation: Federation, facts: Facts, names: tuple[str, ...] = ()) -> Problem:
+        """What `fit` would solve for parties that declare these facts, and features of these names."""
+        self._check_parameters()
+        loss, classes = self._loss(), self._declared_classes()
+        if self.asks_for_classes:
             found = [value for fact in facts.values() for value in fact["classes"]]
             classes = distinct_classes(found)
         if classes is not None and len(classes) > 2:
@@ -591,7 +384,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         columns, norms = column_shares(federation, facts, bounds, schema) if federation.split == "columns" else ((), ())
         private = self.epsilon != math.inf
         parties = tuple((name, fact["records"]) for name, fact in facts.items())
-        records = parties[0][1] if federation.split == "columns" else sum(count for _, count in parties)
         if private or bounds.feature_low is not None:
             bounds.require(features, labels=private and regression)
         return Problem(
@@ -601,7 +393,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             parties=parties,
             features=features,
             bounds=bounds,
-            epsilon=self._part(1 - sum(self._shares(records, features).values())),
+            epsilon=self._part(1 - sum(purchase.share for purchase in self._purchases())),
             delta=float(self.delta),
             relation=self.relation,
             calibration=self.calibration,
@@ -615,127 +407,34 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             sealing=federation.sealed() if private else None,
         )
 
-    def _shares(self, _records: int, _features: int) -> dict[str, float]:
-        """What is bought beside the fit, on the same people: shares of mu squared, by public quantities alone."""
-        return {"alpha": SHARE} if self.alpha == "auto" else {}
-
-    @property
-    def _buys_after(self) -> bool:
-        """Whether a plan of its own follows the fit's."""
-        return self.alpha == "auto"
-
-    def _plans_after(self, prepared: Prepared) -> tuple[Plan, ...]:
-        """What will follow the fit, as far as it is known before: all but the model that such a plan carries."""
-        return (choice_to_come(self, prepared),) if self.alpha == "auto" else ()
-
-    @property
-    def _seeded(self) -> bool:
-        """Whether the noise is known to whoever knows the seed."""
-        return self.insecure_seed is not None
+    def _purchases(self) -> tuple[Purchase, ...]:
+        """What is bought after the fit, on the same people and within its budget."""
+        return (PenaltyChoice(self._part(PenaltyChoice.share)),) if self.alpha == "auto" else ()
 
     def _part(self, share: float) -> float:
         """The epsilon of a share of the budget."""
         return part_of(float(self.epsilon), inside(self.delta), share)
 
-    def _after(self, prepared: Prepared, solution: Solution) -> None:
-        """Buy what follows the fit, on the same people."""
-        for name in ("alpha_", "path_"):  # of an earlier fit
-            self.__dict__.pop(name, None)
-        if self.alpha == "auto":
-            choose_alpha(self, prepared, solution)
-
-    def _buy(self, prepared: Prepared, form: Algorithm, problem: Problem, options: Any) -> Solution:
-        """Run a plan of its own after the fit, on the same people; what it costs is counted in the report.
-
-        Also if it stops midway: only of a plan of which nothing was asked has nothing been released.
-        """
-        within, before, coordinator = prepared.plan.within, self.plans_, prepared.coordinator
-        plan = planned(form, problem, options, prepared.federation, self.insecure_seed, within)
-        plan = coordinator.stored_plan(plan) or coordinator.settled(plan)
-        self._count(*before, plan)
-        try:
-            with failures_of(prepared.federation), using(self.n_jobs), on(self.device):
-                return coordinator.run(plan, form)[0]
-        finally:
-            if plan.digest not in coordinator.begun:
-                self._count(*before)
-
-    def _count(self, *plans: Plan) -> None:
-        """Keep what ran for this fit, and what all of it promises together."""
-        self.plans_ = plans  # the fit's own is `plan_`; the others were bought beside it
-        beside = [plan for plan in plans if plan is not self.plan_]
-        self.privacy_ = privacy_report(self.plan_, seeded=self._seeded, beside=beside)
-
     def _check_parameters(self) -> None:
         check_parameters(self)
 
-    def _without_privacy(self) -> bool:
-        """Whether the user asks, by name, for a run that does not protect a person's record."""
-        return (
-            self.epsilon == math.inf or self.calibration == "paper" or getattr(self.solver, "unit", None) == "feature"
-        )
-
-    def _train(self, prepared: Prepared, progress: Progress | None = None) -> Solution:
-        """Run the plan and keep what it gave. Every party charges its ledger before its first release."""
-        coordinator = prepared.coordinator
-        coordinator.count_anew()
-        self.__dict__.pop("ranges_", None)
-        with failures_of(prepared.federation), using(self.n_jobs), on(self.device):
-            if prepared.purchase is not None:
-                prepared = self._buy_ranges(prepared, prepared.purchase)
-            plan = prepared.plan
-            solution = self._run(prepared, progress)
-        if solution.unfinished and not plan.private:
-            warnings.warn(
-                f"solver={plan.algorithm!r} has not converged: {solution.unfinished}. Give it more rounds, or take "
-                "another solver.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+    def _keep(self, fit: Fit, solution: Solution) -> None:
+        """Take the model that a fit's own plan gave."""
+        plan = fit.plan
+        for name in ("alpha_", "path_", "coefficients_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
         if plan.models == "kept":
             self._forget_model(plan)
         else:
             self._set_model(*plan.unprepare(solution.weights), plan)
         self.score_spread_ = solution.spread
-        self.n_iter_ = plan.rounds if plan.private else coordinator.asked[plan.releases[-1].query]
+        self.n_iter_ = plan.rounds if plan.private else fit.session.coordinator.asked[plan.releases[-1].query]
         self.certificates_ = dict(solution.certificates)
         self.n_features_in_ = plan.features
         self.plan_ = plan
         self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers
-        self._count(*prepared.before, plan)
-        if prepared.names is not None:
-            self._keep_names(prepared.names)
-        self._after(prepared, solution)
-        if coordinator.left:
-            left = tuple((name, f"round {number}") for name, number in coordinator.left.items())
-            self.privacy_ = replace(self.privacy_, left=left)
-        self.budgets_ = dict(coordinator.budgets)
-        self.receipts_ = {name: coordinator.receipts[name] for name in plan.names if name in coordinator.receipts}
-        named = {query: kind for each in self.plans_ for query, kind in algorithms.kinds(each).items()}
-        kinds = Counter[str]()
-        for query, count in coordinator.uplink.items():
-            kinds[named.get(query, query)] += count
-        self.communication_ = Communication(*coordinator.counted, coordinator.asked.total(), dict(kinds))
-        self.transcript_ = coordinator.transcript
-        self.missing_parts_ = dict(coordinator.missing)
-        if self.missing_parts_:
-            each = "; ".join(f"{name} ({why.rstrip('.')})" for name, why in self.missing_parts_.items())
-            warnings.warn(
-                "the model is here, but not every party has its part of it, so that joint predictions over columns are "
-                f"not possible: {each}. Predict where all columns are, or fit again.",
-                UserWarning,
-                stacklevel=4,
-            )
-        return solution
-
-    def _run(self, prepared: Prepared, progress: Progress | None) -> Solution:
-        coordinator, plan, last = prepared.coordinator, prepared.plan, not self._buys_after
-        if progress is not None or not self.verbose:
-            return coordinator.run(plan, prepared.algorithm, progress, last=last)[0]
-        from sottovoce.estimators.progress import progress_bar
-
-        with progress_bar(f"{type(self).__name__} by {plan.algorithm}") as advance:
-            return coordinator.run(plan, prepared.algorithm, advance, last=last)[0]
+        self.plans_, self.privacy_ = fit.session.plans, fit.session.report(plan)
+        self._keep_names(fit.names)
 
     def _keep_names(self, names: tuple[str, ...]) -> None:
         """The federation's names of the features, or none if it has none."""
@@ -797,28 +496,3 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.input_tags.string = True  # among objects: a cell that is no number makes a null row
         return tags
-
-
-def _refuse(arguments: dict[str, Any]) -> None:
-    """Not a named parameter of `fit`, so that scikit-learn knows that weights are not supported."""
-    if "sample_weight" in arguments and arguments.pop("sample_weight") is not None:
-        raise InputError(
-            "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds would no "
-            "longer limit it. Drop the argument, and repeat no records instead."
-        )
-    if arguments:
-        raise TypeError(f"fit() got an unexpected keyword argument {next(iter(arguments))!r}")
-
-
-@contextlib.contextmanager
-def failures_of(federation: Federation) -> Iterator[None]:
-    """Raise what went wrong inside a party of this process in the place of what it answered."""
-    try:
-        yield
-    except (WireError, LedgerError):
-        federation.raise_failure()
-        raise
-
-
-def _is_nested(parameter: str) -> bool:
-    return parameter.startswith("solver__")

@@ -18,7 +18,7 @@ from sottovoce.data.labels import is_class, label_key
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
-from sottovoce.estimators.declarations import ball_or, distinct_classes, loss_named, penalty_named
+from sottovoce.estimators.declarations import ball_or, distinct_classes, loss_named, penalty_named, solver_name
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import Split
@@ -88,7 +88,7 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         return tuple(max(weight / largest, SMALLEST) for weight in weights) if min(weights) < largest else ()
 
     @property
-    def _asks_for_classes(self) -> bool:
+    def asks_for_classes(self) -> bool:
         """Without declared classes the parties are asked for theirs, which then count as public."""
         return self._classes is None
 
@@ -127,11 +127,11 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
 
         Of several classes a column for each, in the order of `classes_`.
         """
-        return self._scores(X)
+        return self.scores(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class on whose side of the plane each row lies, of several the one with the largest score."""
-        scores = self._scores(X)
+        scores = self.scores(X)
         if scores.ndim == 2:
             return np.asarray(self.classes_[scores.argmax(axis=1)])
         if (unusable := np.flatnonzero(np.isnan(scores))).size:
@@ -172,7 +172,7 @@ class PrivateLogisticRegression(WithStandardErrors, _Classifier):
     def _regulariser(self, split: Split) -> Named:
         penalty, radius = self.penalty, self.radius
         if penalty is None:
-            sparse = radius is not None and (self._solver_name == "frank-wolfe" or split == "columns")
+            sparse = radius is not None and (solver_name(self.solver) == "frank-wolfe" or split == "columns")
             penalty = "l1" if sparse else "l2"
         if penalty == "elastic_net" and radius is None:
             return penalty_named("elastic_net", alpha=self.alpha, l1_ratio=self.l1_ratio)

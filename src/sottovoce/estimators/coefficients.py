@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,16 +13,15 @@ from sottovoce.algorithms import Solution
 from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.algorithms.standard_errors.estimates import OneStep
 from sottovoce.data.schema import Schema
-from sottovoce.errors import BudgetError, InputError, RefusedError
-from sottovoce.estimators.base import Prepared, PrivateLinearModel
-from sottovoce.estimators.declarations import Facts
-from sottovoce.estimators.planning import planned
-from sottovoce.federation.federation import Federation
+from sottovoce.errors import InputError
+from sottovoce.estimators.base import PrivateLinearModel
+from sottovoce.estimators.fits import Fit
+from sottovoce.estimators.plots import axes_for
+from sottovoce.estimators.session import Purchase
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.problem import Problem
 from sottovoce.solvers.auto import NEWTON_FEATURES
 
-SHARE = 0.40  # of mu^2, for the standard errors; the fit has the rest
 NORMAL = 1.959963984540054  # deviations of a 95% interval
 LOST = "not identified at this epsilon"
 
@@ -101,12 +99,7 @@ class CoefficientTable:
         What is not identified is named and has no interval. The intercept is left out.
         """
         shown = [row for row in self.rows if row.name != "intercept"][::-1]
-        if ax is None:
-            try:
-                import matplotlib.pyplot as plt
-            except ImportError:
-                raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
-            ax = plt.subplots(figsize=(6.4, 1.2 + 0.28 * len(shown)), layout="constrained")[1]
+        ax = axes_for(ax, figsize=(6.4, 1.2 + 0.28 * len(shown)), layout="constrained")
         columns = ("odds_ratio", "odds_low", "odds_high") if self.odds else ("estimate", "low", "high")
         for place, row in enumerate(shown):
             if not row.identified:
@@ -156,7 +149,8 @@ class WithStandardErrors(PrivateLinearModel):
                 "this fit has no standard errors: they are bought with a share of the budget that is planned before; "
                 f"fit with {type(self).__name__}(..., standard_errors=True)."
             )
-        return self.coefficients_
+        table: CoefficientTable = self.coefficients_
+        return table
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -165,62 +159,40 @@ class WithStandardErrors(PrivateLinearModel):
         if self.standard_errors and self.alpha == "auto":
             raise InputError("standard_errors=True: intervals are of coefficients without a penalty; leave alpha out.")
 
-    def _shares(self, records: int, features: int) -> dict[str, float]:
-        found = super()._shares(records, features)
-        return {**found, "standard errors": SHARE} if self.standard_errors else found
+    def _purchases(self) -> tuple[Purchase, ...]:
+        own = (StandardErrors(self._part(StandardErrors.share)),) if self.standard_errors else ()
+        return (*super()._purchases(), *own)
 
-    @property
-    def _buys_after(self) -> bool:
-        return self.standard_errors or super()._buys_after
 
-    def _problem(self, federation: Federation, facts: Facts, names: tuple[str, ...], loss: Named) -> Problem:
-        problem = super()._problem(federation, facts, names, loss)
-        if self.standard_errors:
-            if why := _unserved(problem):
-                raise InputError(f"standard_errors=True: {why}")
-            PrivateStandardErrors.check_loss(problem.scaled_loss)
-        return problem
+class StandardErrors(Purchase):
+    """Sums at the fitted model, from which `coefficients()` makes its table."""
 
-    def _after(self, prepared: Prepared, solution: Solution) -> None:
-        self.__dict__.pop("coefficients_", None)
-        super()._after(prepared, solution)
-        if not self.standard_errors:
-            return
-        problem = self._errors_problem(prepared.plan)
-        weights = problem.preparation.weights_of(self.coef_.ravel(), float(np.ravel(self.intercept_)[0]))
-        try:
-            sums = self._buy(prepared, PrivateStandardErrors(), problem, self._start(weights)).model
-        except (BudgetError, RefusedError) as error:
-            prepared.coordinator.dismiss()
-            warnings.warn(
-                f"the model is here and paid for, but a party refused the standard errors: {error}",
-                UserWarning,
-                stacklevel=6,
-            )
-            return
-        names = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        self.coefficients_ = tabled(self.plans_[-1], sums, names, self._schema)
+    form = PrivateStandardErrors()
+    share = 0.40
+    refused = "the model is here and paid for, but a party refused the standard errors"
 
-    def _start(self, weights: Any) -> Start:
+    def check(self, fit: Fit, problem: Problem) -> None:  # noqa: ARG002
+        if why := _unserved(problem):
+            raise InputError(f"standard_errors=True: {why}")
+        PrivateStandardErrors.check_loss(problem.scaled_loss)
+
+    def problem(self, plan: Plan) -> Problem:
+        return plan.changed_problem(epsilon=self.epsilon, layout="rows")
+
+    def options(self, fit: Fit) -> Start:
         """With an intercept the first level of a category stays as it is: all levels and the constant add up."""
-        if self._schema is None or not self.fit_intercept:
+        problem, model, schema = self.problem(fit.plan), fit.model, fit.model.schema_
+        weights = np.zeros(problem.dimension)
+        if fit.solution is not None:
+            weights = problem.preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
+        if schema is None or not model.fit_intercept:
             return Start(weights)
-        names = tuple(map(str, getattr(self, "feature_names_in_", self._schema.feature_names)))
-        _, base = self._schema.of_features(names).contrasts()
+        _, base = schema.of_features(fit.names or schema.feature_names).contrasts()
         return Start(weights, tuple(np.flatnonzero(base == 1.0).tolist()))
 
-    def _errors_problem(self, plan: Plan) -> Problem:
-        asked = {name: getattr(plan, name) for name in Problem.model_fields}
-        return Problem(**{**asked, "epsilon": self._part(SHARE), "layout": "rows"})
-
-    def _plans_after(self, prepared: Prepared) -> tuple[Plan, ...]:
-        found = super()._plans_after(prepared)
-        if not self.standard_errors:
-            return found
-        problem, form = self._errors_problem(prepared.plan), PrivateStandardErrors()
-        start = self._start(np.zeros(problem.dimension))
-        within = prepared.plan.within
-        return (*found, planned(form, problem, start, prepared.federation, self.insecure_seed, within))
+    def use(self, fit: Fit, solution: Solution) -> None:
+        model: Any = fit.model
+        model.coefficients_ = tabled(model.plans_[-1], solution.model, fit.names, model.schema_)
 
 
 def tabled(plan: Plan, sums: Any, names: tuple[str, ...], schema: Schema | None = None) -> CoefficientTable:

@@ -1,21 +1,36 @@
-"""What a user or the parties declare, checked and as plans name it: losses, penalties, classes, columns."""
+"""What a user or the parties declare: checked, as plans name it, and with warnings of what public numbers say."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from sottovoce import losses, penalties
+from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.data.devices import check_device
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.schema import PRIVATE, Schema
-from sottovoce.errors import InputError
+from sottovoce.data.threads import check_jobs
+from sottovoce.errors import InputError, warn
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.predicting import check_aligned, check_people
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.split import Split
+from sottovoce.privacy.accounting import gaussian_epsilon
+from sottovoce.privacy.checks import SMALLEST_DELTA
+from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.privacy.relation import checked
+from sottovoce.solvers import SOLVERS, Options
+
+if TYPE_CHECKING:
+    from sottovoce.estimators.base import PrivateLinearModel
+
+LITTLE: Final = 30.0  # the signal N mu below which a fit says little
 
 Facts = Mapping[str, Mapping[str, Any]]  # what each party declares public
 
@@ -102,3 +117,110 @@ def check_norms(problem: Problem) -> None:
 def is_private(bound: Any) -> bool:
     """Whether a bound is to be bought."""
     return isinstance(bound, str) and bound == PRIVATE
+
+
+def check_parameters(model: PrivateLinearModel) -> None:
+    """Refuse what no estimator takes, before anything is asked of anybody."""
+    if not isinstance(model.solver, str | Options):
+        raise no_solver(model.solver)
+    if not (is_number(model.epsilon) and model.epsilon > 0):
+        raise InputError(
+            f"epsilon={model.epsilon!r} must be a positive number (1.0 is a usual choice), or float('inf') for no "
+            "privacy."
+        )
+    if not (is_number(model.delta) and SMALLEST_DELTA <= model.delta < 1):
+        raise InputError(
+            f"delta={model.delta!r} must be a number between 0 and 1, from 1e-300 on, well below 1 / N; 1e-5 is usual."
+        )
+    if not (model.row_norm is None or is_number(model.row_norm)):
+        raise InputError(f"row_norm={model.row_norm!r} must be a positive number; declare the largest you expect.")
+    if not (model.ledger is None or isinstance(model.ledger, str | PathLike | Ledger | Account)):
+        raise InputError(f"ledger={model.ledger!r} must be the path of a ledger, a Ledger, an Account or None.")
+    seed = model.insecure_seed
+    if seed is not None and not (is_whole(seed) and seed >= 0):
+        raise InputError(
+            f"insecure_seed={seed!r} must be a whole number from 0, or None for noise that protects the records."
+        )
+    check_jobs(model.n_jobs)
+    check_device(model.device)
+    checked(model.relation)
+    if model.calibration not in ("tight", "paper"):
+        raise InputError(f"calibration={model.calibration!r} must be 'tight' or 'paper'.")
+    if model.rescale not in ("symmetric", "unit"):
+        raise InputError(f"rescale={model.rescale!r} must be 'symmetric' ([-1, 1]) or 'unit' ([0, 1]).")
+    if not (model.schema is None or isinstance(model.schema, Schema)):
+        raise InputError(
+            f"schema is of type {type(model.schema).__name__} and must be a Schema: sv.Schema({{...}}), or "
+            "sv.Schema.from_toml(path)."
+        )
+    for name, usual in (("entry_bound", None), ("feature_ranges", None), ("rescale", "symmetric")):
+        if model.schema is not None and getattr(model, name) != usual:
+            raise InputError(
+                f"{name}={getattr(model, name)!r}: the bounds of the features follow from the schema; leave {name} "
+                "out, or leave the schema out."
+            )
+
+
+def solver_name(solver: str | Options) -> str:
+    """The name of the solver that was asked for, "auto" if none was."""
+    return solver.name if isinstance(solver, Options) else solver
+
+
+def no_solver(value: Any) -> InputError:
+    """What is said to something that is no solver."""
+    called = f" (a class: write {value.__name__}())" if isinstance(value, type) and issubclass(value, Options) else ""
+    return InputError(
+        f"solver={value!r}{called} must be 'auto', a name ({', '.join(SOLVERS)}) or an object such as "
+        "sottovoce.solvers.CD(inner=80)."
+    )
+
+
+def warn_of_delta(problem: Problem) -> None:
+    """Of a private run whose delta says little."""
+    if problem.delta >= 1 / problem.records and problem.epsilon < math.inf:
+        warn(
+            f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
+            f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
+        )
+
+
+def warn_of(problem: Problem) -> None:
+    """What public numbers say against a fit, before anything is spent."""
+    if problem.epsilon == math.inf:
+        return
+    warn_of_delta(problem)
+    if problem.signal < LITTLE:
+        enough = gaussian_epsilon(problem.mu * LITTLE / problem.signal, problem.delta)
+        warn(
+            f"epsilon={problem.epsilon:g}: this budget buys little here. With {problem.records} records the signal "
+            f"N mu is {problem.signal:.2g}; below {LITTLE:g} no model is far better than one that says the same of "
+            f"everybody. About {math.ceil(problem.records * LITTLE / problem.signal)} records would do, or "
+            f"epsilon={enough:.2g}.",
+        )
+
+
+def warn_of_norms(problem: Problem) -> None:
+    """Of sealed columns whose parts are cut to shares of a row norm that follow nothing but the number of columns."""
+    if problem.sealing is None or not problem.norms:
+        return
+    widths = [problem.bounds.columns(problem.features)[p.start : p.stop] for p in map(problem.part, problem.names)]
+    cut = [name for name, w, b in zip(problem.names, widths, problem.norms, strict=True) if np.linalg.norm(w) > b]
+    if cut:
+        shares = ", ".join(f"{name} {norm:.3g}" for name, norm in zip(problem.names, problem.norms, strict=True))
+        warn(
+            f"row_norm={problem.bounds.row_norm:g} is shared among the parties by their numbers of columns ({shares}): "
+            f"a row with more than that at {', '.join(cut)} is cut there, though it may be short as a whole. Declare "
+            "norms=[...] of the federation by attributes (of one-hot codes count the ones), a schema, or "
+            "feature_ranges without a row_norm, which cuts nothing.",
+        )
+
+
+def refuse_arguments(arguments: dict[str, Any]) -> None:
+    """Not a named parameter of `fit`, so that scikit-learn knows that weights are not supported."""
+    if "sample_weight" in arguments and arguments.pop("sample_weight") is not None:
+        raise InputError(
+            "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds would no "
+            "longer limit it. Drop the argument, and repeat no records instead."
+        )
+    if arguments:
+        raise TypeError(f"fit() got an unexpected keyword argument {next(iter(arguments))!r}")

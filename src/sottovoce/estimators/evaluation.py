@@ -34,12 +34,11 @@ from sottovoce.arguments import is_number
 from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.data.numeric import label_array
 from sottovoce.errors import InputError
-from sottovoce.estimators import plots, repeats
-from sottovoce.estimators.base import PrivateLinearModel, failures_of
-from sottovoce.estimators.cautions import warn_of_delta
-from sottovoce.estimators.declarations import common_names
-from sottovoce.estimators.planning import planned
+from sottovoce.estimators import plots
+from sottovoce.estimators.base import PrivateLinearModel
+from sottovoce.estimators.declarations import common_names, warn_of_delta
 from sottovoce.estimators.report import UNPROTECTED_FIT, privacy_report
+from sottovoce.estimators.session import Session
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.plan.plan import Plan
@@ -192,13 +191,14 @@ def evaluate(  # noqa: PLR0913
     relation = checked(relation or model.plan_.relation)
     by_columns = model.plan_.split == "columns"
     federation = (_by_columns if by_columns else _by_rows)(model, X, y, ledger)
-    coordinator = federation.coordinator(
+    session = Session(
+        federation,
         insecure_seed=insecure_seed,
         without_privacy=epsilon == math.inf,
-        fits=_kept(federation) is not None and epsilon != math.inf,
+        resumable=_kept(federation) is not None and epsilon != math.inf,
     )
-    with failures_of(federation):
-        facts = federation.declared or coordinator.facts(classes=False)
+    with session:
+        facts = session.facts()
         if not by_columns:
             _check_columns(model, facts, federation)
         problem = Problem(
@@ -215,25 +215,23 @@ def evaluate(  # noqa: PLR0913
             classes=model.plan_.classes,
             **(_columns(model, federation) if by_columns else {}),
         )
-        warn_of_delta(problem, 3)
+        warn_of_delta(problem)
         several = problem.scaled_loss.outputs > 1
         weights = score_weights(problem) if by_columns else _weights(model, problem)
         form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
         spread = getattr(model, "score_spread_", None)
         subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "")
-        plan = planned(form, problem, subject, federation, insecure_seed)
-        plan = coordinator.stored_plan(plan) or coordinator.settled(plan)
-        seeded = insecure_seed is not None
-        report = _after(model, privacy_report(plan, seeded=seeded), people)
+        plan = session.plan(form, problem, subject)
+        report = _after(model, session.report(plan), people)
         promised: dict[str, Any] = {"privacy_": report, "model": model.charged_as_}
         if people == "same":
             promised |= {"with_fit": _with_fit(model, report), "fit_mark": model.privacy_.weakest.mark}
-        if coordinator.journal.path is not None and not coordinator.journal.begun and len(plan.names) == 1:
-            coordinator.check(plan)  # what is refused has not begun
-        solution, _ = coordinator.run(plan, form)  # all that can fail by the model's report has been made
-    found = replace(estimated(plan, solution.model, seeded=seeded), **promised)
-    if not (federation.counted or found.privacy_.weakest.void or epsilon == math.inf):
-        repeats.note(plan, found.privacy_.weakest, 3)
+        journal = session.coordinator.journal
+        if journal.path is not None and not journal.begun and len(plan.names) == 1:
+            session.coordinator.check(plan)  # what is refused has not begun
+        solution = session.run(plan, form)  # all that can fail by the model's report has been made
+    found = replace(estimated(plan, solution.model, seeded=insecure_seed is not None), **promised)
+    session.note(plan, found.privacy_)
     return found
 
 
@@ -389,11 +387,11 @@ def _by_rows(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any
         if X.split == "columns":
             raise InputError("X is split by columns and the model was not fitted over columns; give whole rows.")
         return X
-    if model._schema is None and y is not None and too_large(X):
+    if model.schema_ is None and y is not None and too_large(X):
         X, y = Dataset.from_arrays(X, y), None
     if isinstance(X, Dataset):
         return Federation.central(X, y, ledger=ledger)
-    if (schema := model._schema) is not None:
+    if (schema := model.schema_) is not None:
         rows = model._features(X)
         y = schema.labels(X) if y is None and schema.label is not None else y
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,9 @@ from sklearn.base import clone
 from sottovoce import penalties
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.errors import InputError
+from sottovoce.estimators.declarations import solver_name
+from sottovoce.estimators.fits import Fit
+from sottovoce.estimators.plots import axes_for
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
@@ -60,7 +64,7 @@ class RegularisationPath:
         """Losses against alpha, with an error bar of two deviations; 0 is the fit without a penalty."""
         if self.losses is None:
             raise InputError("losses=None: no penalty was chosen from this path; fit with alpha='auto' for a curve.")
-        ax = _axes(ax)
+        ax = axes_for(ax)
         ax.errorbar(self.alphas, self.losses, 2 * self.error, marker="o", lw=1.2, capsize=3)
         ax.axhline(0.0, lw=1.0, ls="--", color="gray")
         ax.set_xscale("log")
@@ -72,7 +76,7 @@ class RegularisationPath:
 
     def plot(self, ax: Any = None) -> Any:
         """Coefficients against alpha; needs matplotlib (the extra `plots`)."""
-        ax = _axes(ax)
+        ax = axes_for(ax)
         names = getattr(self.fitted, "feature_names_in_", np.arange(self.coefs.shape[1]))
         for j in np.argsort(-np.abs(self.coefs).max(axis=0)):
             ax.plot(self.alphas, self.coefs[:, j], label=str(names[j]), lw=1.2)
@@ -95,19 +99,9 @@ class RegularisationPath:
         return f"{self.alphas[-1]:.3g} to {self.alphas[0]:.3g}"
 
 
-def _axes(ax: Any) -> Any:
-    if ax is not None:
-        return ax
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
-    return plt.subplots()[1]
-
-
 def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: ArrayLike | int) -> RegularisationPath:
     """Fit once, then minimise the released quadratic for every alpha."""
-    if estimator._solver_name not in ("auto", "newton"):
+    if solver_name(estimator.solver) not in ("auto", "newton"):
         raise InputError(
             f"solver={estimator.solver!r}: a path is computed from the releases of 'newton'; leave it out."
         )
@@ -123,7 +117,9 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
     fitted: PrivateLasso = clone(estimator).set_params(alpha=smallest)
     if fitted.solver == "auto":
         fitted.set_params(solver="newton")
-    model: Quadratic = fitted._solve(*fitted._encoded(X, y)).model
+    fit = Fit(fitted, fitted.as_federation(X, y), runs=True)
+    with contextlib.closing(fit.session):
+        model: Quadratic = fit.run().model
     plan = fitted.plan_
     if given is None:
         given = _grid(plan, model, smallest, count)

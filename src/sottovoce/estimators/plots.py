@@ -36,6 +36,17 @@ def new_figure(size: tuple[float, float] = (9.0, 7.0)) -> Any:
     return Figure(figsize=size, layout="constrained")
 
 
+def axes_for(ax: Any, **options: Any) -> Any:
+    """The axes that were given, or those of a new figure."""
+    if ax is not None:
+        return ax
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
+    return plt.subplots(**options)[1]
+
+
 def picture(figure: Any, suffix: str) -> bytes:
     """A figure as the bytes of a file of that kind; of the same figure they are the same."""
     import matplotlib as mpl

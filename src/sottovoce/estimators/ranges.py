@@ -1,27 +1,30 @@
-"""Ranges that nobody knows, bought by a plan that runs before the fit's own, on the same people and in one budget.
+"""Ranges that nobody knows, estimated by a plan that runs before the fit's own, on the same people and in one budget.
 
-What is bought, its share of the budget and what it costs follow from public numbers. A fit's noise does not depend on
-the ranges: until they are there its plan has [-1, 1] in their place.
+What is estimated, its share of the budget and what it costs follow from public numbers. A fit's noise does not depend
+on the ranges: until they are there its plan has [-1, 1] in their place.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sottovoce import algorithms
 from sottovoce.algorithms.ranges import CountedRanges
 from sottovoce.algorithms.ranges.rule import Range, share_of, wanted
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.schema import Number
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, warn
+from sottovoce.estimators.declarations import is_private
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.calibration import part_of
 from sottovoce.privacy.relation import inside
-from sottovoce.solvers import Options
+
+if TYPE_CHECKING:
+    from sottovoce.estimators.base import PrivateLinearModel
 
 STAND_IN: Range = (-1.0, 1.0)
 FORM = CountedRanges()
@@ -29,13 +32,12 @@ _TAILS = 0.10  # the share that is wanted above which tails are cut
 
 
 @dataclass(frozen=True)
-class Purchase:
-    """The columns whose range is bought, by place, the plan that buys them, and the problem that waits for them."""
+class EstimatedRanges:
+    """The columns whose range is estimated, by place, the plan of it, and the problem that waits for them."""
 
     columns: Mapping[int, Number]
     plan: Plan
     problem: Problem
-    solver: Options
 
     @property
     def share(self) -> float:
@@ -74,7 +76,22 @@ class Purchase:
         return self.problem.changed(bounds=Bounds.model_validate(changed))
 
 
-def shared_out(problem: Problem, columns: Mapping[int, Number], frames: int) -> tuple[Problem, Problem]:
+def unknown_columns(model: PrivateLinearModel, names: tuple[str, ...], features: int) -> dict[int, Number]:
+    """By place, the columns whose range is to be estimated; the place behind the features is the label's."""
+    label = getattr(model, "label_bound", None)
+    if (schema := model.schema_) is not None:
+        columns = schema.of_features(names or schema.feature_names).bought
+    else:
+        private = range(features) if is_private(model.feature_ranges) else ()
+        columns = {place: Number(names[place] if names else f"x{place}") for place in private}
+    if not hasattr(model, "label_bound") or label is not None:
+        columns.pop(features, None)
+    if is_private(label):
+        columns[features] = Number("the label")
+    return columns
+
+
+def share_budget(problem: Problem, columns: Mapping[int, Number]) -> tuple[Problem, Problem]:
     """(the fit's problem, that of its ranges), each with its share of mu squared; or why not, before any charge."""
     asked = wanted(len(columns), problem.signal)
     if problem.calibration == "paper":
@@ -86,12 +103,10 @@ def shared_out(problem: Problem, columns: Mapping[int, Number], frames: int) -> 
             "take a larger epsilon. Nothing was charged."
         )
     if asked > _TAILS:
-        warnings.warn(
+        warn(
             f"epsilon={problem.epsilon:g}: the ranges of {len(columns)} columns get a tenth of the budget, and "
             f"{asked:.2g} of it would tell them well. Tails will be cut, of sparse columns first; declare what is "
             "publicly known.",
-            UserWarning,
-            stacklevel=frames,
         )
     share = share_of(len(columns), problem.signal)
     fit, ranges = (part_of(problem.epsilon, inside(problem.delta), part) for part in (1 - share, share))

@@ -55,7 +55,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """Predicted labels."""
-        return self._scores(X)
+        return self.scores(X)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

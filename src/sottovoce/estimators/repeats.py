@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final
 
-from sottovoce.errors import RepeatedFitWarning
+from sottovoce.errors import RepeatedFitWarning, warn
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import Guarantee
 
@@ -62,7 +61,7 @@ class Register:
 register = Register()
 
 
-def note(plan: Plan, guarantee: Guarantee, frames: int, *, family: int | None = None) -> None:
+def note(plan: Plan, guarantee: Guarantee, *, family: int | None = None) -> None:
     """Count a private fit, or an evaluation, without a ledger, and warn if it is not the first of its kind.
 
     `family` is that of a cloned estimator, as searches fit them: of one warn also of what other processes do, and of
@@ -92,8 +91,7 @@ def note(plan: Plan, guarantee: Guarantee, frames: int, *, family: int | None = 
         said += " It is in a worker process (n_jobs), and fits in other processes come on top: no process has the sum."
     if cloned:
         said += " Scores by which a search chooses are exact and counted nowhere; sv.evaluate gives one with noise."
-    warnings.warn(
+    warn(
         f"{said} Give ledger=..., which counts all fits, adds them up more tightly and refuses what is too much.",
         RepeatedFitWarning,
-        stacklevel=frames + 1,
     )

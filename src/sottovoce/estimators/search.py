@@ -19,15 +19,18 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from sottovoce.algorithms import Solution
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.arguments import is_number
 from sottovoce.errors import InputError, LeakError, SottovoceError
 from sottovoce.estimators import repeats
-from sottovoce.estimators.base import Prepared, PrivateLinearModel
-from sottovoce.estimators.cautions import warn_of
-from sottovoce.estimators.planning import check_gaussian
+from sottovoce.estimators.base import PrivateLinearModel
+from sottovoce.estimators.declarations import warn_of
+from sottovoce.estimators.fits import Fit
 from sottovoce.estimators.report import assumptions
+from sottovoce.estimators.session import Purchase, check_gaussian
 from sottovoce.federation.federation import Federation, as_account
+from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.calibration import part_of, repeated_mu_for
@@ -36,7 +39,6 @@ from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyR
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation, distance, inside
 from sottovoce.privacy.trade_off import profile_of, with_errors
 
-SCORE = 0.1  # of the mu squared of a trial, for its score
 FIXED = {
     **dict.fromkeys(("epsilon", "delta", "ledger", "insecure_seed", "verbose"), "is the search's own"),
     **dict.fromkeys(("relation", "calibration", "n_jobs", "device"), "is one for all trials; set it on the estimator"),
@@ -57,7 +59,25 @@ class Trial:
 
     parameters: dict[str, Any]
     model: PrivateLinearModel
-    prepared: Prepared
+    fit: Fit
+
+
+class Score(Purchase):
+    """By how much the mean loss of a trial's model is below that of the model that says 0 of everybody."""
+
+    form = ComparedLosses()
+    share = 0.1  # of the mu squared of a trial
+
+    def problem(self, plan: Plan) -> Problem:  # whose rows may be prepared otherwise than the fit's
+        return plan.changed_problem(epsilon=self.epsilon, regulariser=Named(name="none"), layout="rows")
+
+    def options(self, fit: Fit) -> Candidates:
+        model, preparation = fit.model, self.problem(fit.plan).preparation
+        weights = preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
+        return Candidates(np.array([np.zeros_like(weights), weights]))
+
+    def use(self, fit: Fit, solution: Solution) -> None:
+        self.value = float(-solution.model[0] / fit.plan.records)
 
 
 @dataclass(eq=False, repr=False)
@@ -128,10 +148,9 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         fresh = _generators(self.insecure_seed)
         with _Silence():
             probe: Any = clone(self.estimator).set_params(ledger=None, verbose=False)
-            rows, labels = probe._encoded(X, y)
-            federation = probe._central(rows, labels)
+            federation = probe.as_federation(X, y)
             trials = [self._planned(probe, federation, next(fresh)) for _ in range(_number(self.event, next(fresh)))]
-        warn_of(trials[0].prepared.plan, 3)  # of public numbers that all trials share: once, whatever their number
+        warn_of(trials[0].fit.plan)  # of public numbers that all trials share: once, whatever their number
         self.charged_as_ = secrets.token_hex(32)  # the search's name in the ledger
         if (account := as_account(self.ledger)) is not None:
             summary = f"search: the best of a secret number of trials, mean {self.mean_trials:g}"
@@ -139,7 +158,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         with _Silence():
             self._keep(max(((self._score(trial), trial) for trial in trials), key=lambda pair: pair[0]))
         if account is None and self.privacy_.weakest.promises:
-            repeats.note(trials[0].prepared.plan, self.privacy_.weakest, 3)
+            repeats.note(trials[0].fit.plan, self.privacy_.weakest)
         return self
 
     def _keep(self, best: tuple[float, Trial]) -> None:
@@ -163,23 +182,22 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         parameters = self._drawn(generator)
         seed = None if self.insecure_seed is None else int(generator.integers(2**31))
         model = copy(probe).set_params(**parameters)
-        model.set_params(epsilon=self._part(1 - SCORE), delta=self.delta, insecure_seed=seed)
-        model._check_parameters()
-        names = tuple(map(str, getattr(model, "feature_names_in_", ())))
-        prepared = model._prepare(federation, frames=1, own_names=names)
-        plan, form = prepared.plan, prepared.algorithm
+        model.set_params(epsilon=self._part(1 - Score.share), delta=self.delta, insecure_seed=seed)
+        fit = Fit(model, federation)
+        plan, form = fit.plan, fit.form
         check_gaussian(plan, form)
         spent = gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation)
-        if plan.protects != "record" or spent is None or spent > math.sqrt(1 - SCORE) * self.event.mu * (1 + 1e-9):
+        most = math.sqrt(1 - Score.share) * self.event.mu * (1 + 1e-9)
+        if plan.protects != "record" or spent is None or spent > most:
             raise LeakError(f"solver={plan.algorithm!r}: a trial would cost more than its part; nothing was charged.")
         if plan.scaled_loss.outputs > 1:
             raise InputError("y has more than two classes; a search scores two classes, or numbers.")
-        if prepared.purchase is not None and plan.features in prepared.purchase.columns:
+        if fit.ranges is not None and plan.features in fit.ranges.columns:
             raise InputError(
                 "label_bound: each trial would buy a range of the label, and losses in units of different ranges do "
                 "not compare. Declare label_bound."
             )
-        return Trial(parameters, model, prepared)
+        return Trial(parameters, model, fit)
 
     def _part(self, share: float) -> float:
         """The epsilon of a share of one trial."""
@@ -187,16 +205,12 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
 
     def _score(self, trial: Trial) -> float:
         """Run a trial, and how good it is by its own noisy number; one that fails is worse than any other."""
-        model: Any = trial.model
+        score = Score(self._part(Score.share))
         try:
-            model._train(trial.prepared)
-            fields = {name: getattr(model.plan_, name) for name in Problem.model_fields}
-            changed = {"epsilon": self._part(SCORE), "regulariser": Named(name="none"), "layout": "rows"}
-            problem = Problem(**fields | changed)  # whose rows may be prepared otherwise than the fit's
-            weights = problem.preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
-            candidates = Candidates(np.array([np.zeros_like(weights), weights]))
-            found = model._buy(trial.prepared, ComparedLosses(), problem, candidates)
-            return float(-found.model[0] / problem.records)
+            trial.fit.run()
+            with trial.fit.session:
+                score.use(trial.fit, trial.fit.buy(score))
+            return score.value
         except Exception:  # what records may cause is not shown, nor that it happened
             return -math.inf
 

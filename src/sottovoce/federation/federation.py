@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -77,6 +78,7 @@ class Federation:
             raise InputError(f"journal={str(journal)!r}: a fit goes on where every party has a ledger; give ledgers.")
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
         self.declared: Mapping[str, Mapping[str, Any]] = {}  # by party, what is public, where it need not be asked for
+        self.feature_names: tuple[str, ...] | None = None  # those of the user's own table, where there is one
         self.about = About()  # who runs plans here, on which data and what for; a plan carries it
 
     @property
@@ -385,6 +387,18 @@ class Federation:
             journal=journal if isinstance(journal, Journal) else Journal(journal),
             remote=self.remote,
         )
+
+    @contextmanager
+    def lend(self, n_jobs: int | None, device: str | None) -> Iterator[None]:
+        """Threads and a device for the parties of this process that have none of their own, for as long as it lasts."""
+        own = [(party, party.n_jobs, party.device) for party in self._parties]
+        try:
+            for party, jobs, place in own:
+                party.n_jobs, party.device = n_jobs if jobs is None else jobs, device if place is None else place
+            yield
+        finally:
+            for party, jobs, place in own:
+                party.n_jobs, party.device = jobs, place
 
     def raise_failure(self) -> None:
         """Raise what went wrong inside a party of this process: here its holder is the caller."""

@@ -20,6 +20,7 @@ from sottovoce.data.labels import label_key
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
+from sottovoce.estimators.plots import axes_for
 from sottovoce.estimators.progress import progress_bar
 from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
@@ -125,12 +126,7 @@ class Simulation:
 
         The bars are one standard deviation, over runs, of what noise makes worse.
         """
-        if ax is None:
-            try:
-                import matplotlib.pyplot as plt
-            except ImportError:
-                raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
-            ax = plt.subplots()[1]
+        ax = axes_for(ax)
         name, plain = next(iter(self.plain.items()))
         means, spread = self.metrics[name].mean(axis=0), (self.metrics[name] - plain[:, None]).std(axis=0)
         ax.errorbar(self.epsilon, means, yerr=spread, marker="o", capsize=3, label="private, ± noise over runs")
@@ -210,7 +206,6 @@ def simulate(  # noqa: PLR0913
     if not isinstance(estimator, PrivateLinearModel):
         raise InputError(f"estimator={type(estimator).__name__} must be an estimator of this library, not fitted.")
     estimator = clone(estimator).set_params(epsilon=epsilons[0])
-    estimator._check_parameters()
     found = None if like is None else LookAlike.of(like, estimator.schema)
     counts = _counts("records", records, None if found is None else len(found.records.y))
     widths = _counts("features", features, _known_features(estimator, found))
@@ -237,7 +232,7 @@ def declared_problem(
         name: {"records": count, "features": width, "feature_names": (), "classes": (0, 1)}
         for name, count, width in zip(names, each, wide, strict=True)
     }
-    return estimator._problem(federation, facts, (), estimator._loss())
+    return estimator.problem(federation, facts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -382,7 +377,7 @@ class Work:
 
 def metrics_of(model: PrivateLinearModel, X: Any, y: NDArray[Any]) -> dict[str, float]:
     """Accuracy and log-loss, or squared error and R^2, without noise: for records that are nobody's or public."""
-    scores = model._scores(X)
+    scores = model.scores(X)
     if not hasattr(model, "classes_"):
         known = np.isfinite(scores) & np.isfinite(y.astype(np.float64))
         truth = y[known].astype(np.float64)

@@ -40,7 +40,7 @@ def align(
     - `sottovoce align job.toml --count`
     """
     from sottovoce.app.jobs import load_alignment_job
-    from sottovoce.app.runs import _wire
+    from sottovoce.app.runs import open_wire
     from sottovoce.door.intersection import COORDINATOR
     from sottovoce.errors import InputError
     from sottovoce.federation.coordinator import Coordinator
@@ -52,7 +52,7 @@ def align(
         )
     if count and matched_by != COORDINATOR:
         raise InputError(f"--matched-by {matched_by}: people are counted by the coordinator; leave it out.")
-    wire = _wire(loaded.federation, loaded.resolve, lambda text: aside().print(text, soft_wrap=True))
+    wire = open_wire(loaded.federation, loaded.resolve, lambda text: aside().print(text, soft_wrap=True))
     try:
         coordinator = Coordinator(wire)
         start = time.monotonic()

@@ -83,7 +83,7 @@ def evaluate(
 
 def _give(texts: Mapping[str, str], output: Path | None, plot: Path | None, *, overwrite: bool, as_json: bool) -> None:
     """Write and print what was found; until all of that is done it is kept."""
-    from sottovoce.app.runs import write_once
+    from sottovoce.app.outputs import write_once
     from sottovoce.errors import InputError
     from sottovoce.estimators.plots import draw, new_figure, picture
 

@@ -67,7 +67,7 @@ def predict(
             return
     elif recipient != "coordinator":
         raise InputError(f"--recipient {recipient}: all records are here; it is for a job of parties, DATA.toml.")
-    elif is_large(data, cells=fitted._schema is not None):
+    elif is_large(data, cells=fitted.schema_ is not None):
         if as_json and output is None:
             raise InputError(f"--json: {data} is read in pieces, and its predictions are lines; give --output.")
         count = _by_pieces(fitted, data, output, proba=proba, overwrite=overwrite)
@@ -117,7 +117,7 @@ def _central(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str
     from sottovoce.data.schema import columns_of
 
     rows: Any
-    if (schema := fitted._schema) is not None:
+    if (schema := fitted.schema_) is not None:
         rows = columns_of(data)
         ignored = [name for name in rows if name not in schema.columns]
     else:
@@ -169,7 +169,7 @@ def _joint(fitted: PrivateLinearModel, path: Path, recipient: str, *, proba: boo
             fitted.predict_for(federation, recipient)
             aside().print(f"{recipient} has the predictions; nothing of them came here", soft_wrap=True)
             return None
-        scores = fitted._scores(federation)
+        scores = fitted.scores(federation)
     return Predictions(bytes.fromhex(fitted.charged_as_), scores, fitted.plan_).table(proba=proba)
 
 

@@ -124,7 +124,7 @@ def fit(
     - `sottovoce fit job.toml --json --quiet`
     - `sottovoce fit job.toml --resume`
     """
-    from sottovoce.app import interrupted, runs
+    from sottovoce.app import interrupted, outputs, runs
     from sottovoce.app.jobs import load_job
 
     beside, loaded = aside(), load_job(job)
@@ -137,7 +137,7 @@ def fit(
         if begun.journal.outputs:
             show_written(loaded, begun, as_json=as_json, quiet=quiet)
             return
-        runs.check_outputs(loaded, overwrite=begun.overwrite)
+        outputs.check_outputs(loaded, overwrite=begun.overwrite)
         for said in filter(None, (loaded.set_elsewhere, begun.said())):
             beside.print(said, soft_wrap=True)
         with (
@@ -147,15 +147,15 @@ def fit(
         ):
             model, seconds = _fitted(run, begun, watched, quiet=quiet)
         after = {party: account.balance() for party, account in accounts.items()}
-        occasion = runs.occasion_of(model, begun.before, after, seconds)
-        texts = runs.texts_of(model, occasion)
+        occasion = outputs.occasion_of(model, begun.before, after, seconds)
+        texts = outputs.texts_of(model, occasion)
         begun.journal.keep_outputs(texts)
-        paths = runs.write_texts(loaded, texts, overwrite=begun.overwrite)
+        paths = outputs.write_texts(loaded, texts, overwrite=begun.overwrite)
         begun.journal.remove()
     if as_json:
         print_json(
             {
-                **runs.report_of(model, occasion),
+                **outputs.report_of(model, occasion),
                 "seconds": seconds,
                 "ledgers": {party: vars(balance) for party, balance in after.items()},
                 "written": {key: str(path) for key, path in paths.items()},
@@ -225,7 +225,7 @@ def trained(run: Run, console: Console, watched: WatchedWire, *, quiet: bool) ->
         with progress_bar(f"training by {run.plan.algorithm}", console) as advance:
             return runs.fit(run, watched.progress(advance))
     except (RefusedError, BudgetError, LedgerError):
-        if (state := run.prepared.coordinator.journal).begun:
+        if (state := run.training.session.coordinator.journal).begun:
             console.print(f"note: {state.path} has the state of this run: {interrupted.WHAT_TO_DO}", soft_wrap=True)
         raise
 
@@ -234,10 +234,10 @@ def show_written(job: Job, begun: Begun, *, as_json: bool, quiet: bool) -> None:
     """Write the results of a fit that had ended when it was stopped. Nobody is asked and nothing is charged."""
     import json
 
-    from sottovoce.app import runs
+    from sottovoce.app import outputs
 
     texts = begun.journal.outputs
-    paths = runs.write_texts(job, texts, overwrite=begun.overwrite)
+    paths = outputs.write_texts(job, texts, overwrite=begun.overwrite)
     begun.journal.remove()
     if as_json:
         print_json({**json.loads(texts["report"]), "written": {key: str(path) for key, path in paths.items()}})

@@ -1,0 +1,194 @@
+"""A fit: its plans, made of what the parties declare, and what each of them gives the model."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+from typing import TYPE_CHECKING
+
+from sklearn.exceptions import ConvergenceWarning
+
+from sottovoce import algorithms, losses
+from sottovoce.algorithms import Solution
+from sottovoce.errors import BudgetError, InputError, RefusedError, warn
+from sottovoce.estimators import ranges
+from sottovoce.estimators.declarations import Facts, check_norms, common_names, solver_name, warn_of, warn_of_norms
+from sottovoce.estimators.session import Purchase, Resources, Session
+from sottovoce.federation.coordinator import Progress
+from sottovoce.federation.federation import Federation
+from sottovoce.plan.plan import Plan, Whole
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.sealing import MOST_PARTIES
+from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.relation import inside
+from sottovoce.queries.joint import can_look_up
+from sottovoce.solvers import Options, by_name
+from sottovoce.solvers.auto import NEWTON_FEATURES
+
+if TYPE_CHECKING:
+    from sottovoce.estimators.base import PrivateLinearModel
+
+
+class Fit:
+    """A fit before its first release: the parties were asked once for what is public, and its plan was made of it.
+
+    `plan` is the fit's own. Ranges that are to be estimated are [-1, 1] in it until `run` has them; no cost depends on
+    them. With `runs` the parties of this process may also be asked for what the plan releases, without privacy if that
+    is what the user wants.
+    """
+
+    def __init__(self, model: PrivateLinearModel, federation: Federation, *, runs: bool = False) -> None:
+        model._check_parameters()
+        model._take_schema(federation)
+        self.model, self.federation = model, federation
+        self.purchases = model._purchases()
+        self.ranges: ranges.EstimatedRanges | None = None
+        self.solution: Solution | None = None
+        exposed = (
+            model.epsilon == math.inf
+            or model.calibration == "paper"
+            or getattr(model.solver, "unit", None) == "feature"
+        )  # the user asks, by name, for a run that does not protect a person's record
+        self._check_solver(exposed=exposed)
+        self.session = session = Session(
+            federation,
+            insecure_seed=model.insecure_seed,
+            without_privacy=runs and exposed,
+            resumable=runs and model.epsilon != math.inf,
+            resources=Resources(model.n_jobs, model.device),
+        )
+        with contextlib.ExitStack() as unless_made, session:
+            unless_made.callback(session.close)
+            facts = session.facts(classes=model.asks_for_classes)
+            known = federation.feature_names
+            self.names = common_names(facts, federation.split) if known is None else known
+            problem = model.problem(federation, facts, self.names)
+            if federation.undecided:
+                federation.seal_where_allowed(session.coordinator, self._plain_columns(problem))
+                problem = problem.changed(sealing=federation.sealed())
+            check_norms(problem)
+            for purchase in self.purchases:
+                purchase.check(self, problem)
+            warn_of(problem)
+            if federation.norms is None and model.schema_ is None:
+                warn_of_norms(problem)
+            columns = ranges.unknown_columns(model, self.names, problem.features)
+            if columns:
+                problem, ranged = ranges.share_budget(problem, columns)
+            self.solver = self._choose_solver(problem, facts)
+            self.form = algorithms.find(self.solver.name, problem, self.solver.given())
+            if problem.epsilon < model.epsilon:
+                session.within = Whole(name=secrets.token_hex(16), mu=mu_for(float(model.epsilon), inside(model.delta)))
+            self.plan = session.plan(self.form, problem, self.solver)
+            if columns:
+                first = session.plan(ranges.FORM, ranged, tuple(columns))
+                self.ranges = ranges.EstimatedRanges(columns, first, problem)
+            unless_made.pop_all()
+
+    def _check_solver(self, *, exposed: bool) -> None:
+        """Refuse a solver by name that does not serve the loss, before anybody is asked."""
+        name, federation, named = solver_name(self.model.solver), self.federation, self.model._loss()
+        loss = losses.get(named.name, **named.parameters)
+        if name == "auto" or (federation.undecided and algorithms.serves(name, loss, sealed=True)):
+            return
+        algorithms.check(name, loss, federation.split, sealed=federation.secure and not exposed)
+
+    def _choose_solver(self, problem: Problem, facts: Facts) -> Options:
+        """The solver that was given, or the one of that name, or by the rule of "auto" among those that rows serve."""
+        solver = self.model.solver
+        if isinstance(solver, Options):
+            return solver
+        if solver == "auto" and self.model.alpha == "auto":
+            return by_name("whitened")
+        if solver != "auto":
+            return by_name(solver)
+        limited = [set(served) for fact in facts.values() if (served := fact.get("solvers")) is not None]
+        return by_name(algorithms.choose(problem, set.intersection(*limited) if limited else None))
+
+    def _plain_columns(self, problem: Problem) -> str | None:
+        """Why a fit over columns is better without secure products, from public numbers; None if it may have them."""
+        parties, loss, name = len(problem.parties), problem.scaled_loss, solver_name(self.model.solver)
+        if not problem.private:
+            return "nothing is protected"
+        if problem.calibration != "tight":
+            return "a paper's calibration was asked for"
+        if name != "auto" and algorithms.mismatch(name, loss, "columns") is None:
+            return f"solver={name!r} was asked for"
+        if not 2 <= parties <= MOST_PARTIES["columns"]:
+            return f"{parties} parties, and 2 to {MOST_PARTIES['columns']} can be sealed"
+        if problem.features > NEWTON_FEATURES:
+            return f"{problem.features} features, and products of at most {NEWTON_FEATURES} are made"
+        return None if can_look_up(problem) else f"slopes of {loss.name!r} with these classes cannot be looked up"
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """All that this fit charges, in the order in which it runs; what follows the fit as far as it is known."""
+        before = () if self.ranges is None else (self.ranges.plan,)
+        after = (self.session.draft(each.form, each.problem(self.plan), each.options(self)) for each in self.purchases)
+        return (*before, self.plan, *after)
+
+    def run(self, progress: Progress | None = None) -> Solution:
+        """Run all plans and have the model keep what they gave. Every party charges a plan before its first release."""
+        model, session, coordinator = self.model, self.session, self.session.coordinator
+        coordinator.count_anew()
+        model.__dict__.pop("ranges_", None)
+        with session:
+            if self.ranges is not None:
+                self._estimate_ranges(self.ranges)
+            with contextlib.ExitStack() as shown:
+                if progress is None and model.verbose:
+                    from sottovoce.estimators.progress import progress_bar
+
+                    progress = shown.enter_context(progress_bar(f"{type(model).__name__} by {self.plan.algorithm}"))
+                self.solution = solution = session.run(self.plan, self.form, progress, last=not self.purchases)
+            if solution.unfinished and not self.plan.private:
+                warn(
+                    f"solver={self.plan.algorithm!r} has not converged: {solution.unfinished}. Give it more rounds, or "
+                    "take another solver.",
+                    ConvergenceWarning,
+                )
+            model._keep(self, solution)
+            for purchase in self.purchases:
+                try:
+                    purchase.use(self, self.buy(purchase))
+                except (BudgetError, RefusedError) as refusal:
+                    coordinator.dismiss()
+                    warn(f"{purchase.refused}: {refusal}")
+        model.budgets_ = dict(coordinator.budgets)
+        model.receipts_ = {name: coordinator.receipts[name] for name in self.plan.names if name in coordinator.receipts}
+        model.communication_, model.transcript_ = session.communication, coordinator.transcript
+        model.missing_parts_ = dict(coordinator.missing)
+        if model.missing_parts_:
+            each = "; ".join(f"{name} ({why.rstrip('.')})" for name, why in model.missing_parts_.items())
+            warn(
+                "the model is here, but not every party has its part of it, so that joint predictions over columns are "
+                f"not possible: {each}. Predict where all columns are, or fit again."
+            )
+        return solution
+
+    def buy(self, purchase: Purchase) -> Solution:
+        """Run a plan after the fit's; the model's report counts it, also if it stops midway."""
+        plan = self.session.plan(purchase.form, purchase.problem(self.plan), purchase.options(self))
+        try:
+            return self.session.run(plan, purchase.form)
+        finally:
+            self.model.plans_, self.model.privacy_ = self.session.plans, self.session.report(self.plan)
+
+    def _estimate_ranges(self, estimated: ranges.EstimatedRanges) -> None:
+        """Run the plan of the ranges and make the fit's own with them, where there is room for all that follows."""
+        model, session, coordinator = self.model, self.session, self.session.coordinator
+        if not coordinator.journal.begun:
+            coordinator.check(self.plan)
+        found = session.run(estimated.plan, ranges.FORM, last=False)
+        try:
+            columns = estimated.named(found.model)
+        except InputError:  # what was charged is spent, and is counted
+            coordinator.dismiss()
+            model.privacy_ = session.report(estimated.plan)
+            raise
+        model.ranges_ = {column.name: (column.low, column.high) for column in columns.values()}
+        if (schema := model.schema_) is not None:
+            own = set(schema.columns) | {schema.label}
+            model.schema_ = schema.with_ranges(column for column in columns.values() if column.name in own)
+        self.plan = session.plan(self.form, estimated.problem_with(columns), self.solver)
