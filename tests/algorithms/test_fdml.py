@@ -19,7 +19,7 @@ from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.sharing.fdml_exact import Batches, ExactFDML, of_batch
 from sottovoce.algorithms.sharing.fdml_noisy_rows import MeanSteps, NoisyRowsFDML
-from sottovoce.algorithms.sharing.gradients import RIDGE, joined_means
+from sottovoce.algorithms.sharing.gradients import RIDGE, join_means
 from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
@@ -444,7 +444,7 @@ def test_the_intercept_is_that_of_the_view_that_says_most() -> None:
         views = [MeanSteps(plan, f"party-{m + 1}", total) for m, total in enumerate(sums)]
         for m, view in enumerate(views):
             view.move(plan.rounds, np.full(view.width + 1, 50.0 if m == wide else 1.0))
-        weights = joined_means(plan, {f"party-{m + 1}": view for m, view in enumerate(views)})
+        weights = join_means(plan, {f"party-{m + 1}": view for m, view in enumerate(views)})
         centre = float(sums[other] @ views[other].weights[:-1]) / 100
         assert centre != 0
         assert weights[-1] == pytest.approx(views[wide].weights[-1] - centre)

@@ -923,7 +923,7 @@ def _(real: Any = Gate.release) -> Iterator[None]:
     "parties that should not know the labels weigh their rows by them",
     labels=on(checks.labels, "admm, columns, labels held"),
 )
-def _(real: Any = preparation.Preparation.labels, slopes: Any = parts.Slopes.at) -> Iterator[None]:
+def _(real: Any = preparation.Preparation.labels, slopes: Any = parts.PartSlopes.at) -> Iterator[None]:
     def known(self: Any, y: Any) -> Any:
         return real(dataclasses.replace(self, labelled=True), y)
 
@@ -931,7 +931,7 @@ def _(real: Any = preparation.Preparation.labels, slopes: Any = parts.Slopes.at)
         told = {name: array for name, array in round.told.items() if name != "labels"}
         return slopes(self, round._replace(told=told))
 
-    with patch(preparation.Preparation, "labels", known), patch(parts.Slopes, "at", used):
+    with patch(preparation.Preparation, "labels", known), patch(parts.PartSlopes, "at", used):
         yield
 
 
