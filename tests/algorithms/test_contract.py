@@ -817,7 +817,7 @@ def test_every_solver_has_a_contract() -> None:
 def test_a_forgery_that_is_answered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: a party that objects to nothing does not pass."""
     case = next(TestScore.cases())
-    monkeypatch.setattr(Query, "objection", lambda self, plan, number, told: None)
+    monkeypatch.setattr(Query, "objection", lambda self, number, told: None)
     with pytest.raises(AssertionError, match="answers"):
         test_forged_messages_are_refused(case)
 
