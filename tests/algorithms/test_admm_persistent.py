@@ -313,6 +313,7 @@ def louder(plan: Plan, factor: float) -> Plan:
     return with_releases(plan, **{r.query: {"std": r.std * factor} for r in plan.releases if r.std > 0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "labels", "kind"),
     [

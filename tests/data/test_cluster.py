@@ -592,6 +592,7 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_nobody_is_waited_for_for_ever_who_is_stopped(workers: Workers) -> None:
     client = workers.have(2)
     (pid,) = client.run(os.getpid, workers=list(client.nthreads())[:1]).values()
@@ -601,6 +602,7 @@ def test_nobody_is_waited_for_for_ever_who_is_stopped(workers: Workers) -> None:
     assert Cluster.of(client).workers()
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_stopped_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     told = tmp_path / "scheduler.json"
     options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(told)]
@@ -638,6 +640,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, at: int, whom: Callable[[list[str]]
     return sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd", "whitened"])
 def test_a_worker_killed_in_a_round_changes_no_bit(
     name: str, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -657,6 +660,7 @@ def test_a_worker_killed_in_a_round_changes_no_bit(
     assert sum(account.answers(entry.plan).values()) == sum(release.count for release in found.plan_.releases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["no source", "no worker"])
 def test_a_run_that_cannot_go_on_ends_with_a_clear_error(
     end: str, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -218,6 +218,7 @@ def test_a_record_of_rows_needs_a_reservation(accounts):
 # ------------------------------------------------------------------------------------------------ crashes and races
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "charged", "stored", "known"),
     [

@@ -84,6 +84,7 @@ class TestPaper:
         assert report.claimed_epsilon == 1.0
         assert 0.1 < report.epsilon < 0.25  # five to six times less than claimed
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("records", "average"), [(100, 0.934), (1000, 2.632)])
     def test_named_records_are_not_hidden_from_the_coordinator(self, records: int, average: float) -> None:
         rng = np.random.default_rng(1)

@@ -559,6 +559,7 @@ OTHERS |= {"score": np.array([7]), "square": np.array([7])}
 QUESTIONS = 1 + 1 + 3 + 1 + 1 + 12  # gram, length, gradients, score, square, rescales
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", ["it is restarted", "the answer is lost"])
 def test_a_party_that_forgot_its_whitened_rows_is_told_what_they_are_made_of(
     fate: str, small_plan: MakePlan, tmp_path: Path
@@ -586,6 +587,7 @@ def test_a_party_that_forgot_its_whitened_rows_is_told_what_they_are_made_of(
             assert sum(entry.kind == "release" for entry in account.history()) == QUESTIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 2, 3, 7, 9])
 def test_a_party_that_another_process_outran_is_told_too(at: int, small_plan: MakePlan, tmp_path: Path) -> None:
     """A draw did not leave: what the party kept is dropped and made again."""
@@ -601,6 +603,7 @@ def test_a_party_that_another_process_outran_is_told_too(at: int, small_plan: Ma
     assert sum(entry.kind == "release" for entry in wire.accounts["anna"].history()) == QUESTIONS
 
 
+@pytest.mark.slow
 def test_any_round_of_whitened_rows_tells_both_or_neither(small_plan: MakePlan, tmp_path: Path) -> None:
     """And whatever is told, what was released stays: another P gets the stored bytes."""
     plan, party = small_plan(**central(WHITENED)), party_of(account=account_of(tmp_path))

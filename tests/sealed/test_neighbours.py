@@ -9,6 +9,7 @@ from sottovoce.sealed import columns, dealer, words
 DRAWS, RECORDS = range(24), 150
 
 
+@pytest.mark.slow
 def test_no_neighbour_is_further_than_the_bound_and_some_are_as_far() -> None:
     """Whatever P, weights, chances, coins and pads are, and however parts are left blank or replaced."""
     found = largest(DRAWS, RECORDS)
