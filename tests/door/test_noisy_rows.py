@@ -351,7 +351,8 @@ def gate_of(block: Any, plan: Plan, **changes: Any) -> Gate:
 
 def shown(gate: Gate, plan: Plan, block: Any, weights: np.ndarray, number: int = 1, norm: float = 1.0) -> np.ndarray:
     """What a gate lets out of the rows."""
-    released = gate.release(program.Scores(rows_of(norm)), Round(plan, number, {"weights": weights}, block))
+    scores = program.Scores(rows_of(norm), plan.records)
+    released = gate.release(scores, Round(plan, number, {"weights": weights}, block))
     return np.asarray(released.arrays["value"])
 
 
