@@ -66,6 +66,7 @@ def test_asks_of_all_parties_are_added_up(parts: list[int], remote: bool) -> Non
     assert found == pytest.approx(len(parts) * (1.0 + 5 * 0.002) + computing * (0.01 + 5 * 0.001))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: type(solver).__name__)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 def test_memory_is_that_of_a_fit(solver: Any, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,7 @@ def test_lists_of_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
         assert session.progress.done == session.progress.total == 5 + 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matcher", ["coordinator", "b"])
 @pytest.mark.parametrize(("piece", "words", "held"), [(2**15, 2**17, 2**18), (3, 2, 4), (2, 5, 1)])
 def test_pieces_give_what_one_sort_of_all_gives(
