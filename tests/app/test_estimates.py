@@ -106,6 +106,7 @@ def test_a_rehearsal_in_which_loops_are_compiled_is_repeated(monkeypatch: pytest
     assert estimates._compiled(iter(["first", "second", "third"]).__next__) == "third"
 
 
+@pytest.mark.slow
 def test_the_first_estimate_on_a_machine_is_that_of_a_fit_without_compiling(tmp_path: Path) -> None:
     """In a process that finds no loop on disk, and compiles for longer than the fit takes."""
     program = """
@@ -130,6 +131,7 @@ print(told, time.perf_counter() - start, compiled() - before)
     assert told < taken / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [".parquet", ".csv", ".svm", ".npy"])
 def test_rows_in_files_are_rehearsed_where_they_would_lie(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -234,6 +236,7 @@ def test_prepared_rows_lie_where_a_fit_puts_them(tmp_path: Path, monkeypatch: py
         second._replace(folder=tmp_path / "gone").check()
 
 
+@pytest.mark.slow
 def test_reading_a_file_is_in_the_time_until_it_is_read() -> None:
     plan = plan_of("newton", [60_000])
     plan = plan.model_copy(update={"parties": (("data", 1_000_000),)})

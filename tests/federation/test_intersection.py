@@ -190,6 +190,7 @@ def many(folder: Path, records: int, *more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_lists(tmp_path: Path) -> None:
     """Three roles in a process, buffers full: rows and letters of identifiers grow, 130 bytes; whole lists take 800."""
     peaks = list[int]()
@@ -200,6 +201,7 @@ def test_memory_does_not_grow_with_lists(tmp_path: Path) -> None:
     assert peaks[2] - peaks[0] > 200 * 200_000  # planted: what is in files is in memory too
 
 
+@pytest.mark.slow
 def test_an_alignment_that_is_killed_leaves_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     program = many(folder, 5_000, "pause")

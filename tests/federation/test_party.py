@@ -1189,7 +1189,10 @@ ATTACKS: dict[str, Attack] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-@pytest.mark.parametrize("guard", ["ledger", "replace-one ledger", "policy"])
+@pytest.mark.parametrize(
+    "guard",
+    ["ledger", *(pytest.param(guard, marks=pytest.mark.slow) for guard in ("replace-one ledger", "policy"))],
+)
 def test_nobody_gets_more_than_was_charged(
     attack: Attack, guard: str, draws: Draws, small_plan: MakePlan, tmp_path: Path
 ) -> None:
@@ -1313,6 +1316,7 @@ def test_the_search_for_the_secret_finds_it() -> None:
     assert shows_the_secret(repr(np.array([HEIGHT])).encode())
 
 
+@pytest.mark.slow
 def test_no_frame_and_no_foreign_log_line_shows_a_record(
     small_plan: MakePlan, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -1394,6 +1398,7 @@ def test_an_error_that_rows_could_cause_travels_as_a_fixed_text(
     assert party.failure is error
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_are_answered_by_a_frame(data: st.DataObject, small_plan: MakePlan) -> None:
