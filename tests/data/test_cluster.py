@@ -119,6 +119,7 @@ def on_dask(X: Any, y: Any, cuts: tuple[int, ...] = (0, 90, 90, 91, 300, 400)) -
     return [dask.delayed((X[a:b], y[a:b]), pure=False) for a, b in itertools.pairwise(cuts)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_model_is_that_of_one_place(name: str, form: str, client: Any) -> None:
@@ -130,6 +131,7 @@ def test_the_model_is_that_of_one_place(name: str, form: str, client: Any) -> No
     assert np.all(found.intercept_ == expected.intercept_)
 
 
+@pytest.mark.slow
 def test_evaluations_without_privacy_and_predictions_are_those_of_one_place(client: Any) -> None:
     X, y = records(2)
     data = sv.Dataset.from_dask(on_dask(X, y), cluster=client)
@@ -168,6 +170,7 @@ def test_ranges_and_standard_errors_are_sums_at_the_workers(client: Any, monkeyp
             assert str(found.coefficients()) == str(expected.coefficients())
 
 
+@pytest.mark.slow
 def test_dask_arrays_and_data_frames(client: Any) -> None:
     X, y = records(2)
     array = pytest.importorskip("dask.array")
@@ -208,6 +211,7 @@ def test_workers_read_files_themselves(client: Any, tmp_path: Path, monkeypatch:
         MODELS["newton"]().fit(data)
 
 
+@pytest.mark.slow
 def test_what_a_fit_takes_is_rehearsed_at_the_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates, "ENTRIES", 1 << 16)
     X, y = records(2)
@@ -263,6 +267,7 @@ def seen_by(found: Any) -> Any:
     return lambda part: (part, found)
 
 
+@pytest.mark.slow
 def test_nothing_travels_but_work(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The globals that a pickle names are looked at: code, numbers, slopes, losses and queries."""
     told = list[bytes]()
