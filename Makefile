@@ -1,11 +1,12 @@
-# Two commands do all the set-up: `make demo` runs the main job, `make test` passes the tests.
+# Two commands do all the set-up: `make demo` runs the main job, `make test` the checks and the tests but for the slow ones.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 
-.PHONY: demo test nvflare gpu check style types compiled golden docs gallery bench clean
+.PHONY: demo test test-slow nvflare gpu check style types compiled golden docs gallery bench clean
 
 # Packages are installed without bytecode. Where none may be written, every process of a test compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,7 +16,11 @@ demo: $(RUN)
 
 test: $(DEV)
 	$(MAKE) --jobs=2 types style compiled
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
+	$(PYTEST) -m "not slow"
+
+# Processes that are killed, statistics, planted faults, whole commands: see `slow` in pyproject.toml.
+test-slow: $(DEV)
+	$(PYTEST) -m slow
 
 # The wire over NVIDIA FLARE, which brings 44 packages: in an environment of its own.
 nvflare: $(VENV)-nvflare/.run

@@ -163,6 +163,7 @@ class RemoteWire:
 
     def __init__(self, wires: Wires, number: int, parties: tuple[str, ...]) -> None:
         self._wires, self._number, self.parties = wires, number, parties
+        self.connected: tuple[str, ...] = ()  # FLARE does not tell
 
     @property
     def communication(self) -> Communication:

@@ -90,6 +90,7 @@ def adult(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "program"), programs("python"))
 def test_examples_run(
     page: Path, program: list[Block], adult: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -121,6 +122,7 @@ def test_commands_exist_with_these_options(page: Path, program: list[Block]) -> 
         command.make_context("sottovoce", arguments)  # parses, and runs nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(block.marker == "run" for block in blocks(page))], ids=relative
 )

@@ -218,6 +218,7 @@ def linking(source: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_names_are_given_in_one_place() -> None:
     package = Path(sottovoce.__file__).parent
     found = {path.relative_to(package).as_posix(): linking(path.read_text()) for path in package.rglob("*.py")}
@@ -350,6 +351,7 @@ def writing(source: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_files_are_written_in_one_place() -> None:
     package = Path(sottovoce.__file__).parent
     found = {path.relative_to(package).as_posix(): writing(path.read_text()) for path in package.rglob("*.py")}

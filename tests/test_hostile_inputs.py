@@ -315,6 +315,7 @@ def test_a_job_on_a_pipe_of_parquet_is_refused_and_not_waited_for(folder: Path) 
         assert result.exit_code != 0
 
 
+@pytest.mark.slow
 def test_a_damaged_table_in_a_folder_is_an_error_of_this_package(folder: Path) -> None:
     path = folder / "rows.parquet"
     content = path.read_bytes()
@@ -419,6 +420,7 @@ def crashes_of_models(folder: Path, part: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["privacy", "parameters", "communication", "rounds", "score_spread", "receipts"])
 def test_a_model_with_an_odd_value_is_refused_or_can_be_shown_and_saved(part: str, folder: Path) -> None:
     assert crashes_of_models(folder, part) == []
@@ -462,6 +464,7 @@ def peak(run: Callable[[], Any]) -> tuple[Any, int]:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv.gz", ".svm.gz"])
 def test_a_line_beyond_the_limit_is_a_null_row_in_little_memory(suffix: str, tmp_path: Path) -> None:
     path, size = tmp_path / f"rows{suffix}", 10 * LONGEST_LINE
@@ -565,6 +568,7 @@ def test_planted_numpy_errors_that_come_out(folder: Path, monkeypatch: pytest.Mo
     assert raw_errors("rows.npy", folder, range(150))
 
 
+@pytest.mark.slow
 def test_planted_lines_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 40)
     with pytest.raises(AssertionError):
@@ -577,6 +581,7 @@ def test_planted_texts_of_parquet_without_a_limit(tmp_path: Path, monkeypatch: p
         test_a_text_of_parquet_beyond_the_limit_is_a_missing_cell_in_little_memory(False, tmp_path)
 
 
+@pytest.mark.slow
 def test_planted_a_report_that_nobody_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarantee, "_checked", lambda made: made)
     assert len(crashes_of_models(folder, "privacy")) > 5

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 
 # What a browser loads by itself: scripts, styles, fonts, images, frames. Not what a reader may click.

@@ -13,6 +13,8 @@ from organisations import Organisations, network, reason_against, steps
 from sottovoce.lab import synthetic
 from sottovoce.privacy.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parent.parent / "docs" / "running.md"
 TOWN = ["clinic", "lab", "insurer"]
 CLINICS = ["clinic-1", "clinic-2", "clinic-3"]

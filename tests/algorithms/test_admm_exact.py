@@ -95,6 +95,7 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parties", [1, 2, 8])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_it_equals_the_central_solver(name: str, parties: int, wide: Any) -> None:
@@ -114,6 +115,7 @@ def test_it_equals_the_central_solver(name: str, parties: int, wide: Any) -> Non
         assert 0 < np.count_nonzero(coef) < 24
 
 
+@pytest.mark.slow
 def test_by_the_estimator(wide: Any) -> None:
     """The solver `admm` at epsilon = inf is this form, and says what it found."""
     X, y, _ = wide
@@ -200,6 +202,7 @@ def excess(parts: list[Any], y: np.ndarray, weights: np.ndarray, best: np.ndarra
     return objective(weights) - objective(best)
 
 
+@pytest.mark.slow
 def test_eight_similar_parties() -> None:
     """Blocks that nearly coincide: the rule arrives, the published update crawls, stalls or diverges."""
     rng = np.random.default_rng(4)
@@ -238,6 +241,7 @@ def test_it_ends_when_the_residuals_are_small(wide: Any) -> None:
     assert asked[1e-3] < asked[1e-6] < asked[0.0] == 400
 
 
+@pytest.mark.slow
 def test_sets_bound_each_party(wide: Any) -> None:
     """Against projected gradients on the product of the balls."""
     X, y, _ = wide
@@ -256,6 +260,7 @@ def test_sets_bound_each_party(wide: Any) -> None:
         assert abs(solution.weights[24]) > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parties", [2])
 def test_losses_without_a_central_form_here(parties: int, wide: Any) -> None:
     X, classes, numbers = wide
@@ -281,6 +286,7 @@ def test_losses_without_a_central_form_here(parties: int, wide: Any) -> None:
         assert all(value(solution.weights + step * d) >= here - 1e-8 for d in directions)
 
 
+@pytest.mark.slow
 def test_many_columns_by_products(monkeypatch: pytest.MonkeyPatch, wide: Any) -> None:
     """Without Gram matrices it arrives at the same models."""
     X, y, _ = wide

@@ -71,6 +71,7 @@ def columns(generator: np.random.Generator, kind: str) -> np.ndarray:
     return X
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["random", "alike", "few", "flat"])
 @pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1.0, 1e4])
 @pytest.mark.parametrize("column_norm", [None, 1.5])

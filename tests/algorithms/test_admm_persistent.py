@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from scipy.stats import binom, norm
 
 import sottovoce as sv
+from covering import pairwise
 from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.base import Ask, Rounds
@@ -186,11 +187,13 @@ def test_a_record_moves_its_own_slope_and_no_more_than_is_charged(
     assert largest > 0.5
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("labels", ["public", "shared", "held"])
-@pytest.mark.parametrize("columns", [(2, 3), (1, 2, 3), (1, 2, 3, 1, 1, 4, 2, 2)])
-@pytest.mark.parametrize("epsilon", [0.1, 8.0])
+@pairwise(
+    form=FORMS,
+    relation=RELATIONS,
+    labels=["public", "shared", "held"],
+    columns=[(2, 3), (1, 2, 3), (1, 2, 3, 1, 1, 4, 2, 2)],
+    epsilon=[0.1, 8.0],
+)
 def test_the_joint_cost_is_the_budget_and_the_world_pays_less(
     form: str, relation: Relation, labels: Labels, columns: tuple[int, ...], epsilon: float
 ) -> None:
@@ -310,6 +313,7 @@ def louder(plan: Plan, factor: float) -> Plan:
     return with_releases(plan, **{r.query: {"std": r.std * factor} for r in plan.releases if r.std > 0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "labels", "kind"),
     [
@@ -543,9 +547,7 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("rows", ["persistent", "fresh"])
-@pytest.mark.parametrize("labels", ["shared", "held"])
-@pytest.mark.parametrize("name", MODELS)
+@pairwise(rows=["persistent", "fresh"], labels=["shared", "held"], name=MODELS)
 def test_it_learns_and_its_size_is_known(name: str, labels: Labels, rows: str) -> None:
     """Three parties, one of them sparse."""
     X, scores = problem(3000)

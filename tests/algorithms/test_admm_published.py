@@ -144,6 +144,7 @@ def most(runs: int, epsilon: float = 1.0) -> int:
     return int(binom(runs, norm.cdf(mu_for(epsilon, 1e-5) / 2)).isf(ALARM))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
 def test_neighbours_are_not_told_apart(name: str) -> None:
     change = "feature" if name == "feature" else "record"
@@ -170,6 +171,7 @@ def test_the_dual_reads_out_every_label(rounds: int) -> None:
     np.testing.assert_array_equal(read_labels(messages(model, "dual")), y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["persistent", "fresh"])
 def test_no_vector_of_the_records_reads_out_a_label(name: str) -> None:
     """One label in each run, at random, and the same reading of all vectors with a number for each record."""

@@ -119,6 +119,7 @@ def test_neighbours_reach_the_bound_and_never_pass_it(name: str) -> None:
     assert all(0.99 <= share <= 1.0 for share in found.values()), found
 
 
+@pytest.mark.slow
 def test_slopes_that_are_cut_one_by_one_pass_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: each entry at most 1 is not a row at most 1 long."""
     monkeypatch.setattr(cuts, "cut_rows", lambda loss, most, u, y: np.clip(loss.derivative(u, y) / most, -1.0, 1.0))
@@ -204,6 +205,7 @@ def test_with_a_large_budget_it_is_near_that(parties: int, more: dict[str, Any])
     assert model.plan_.form == "classes"
 
 
+@pytest.mark.slow
 def test_where_noise_rules_the_shares_are_left() -> None:
     X, _ = people(600)
     y = np.repeat([0, 1, 2], [400, 150, 50])

@@ -1,7 +1,8 @@
 """What every form of every solver must keep, over each split that it serves.
 
 `AlgorithmContract` finds a solver's forms in the registry: a form that is added is checked without a line here. A
-solver is added by a subclass that names it. Plans are small, parties are real ones, and a run is the coordinator's.
+solver is added by a subclass that names it; tests that take a `case` are run for all of its cases. Plans are small,
+parties are real ones, and a run is the coordinator's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -48,6 +49,7 @@ from support import epsilons_of, events_of, give_scores, handle, plan_of, world_
 
 DELTA = 1e-6
 RECORDS, FEATURES = 48, 4  # of a small plan
+BUDGETS = (0.1, 1.0, 4.0)
 MARK = 1.2345678901234567e-77  # a number that no run has
 RIDGE = Named(name="l2", parameters={"alpha": 0.05})
 
@@ -64,6 +66,10 @@ class Case:
     @property
     def sealed(self) -> bool:
         return "sealing" in self.fields
+
+    @property
+    def private(self) -> bool:
+        return math.isfinite(self.fields["epsilon"])
 
     def __str__(self) -> str:
         without = "" if math.isfinite(self.fields["epsilon"]) or self.form.private is False else "epsilon inf"
@@ -121,149 +127,169 @@ class AlgorithmContract:
                 own = {"epsilon": 2.0, "labels": "held" if split == "columns" else "shared"}
                 yield Case(form, split, options, {**fields, **own, "sealing": Sealing(curious=1)})
 
-    def test_a_plan_is_its_text(self, case: Case) -> None:
-        plan = case.plan()
-        read = Plan.from_json(plan.to_json())
-        assert (read, read.digest, read.to_json()) == (plan, plan.digest, plan.to_json())
-        assert type(read.numbers) is type(plan.numbers)
-        assert read.numbers == plan.numbers
-        assert algorithms.of(read) is case.form
-        assert case.plan().digest == plan.digest  # a design is a function of the problem and the options
-        fields = json.loads(plan.to_json())
-        fields["numbers"]["surprise"] = 1.0
-        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-        frame = Frame("plan", 1, hashlib.sha256(text.encode()).digest(), text=text)
-        assert said(parties_of(plan)[0], frame).kind == "refuse"
 
-    def test_a_query_says_all_about_itself(self, case: Case) -> None:
-        plan = case.plan()
-        for party in plan.names:
-            queries = queries_of(case.form, plan, party)
-            assert {release.query for release in plan.releases} <= set(queries)
-            for name, query in queries.items():
-                assert name == query.name
-                assert query.title.strip()
-                assert query.answered_by.words
-                assert query.length > 0
-                assert query.bound >= 0.0
-                assert query.world_sees in ("sum", "each", "nothing")
-                assert isinstance(query, Derived) == (plan.has(name) and plan.release(name).mechanism == "derived")
-                if plan.noise_of(name) > 0.0:
-                    loose, strict = query.sensitivity("zero-out"), query.sensitivity("replace-one")
-                    assert 0.0 < loose <= strict <= 2.0 * loose * (1 + 1e-9)
-                    assert 0.0 < query.bound < math.inf
-                    assert 0.0 <= query.rounding_entries < math.inf
-                    assert (query.rounding_entries == 0.0) == isinstance(query, JointSum)  # of whole numbers
-                    plan.release(name).check(query, plan.records)
+def only(condition: Callable[[Case], bool]) -> Callable[[Any], Any]:
+    """A test of the cases that meet a condition."""
 
-    def test_a_run_is_what_the_plan_says(self, case: Case) -> None:
-        plan = case.plan()
-        messages = played(plan, 1)
-        asked: dict[tuple[str, str], list[int]] = {}
-        for message in messages:
-            asked.setdefault((message.sender, message.name), []).append(message.round)
-            party = plan.names[0] if case.sealed else message.sender
-            assert not case.sealed or message.sender == "sum"
-            query, release = queries_of(case.form, plan, party)[message.name], plan.release(message.name)
-            assert query.answered_by(plan, party, message.round)
-            if plan.private:
-                numbers = 1 if isinstance(query, Choice) else release.batches * query.length
-                assert np.shape(message.payload) == (numbers,)
-        for (sender, name), numbers in asked.items():
-            release, party = plan.release(name), plan.names[0] if case.sealed else sender
-            query = queries_of(case.form, plan, party)[name]
-            turns = query.answered_by.rounds(plan, party, release.first, release.count)
-            most = turns if query.most_asked is None else query.most_asked
-            assert len(numbers) == len(set(numbers)) <= most <= release.count
-            assert release.first <= min(numbers) <= max(numbers) < release.first + release.count
+    def mark(test: Any) -> Any:
+        test.condition = condition
+        return test
 
-    def test_same_seed_same_run_other_seed_other_run(self, case: Case) -> None:
-        plan = case.plan()
-        if case.sealed and plan.split == "columns":
-            pytest.skip("scores are rounded by the masks, whose keys are new in every run")
-        one, two, three = (played(plan, seed) for seed in (1, 1, 2))
-        assert len(one) == len(two) > 0
-        assert all(map(same, one, two))
-        if plan.private:
-            assert not all(map(same, one, three))
-
-    def test_what_lasts_is_all_that_a_restart_needs(self, case: Case) -> None:
-        """With a memory that is put back before every question the answers are the same; with a new one others."""
-        if type(case.form).lasting is Algorithm.lasting:
-            pytest.skip("it remembers nothing that cannot be made again")
-        plan = case.plan()
-        whole, restored = played(plan, 1), played(plan, 1, Restored)
-        assert len(whole) == len(restored)
-        assert all(map(same, whole, restored))
-        if plan.private and whole[-1].round > 0 and case.form.name != "fdml":  # whose slopes are those of the round
-            assert not all(map(same, whole, played(plan, 1, Forgetful)))
-
-    def test_forged_messages_are_refused(self, case: Case) -> None:
-        plan = case.plan()
-        if case.sealed:
-            pytest.skip("tests/sealed/test_hostile.py has what is refused of sealed runs")
-        forger = Forger(plan)
-        Coordinator(forger).run(plan, case.form)
-        assert all(len(ways) >= 3 for ways in forger.forged.values())
-
-    def test_a_party_answers_in_its_turn_alone(self, case: Case) -> None:
-        plan = case.plan()
-        parties = parties_of(plan)
-        if case.sealed:
-            coordinator = Coordinator(InProcess(parties))
-            plan = coordinator.with_keys(plan)
-            coordinator.check(plan)  # which is where keys of pairs are agreed on
-        for party in parties:
-            assert said(party, Frame("plan", 1, plan.digest, text=plan.to_json())).kind == "accept"
-            for release in plan.releases:
-                name, query = release.query, queries_of(case.form, plan, party.name)[release.query]
-                window = range(release.first, release.first + min(release.count, 100))
-                numbers = [n for n in window if not query.answered_by(plan, party.name, n)]
-                if release.mechanism == "kept":
-                    numbers = [release.first]
-                for number in (*numbers, release.first - 1, release.first + release.count):
-                    if number >= 0:
-                        answer = said(party, Frame("ask", 2, plan.digest, number, name))
-                        assert answer.kind == "refuse"
-                        assert "is not this party's turn" in answer.text
-
-    def test_what_is_served_is_what_is_priced(self, case: Case) -> None:
-        plan = case.plan()
-        if not plan.private or type(case.form.pricing) is not Pricing:
-            pytest.skip("without noise, or with a price of its own beside its proof")
-        forged = [plan]
-        for place, release in enumerate(plan.releases):
-            if release.mechanism not in ("kept", "derived") and not (case.sealed and plan.split == "columns"):
-                more = [r.times(7 * r.count) if k == place else r for k, r in enumerate(plan.releases)]
-                forged.append(plan.model_copy(update={"releases": tuple(more)}))
-        for each, relation, party in itertools.product(forged, RELATIONS, plan.names):
-            try:
-                case.form.queries(each, party)
-            except InputError:  # a plan that its form does not make; then no party runs it
-                assert each is not plan
-                frame = Frame("plan", 1, each.digest, text=each.to_json())
-                assert said(parties_of(each)[plan.names.index(party)], frame).kind == "refuse"
-                continue
-            priced, world = events_of(each, relation, party), world_events_of(each, relation, party)
-            cost = sum(map(cost_of_event, priced))
-            served = sum(served_cost(case.form, each, release, relation, party) for release in each.releases)
-            assert served * (1 - 1e-9) <= cost <= served * (1 + 2e-3)
-            assert sum(map(cost_of_event, world)) <= cost * (1 + 1e-9)
-
-    @pytest.mark.parametrize("relation", RELATIONS)
-    @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
-    def test_the_plan_spends_the_budget_and_no_more(self, case: Case, relation: Relation, epsilon: float) -> None:
-        if case.form.published or not math.isfinite(case.fields["epsilon"]):
-            pytest.skip("not calibrated to a budget")
-        found = epsilons_of(case.plan(epsilon=epsilon, relation=relation))
-        assert 0.985 * epsilon < found["coordinator"] <= epsilon
-        assert found["world"] <= found["coordinator"] == found["parties"]
+    return mark
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The cases of a solver."""
-    if "case" in metafunc.fixturenames and metafunc.cls is not None:
-        metafunc.parametrize("case", list(metafunc.cls.cases()), ids=str)
+    """The cases of all solvers that a test is of; a case meets every budget and every relation, but not every pair."""
+    if "case" not in metafunc.fixturenames:
+        return
+    condition = getattr(metafunc.function, "condition", lambda case: True)
+    cases = [case for kind in AlgorithmContract.__subclasses__() for case in kind.cases() if condition(case)]
+    if "epsilon" in metafunc.fixturenames:
+        turns = ((place, case, turn) for place, case in enumerate(cases) for turn in range(len(BUDGETS)))
+        rows = [(case, BUDGETS[turn], RELATIONS[(place + turn) % len(RELATIONS)]) for place, case, turn in turns]
+        metafunc.parametrize(("case", "epsilon", "relation"), rows, ids=[" ".join(map(str, row)) for row in rows])
+    else:
+        metafunc.parametrize("case", cases, ids=str)
+
+
+def test_a_plan_is_its_text(case: Case) -> None:
+    plan = case.plan()
+    read = Plan.from_json(plan.to_json())
+    assert (read, read.digest, read.to_json()) == (plan, plan.digest, plan.to_json())
+    assert type(read.numbers) is type(plan.numbers)
+    assert read.numbers == plan.numbers
+    assert algorithms.of(read) is case.form
+    assert case.plan().digest == plan.digest  # a design is a function of the problem and the options
+    fields = json.loads(plan.to_json())
+    fields["numbers"]["surprise"] = 1.0
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    frame = Frame("plan", 1, hashlib.sha256(text.encode()).digest(), text=text)
+    assert said(parties_of(plan)[0], frame).kind == "refuse"
+
+
+def test_a_query_says_all_about_itself(case: Case) -> None:
+    plan = case.plan()
+    for party in plan.names:
+        queries = queries_of(case.form, plan, party)
+        assert {release.query for release in plan.releases} <= set(queries)
+        for name, query in queries.items():
+            assert name == query.name
+            assert query.title.strip()
+            assert query.answered_by.words
+            assert query.length > 0
+            assert query.bound >= 0.0
+            assert query.world_sees in ("sum", "each", "nothing")
+            assert isinstance(query, Derived) == (plan.has(name) and plan.release(name).mechanism == "derived")
+            if plan.noise_of(name) > 0.0:
+                loose, strict = query.sensitivity("zero-out"), query.sensitivity("replace-one")
+                assert 0.0 < loose <= strict <= 2.0 * loose * (1 + 1e-9)
+                assert 0.0 < query.bound < math.inf
+                assert 0.0 <= query.rounding_entries < math.inf
+                assert (query.rounding_entries == 0.0) == isinstance(query, JointSum)  # of whole numbers
+                plan.release(name).check(query, plan.records)
+
+
+def test_a_run_is_what_the_plan_says(case: Case) -> None:
+    plan = case.plan()
+    messages = played(plan, 1)
+    asked: dict[tuple[str, str], list[int]] = {}
+    for message in messages:
+        asked.setdefault((message.sender, message.name), []).append(message.round)
+        party = plan.names[0] if case.sealed else message.sender
+        assert not case.sealed or message.sender == "sum"
+        query, release = queries_of(case.form, plan, party)[message.name], plan.release(message.name)
+        assert query.answered_by(plan, party, message.round)
+        if plan.private:
+            numbers = 1 if isinstance(query, Choice) else release.batches * query.length
+            assert np.shape(message.payload) == (numbers,)
+    for (sender, name), numbers in asked.items():
+        release, party = plan.release(name), plan.names[0] if case.sealed else sender
+        query = queries_of(case.form, plan, party)[name]
+        turns = query.answered_by.rounds(plan, party, release.first, release.count)
+        most = turns if query.most_asked is None else query.most_asked
+        assert len(numbers) == len(set(numbers)) <= most <= release.count
+        assert release.first <= min(numbers) <= max(numbers) < release.first + release.count
+
+
+@only(lambda case: not (case.sealed and case.split == "columns"))  # whose scores are rounded by masks of new keys
+def test_same_seed_same_run_other_seed_other_run(case: Case) -> None:
+    plan = case.plan()
+    one, two, three = (played(plan, seed) for seed in (1, 1, 2))
+    assert len(one) == len(two) > 0
+    assert all(map(same, one, two))
+    if plan.private:
+        assert not all(map(same, one, three))
+
+
+@only(lambda case: type(case.form).lasting is not Algorithm.lasting)
+def test_what_lasts_is_all_that_a_restart_needs(case: Case) -> None:
+    """With a memory that is put back before every question the answers are the same; with a new one others."""
+    plan = case.plan()
+    whole, restored = played(plan, 1), played(plan, 1, Restored)
+    assert len(whole) == len(restored)
+    assert all(map(same, whole, restored))
+    if plan.private and whole[-1].round > 0 and case.form.name != "fdml":  # whose slopes are those of the round
+        assert not all(map(same, whole, played(plan, 1, Forgetful)))
+
+
+@only(lambda case: not case.sealed)  # tests/sealed/test_hostile.py has what is refused of sealed runs
+def test_forged_messages_are_refused(case: Case) -> None:
+    plan = case.plan()
+    forger = Forger(plan)
+    Coordinator(forger).run(plan, case.form)
+    assert all(len(ways) >= 3 for ways in forger.forged.values())
+
+
+def test_a_party_answers_in_its_turn_alone(case: Case) -> None:
+    plan = case.plan()
+    parties = parties_of(plan)
+    if case.sealed:
+        coordinator = Coordinator(InProcess(parties))
+        plan = coordinator.with_keys(plan)
+        coordinator.check(plan)  # which is where keys of pairs are agreed on
+    for party in parties:
+        assert said(party, Frame("plan", 1, plan.digest, text=plan.to_json())).kind == "accept"
+        for release in plan.releases:
+            name, query = release.query, queries_of(case.form, plan, party.name)[release.query]
+            window = range(release.first, release.first + min(release.count, 100))
+            numbers = [n for n in window if not query.answered_by(plan, party.name, n)]
+            if release.mechanism == "kept":
+                numbers = [release.first]
+            for number in (*numbers, release.first - 1, release.first + release.count):
+                if number >= 0:
+                    answer = said(party, Frame("ask", 2, plan.digest, number, name))
+                    assert answer.kind == "refuse"
+                    assert "is not this party's turn" in answer.text
+
+
+@only(lambda case: case.private and type(case.form.pricing) is Pricing)  # others have a price beside their proof
+def test_what_is_served_is_what_is_priced(case: Case) -> None:
+    plan = case.plan()
+    forged = [plan]
+    for place, release in enumerate(plan.releases):
+        if release.mechanism not in ("kept", "derived") and not (case.sealed and plan.split == "columns"):
+            more = [r.times(7 * r.count) if k == place else r for k, r in enumerate(plan.releases)]
+            forged.append(plan.model_copy(update={"releases": tuple(more)}))
+    for each, relation, party in itertools.product(forged, RELATIONS, plan.names):
+        try:
+            case.form.queries(each, party)
+        except InputError:  # a plan that its form does not make; then no party runs it
+            assert each is not plan
+            frame = Frame("plan", 1, each.digest, text=each.to_json())
+            assert said(parties_of(each)[plan.names.index(party)], frame).kind == "refuse"
+            continue
+        priced, world = events_of(each, relation, party), world_events_of(each, relation, party)
+        cost = sum(map(cost_of_event, priced))
+        served = sum(served_cost(case.form, each, release, relation, party) for release in each.releases)
+        assert served * (1 - 1e-9) <= cost <= served * (1 + 2e-3)
+        assert sum(map(cost_of_event, world)) <= cost * (1 + 1e-9)
+
+
+@only(lambda case: case.private and not case.form.published)
+def test_the_plan_spends_the_budget_and_no_more(case: Case, epsilon: float, relation: Relation) -> None:
+    found = epsilons_of(case.plan(epsilon=epsilon, relation=relation))
+    assert 0.985 * epsilon < found["coordinator"] <= epsilon
+    assert found["world"] <= found["coordinator"] == found["parties"]
 
 
 @pytest.fixture(autouse=True)
@@ -559,8 +585,6 @@ class RowsContract(ModelContract):
         return float(release.std * math.sqrt(release.count) / release.charged_zero_out)
 
     def test_world_sees_less_than_the_coordinator_by_rows(self, classification: Any) -> None:
-        if not self.by_rows:
-            pytest.skip("one party")
         federation = sv.Federation.by_rows(self.parts(classification, 4))
         report = self.model(epsilon=2.0).fit(federation).privacy_
         assert report.world.epsilon < self.world * report.coordinator.epsilon
@@ -698,6 +722,7 @@ class TestSequentialSCD(RowsContract, AlgorithmContract):
 class TestPrimalSCD(RowsContract, AlgorithmContract):
     solver = "scd-primal"
     by_rows = False
+    test_world_sees_less_than_the_coordinator_by_rows = None
     l1 = False
     growth = 1.0  # nothing but the cut bounds a step, under both relations alike
     shortfall = 0.6  # nothing is promised: its noise does not fall with the number of records
@@ -726,6 +751,7 @@ class TestFrankWolfe(RowsContract, ColumnsContract, AlgorithmContract):
     }
     base: ClassVar[dict[str, Any]] = {"radius": 12.0}
     by_rows = False
+    test_world_sees_less_than_the_coordinator_by_rows = None
     ball = True
     excess = 5e-3
     shortfall = 0.06
@@ -791,9 +817,9 @@ def test_every_solver_has_a_contract() -> None:
 def test_a_forgery_that_is_answered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: a party that objects to nothing does not pass."""
     case = next(TestScore.cases())
-    monkeypatch.setattr(Query, "objection", lambda self, plan, number, told: None)
+    monkeypatch.setattr(Query, "objection", lambda self, number, told: None)
     with pytest.raises(AssertionError, match="answers"):
-        TestScore().test_forged_messages_are_refused(case)
+        test_forged_messages_are_refused(case)
 
 
 @pytest.mark.parametrize(
@@ -809,10 +835,10 @@ def test_an_answer_that_is_not_priced_is_found(
 ) -> None:
     """Negative control: neither the price of one party, though a person is with all, nor that of one round passes."""
     case = next(kind.cases())
-    kind().test_what_is_served_is_what_is_priced(case)
+    test_what_is_served_is_what_is_priced(case)
     monkeypatch.setattr(place, wrong)
     with pytest.raises(AssertionError):
-        kind().test_what_is_served_is_what_is_priced(case)
+        test_what_is_served_is_what_is_priced(case)
 
 
 class Plain(losses.SmoothedHinge):

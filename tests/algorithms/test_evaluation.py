@@ -107,6 +107,7 @@ def test_neighbours_reach_the_bound_and_never_pass_it(kind: str) -> None:
     assert all(0.99 <= share <= 1.0 for share in found.values()), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", QUERIES)
 def test_a_record_that_is_counted_for_more_than_once_is_found(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Planted fault: the second of a record's two cells gets a whole count, as if cells overlapped."""
@@ -243,11 +244,13 @@ def coverage(assumed: float) -> dict[str, float]:
     return {name: count / SIMULATED for name, count in held.items()}
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth() -> None:
     """400 intervals of coverage .93 hold it fewer than .85 times with a chance below 1e-8, for each of 8 metrics."""
     assert min(coverage(NOISE).values()) >= 0.85
 
 
+@pytest.mark.slow
 def test_intervals_that_forget_the_noise_do_not() -> None:
     """Negative control."""
     assert max(coverage(0.01).values()) < 0.85
@@ -294,6 +297,7 @@ def several_metrics(estimates: SeveralEstimates) -> dict[str, Metric]:
     return {**estimates.metrics(), **named, **cells}
 
 
+@pytest.mark.slow
 def test_several_classes() -> None:
     """Without noise metrics are those of the records; with noise intervals hold them, and without its part they do not.
 
@@ -349,6 +353,7 @@ def numbers_of(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     return np.concatenate([*found, [labels.sum(), (labels**2).sum()]])
 
 
+@pytest.mark.slow
 def test_errors_of_a_regression() -> None:
     """Without noise they are those of the records; with noise intervals hold them, and without its part they do not.
 

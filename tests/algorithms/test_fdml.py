@@ -165,6 +165,7 @@ def objective(model: Any, X: np.ndarray, y: np.ndarray, alpha: float) -> float:
     return penalty + float(np.mean(np.logaddexp(0, -y * scores) if set(y) == {-1, 1} else (scores - y) ** 2 / 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parties", [2, 8])
 @pytest.mark.parametrize("kind", [sv.PrivateLogisticRegression, sv.PrivateRidge])
 def test_where_it_ends(kind: Any, parties: int, wide: Data) -> None:
@@ -186,6 +187,7 @@ def test_where_it_ends(kind: Any, parties: int, wide: Data) -> None:
     assert objective(few, X, y, 0.01) - objective(best, X, y, 0.01) > 1e-3
 
 
+@pytest.mark.slow
 def test_other_units_and_ranges(wide: Data) -> None:
     """The optimum does not depend on how rows are prepared."""
     X, _, numbers = wide
@@ -197,6 +199,7 @@ def test_other_units_and_ranges(wide: Data) -> None:
     np.testing.assert_allclose(model.intercept_, best.intercept_, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a9a_in_ten_epochs(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The authors' log-loss on the test set is 0.3246 after ten epochs of steps that they tuned."""
     monkeypatch.setenv("SOTTOVOCE_DATA", str(data_folder))
@@ -410,6 +413,7 @@ def test_a_joint_model_is_better_than_a_part(parties: int, labels: Labels, many:
     assert best < log_loss(whole, X, y) < alone - 0.02
 
 
+@pytest.mark.slow
 def test_l1_leaves_features_out(many: Any) -> None:
     X, y = many
     options = {"solver": "fdml", "entry_bound": 1.0, "epsilon": 8.0, "penalty": "l1", "insecure_seed": 2}

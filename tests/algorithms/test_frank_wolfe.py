@@ -375,6 +375,7 @@ def problem_of_choice(calibration: Any) -> tuple[Plan, Block, np.ndarray]:
     return plan, block, np.concatenate([scores, -scores])
 
 
+@pytest.mark.slow
 def test_choices_have_their_law_and_half_the_noise_is_noticed() -> None:
     size = 8000
     plan, block, scores = problem_of_choice("tight")
@@ -389,6 +390,7 @@ def test_choices_have_their_law_and_half_the_noise_is_noticed() -> None:
     assert not accepts(release.std * 2)
 
 
+@pytest.mark.slow
 def test_the_published_choices_have_laplace_noise_of_the_printed_scale() -> None:
     """Against 200,000 maxima of the scores + Laplace noise; both samples are random."""
     size, more = 4000, 200_000

@@ -881,6 +881,7 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
     return float(stats.chi2.sf(((seen - expected) ** 2 / expected).sum(), len(seen) - 1))
 
 
+@pytest.mark.slow
 def test_choices_have_the_probabilities_of_the_exponential_mechanism() -> None:
     """Among both signs of each column and staying; a run of this test gives a false alarm with probability 1e-7."""
     draws = 20_000
@@ -1066,6 +1067,7 @@ def quiet(plan: Plan, **numbers: float) -> Plan:
     return plan
 
 
+@pytest.mark.slow
 def test_without_noise_the_limit_is_the_solution_on_the_ball() -> None:
     X, y, radius, best, product = lasso_case()
     start = float(np.mean(y**2) / 2)

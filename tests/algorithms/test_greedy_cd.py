@@ -188,6 +188,7 @@ def chosen(plan: Plan, block: Block, size: int) -> np.ndarray:
     return np.bincount(drawn, minlength=plan.dimension)
 
 
+@pytest.mark.slow
 def test_choices_have_their_law_and_a_wrong_rate_is_noticed() -> None:
     size = 12_000
     plan = greedy_plan(loss="squared", epsilon=8.0, options={"rounds": 100, "clip": 0.2})

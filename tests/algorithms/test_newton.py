@@ -47,6 +47,7 @@ def test_the_untuned_rule(classification: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_by_rows_costs_less_than_training_alone(classification: Any) -> None:
     X, y = classification
     parts = [(X[k::4], y[k::4]) for k in range(4)]

@@ -128,12 +128,14 @@ def more_parties(known: dict[str, Any], factor: int) -> dict[str, Any]:
     return {"parties": named, "columns": columns, "norms": norms, "features": sum(columns)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_no_plan_is_served_beyond_its_charge(name: str, tmp_path: Path) -> None:
     form, split, more = PLANS[name]
     fenced(plan_for(form, split, **more), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["central", "rows", "columns"])
 def test_no_plan_of_ranges_is_served_beyond_its_charge(split: Any, tmp_path: Path) -> None:
     """It fits nothing, so no solver has it. By columns one party has a column and the label, the other a column."""
@@ -211,6 +213,7 @@ WRONG: dict[str, tuple[str, type, str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_fence_finds_what_is_not_charged(wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: a plan of ours is served beyond its charge, with the party's own recount out of the way."""
@@ -225,6 +228,7 @@ def test_the_fence_finds_what_is_not_charged(wrong: str, tmp_path: Path, monkeyp
         serving.check(holders, plan.to_json())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["rounds", "__call__"])
 def test_a_party_counts_what_it_would_serve(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A schedule that answers more than it counts is refused before anything is charged."""

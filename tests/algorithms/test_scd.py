@@ -349,6 +349,7 @@ def test_every_round_is_answered_with_the_weights_size_alone(algorithm: str) -> 
             assert grid.any()  # also for an empty batch or lot: noise
 
 
+@pytest.mark.slow
 def test_an_empty_batch_is_noise_and_moves_nothing() -> None:
     """Nobody is drawn in 92% of the rounds."""
     plan = in_messages_of(1, plan_for(options={"rate": 2e-3, "rounds": 60}))
@@ -586,6 +587,7 @@ def test_noise_in_units_of_the_clip(
         assert plan.releases[0].std / 0.5 == pytest.approx(expected, rel=6e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("relation", "true"), [("zero-out", 10.7), ("replace-one", 27.9)])
 def test_the_published_claim_of_one_is_far_above_one(relation: Relation, true: float) -> None:
     generator = np.random.default_rng(0)
@@ -666,6 +668,7 @@ def reference(loss: str, X: np.ndarray, y: np.ndarray, alpha: float) -> np.ndarr
     return np.asarray(scipy.optimize.minimize(value, np.zeros(X.shape[1]), jac=slope, tol=1e-9).x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("loss", PROBLEMS)

@@ -286,6 +286,7 @@ def log_loss(model: Any, X: Any, y: np.ndarray) -> float:
     return float(np.mean(np.logaddexp(0, -y * model.decision_function(X))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [(3, 3), (2, 3, 4)])
 @pytest.mark.parametrize("labels", ["shared", "held"])
 def test_scores_of_all_parties_beat_one_party_with_the_whole_budget(columns: tuple[int, ...], labels: Labels) -> None:
@@ -342,6 +343,7 @@ def test_the_factors_are_those_of_scores_without_noise() -> None:
     np.testing.assert_allclose(found, 1.0, atol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.1, 0.5])
 @pytest.mark.parametrize("labels", ["shared", "held"])
 def test_a_tiny_budget_does_no_harm(epsilon: float, labels: Labels) -> None:

@@ -64,6 +64,7 @@ def test_one_party_a_round_learns(classification: Any) -> None:
     assert set(senders) == {"party-1", "party-2"}
 
 
+@pytest.mark.slow
 def test_published_sgd1_names_records_and_is_not_amplified() -> None:
     plan = plan_for("paper")
     assert plan.rounds == 1000**2
@@ -87,6 +88,7 @@ def test_published_sgd1_names_records_and_is_not_amplified() -> None:
     assert true["coordinator"] > 1.02 * averaged
 
 
+@pytest.mark.slow
 def test_published_sgd1_is_priced_for_the_coin_that_it_has() -> None:
     """A coin may name one record in every round; the coordinator knows, and so must the report."""
     plan = plan_for("paper", rounds=6).model_copy(update={"parties": (("north", 1), ("south", 1))})
@@ -99,6 +101,7 @@ def test_published_sgd1_is_priced_for_the_coin_that_it_has() -> None:
     assert always > 1.1 * half
 
 
+@pytest.mark.slow
 def test_published_sgd1_runs() -> None:
     generator = np.random.default_rng(0)
     X = generator.standard_normal((40, 2))

@@ -128,6 +128,7 @@ def far(query: Query, rng: np.random.Generator) -> dict[Relation, float]:
 REACHED = {"squares": 16 / 17}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
 def test_neighbours_reach_the_bound_and_never_pass_it(name: str) -> None:
     found = far(QUERIES[name], np.random.default_rng(len(name)))
@@ -360,6 +361,7 @@ def test_a_cut_leaves_the_intercept_where_it_is() -> None:
     assert cut.sum() > 1.0
 
 
+@pytest.mark.slow
 def test_where_noise_rules_the_constant_model_is_left() -> None:
     """Unequal classes, features that say nothing, and little budget: above all the intercept is right."""
     X, y = np.random.default_rng(0).standard_normal((600, 4)) / 4, np.where(np.arange(600) % 10 < 3, 1, -1)

@@ -136,6 +136,7 @@ KINDS: dict[Callable[[Any, str, Path], str], Callable[[str], tuple[list[Any], st
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hostile_name_changes_no_element_and_is_shown_as_it_is(kind: Any, models: Any, tmp_path: Path) -> None:
     plain, _ = KINDS[kind](kind(models[PLAIN], PLAIN, tmp_path))
@@ -157,6 +158,7 @@ def careless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     rendering._environment.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_template_that_escapes_nothing_is_found_out(kind: Any, models: Any, tmp_path: Path, careless: None) -> None:
     plain, _ = KINDS[kind](kind(models[PLAIN], PLAIN, tmp_path))

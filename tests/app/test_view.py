@@ -469,6 +469,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_its_policy_names_what_it_has(
 # ----- A real browser -----
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(PROGRAM is None, reason="there is no chromium on this machine")
 def test_a_browser_shows_a_run_while_it_goes_on(run: Run) -> None:
     state = "document.getElementById('state').textContent"

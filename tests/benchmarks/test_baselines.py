@@ -14,6 +14,8 @@ from scipy.special import expit
 
 from sottovoce.privacy.calibration import mu_for
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[np.float64]
 EPSILON, DELTA = 1.0, 1e-5
 

@@ -10,6 +10,8 @@ import rivals
 from peers import baselines
 from peers.data import Case
 
+pytestmark = pytest.mark.slow
+
 
 def cells(ours: list[float], oracle: list[float]) -> rivals.Cells:
     """One problem with losses from 1 (without privacy) to 2 (constant): a point is .01."""

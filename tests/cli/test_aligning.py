@@ -14,6 +14,8 @@ import pytest
 from sottovoce.app import demo
 from sottovoce.app.jobs import load_alignment_job
 
+pytestmark = pytest.mark.slow
+
 COMMON = 60
 
 

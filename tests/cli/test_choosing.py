@@ -72,6 +72,7 @@ def test_a_job_that_promises_nothing_says_so(write_job, invoke):
     assert "seed" in text
 
 
+@pytest.mark.slow
 def test_what_is_simulated_does_not_depend_on_the_records(write_job, invoke, folder):
     path = write_job()
     first = invoke("plan", path, "--epsilon", "0.5", "5").stdout
@@ -82,6 +83,7 @@ def test_what_is_simulated_does_not_depend_on_the_records(write_job, invoke, fol
     assert invoke("plan", path, "--epsilon", "0.5", "5").stdout != first
 
 
+@pytest.mark.slow
 def test_by_rows_and_by_columns(write_job, invoke, folder, parties):
     rows = json.loads(invoke("plan", write_job(data=None, more=parties()), "--epsilon", "1", "--json").stdout)
     assert rows["plans"][0]["split"] == "rows"

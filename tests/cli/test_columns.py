@@ -17,6 +17,8 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.federation.policy import Policy
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 2000
 MODEL = {"estimator": '"lasso"', "radius": "2.0"}
 SOLVER = {"name": '"frank-wolfe"', "rounds": "12", "cap": "2"}

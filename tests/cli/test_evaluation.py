@@ -58,6 +58,7 @@ def test_of_parties_with_ledgers(trained: Path, folder: Path, invoke: Any) -> No
 TEST = '[privacy]\nepsilon = 50.0\n[data]\nfile = "north.csv"\nlabel = "out"\n'
 
 
+@pytest.mark.slow
 def test_drawn_to_a_file(trained: Path, folder: Path, invoke: Any) -> None:
     (folder / "test.toml").write_text(TEST)
     for name, start in (("found.png", b"\x89PNG"), ("found.svg", b"<?xml")):

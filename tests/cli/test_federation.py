@@ -20,6 +20,8 @@ from sottovoce.app.superuser import AS_ROOT
 from sottovoce.errors import InputError
 from sottovoce.privacy.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 COMMAND = (sys.executable, "-m", "sottovoce")
 
 

@@ -19,6 +19,8 @@ from sottovoce.federation.journal import _MAGIC, Journal
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports.in_process import InProcess
 
+pytestmark = pytest.mark.slow
+
 SOLVER = {"name": '"scd"', "rounds": "6", "rate": "0.3"}
 
 

@@ -19,6 +19,8 @@ from sottovoce.estimators import evaluation
 from sottovoce.federation.journal import Journal
 from sottovoce.privacy.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).parent.parent / "programs" / "killed_evaluation.py"
 TEST = '[privacy]\nepsilon = 1.0\n[data]\nfile = "north.csv"\nlabel = "out"\nledger = "test.db"\n'
 POINTS = ("charged", "released", "answered", "ended", "written")

@@ -17,6 +17,8 @@ from sottovoce.federation.models import Models, PartialModel
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports.certificates import peer_line, pin_in
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 2000
 PEOPLE = 30
 

@@ -18,6 +18,8 @@ from sottovoce.app.sources import NUMBER, goes_by_pieces, is_large, policy_of
 from sottovoce.data import room
 from sottovoce.estimators import progress
 
+pytestmark = pytest.mark.slow
+
 SEEDED = {"estimator": '"logistic"', "insecure_seed": "5"}
 
 

@@ -15,6 +15,7 @@ from sottovoce.app.model_file import load
 PROGRAM = Path(__file__).parent.parent / "programs" / "killed_fit.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the program looks up open files in /proc")
 def test_outputs_are_synced_and_in_place_before_success_is_said(folder, write_job, open_ledger):
     """Each file is synced before it gets its name and its folder after; the process is killed as it says success."""

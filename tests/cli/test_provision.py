@@ -195,6 +195,7 @@ def kills(tmp_path: Path, *before: str, numbers: tuple[int, ...] = ()) -> list[t
     return [tuple(json.loads(line)) for line in said.splitlines()]
 
 
+@pytest.mark.slow
 def test_sites_whose_making_was_killed_before_any_write_are_completed_by_the_same_call(tmp_path: Path) -> None:
     """Under a umask of 0: every folder is its owner's alone, and every file that is no certificate."""
     found = kills(tmp_path)
@@ -214,6 +215,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted[0])
 def test_sites_that_are_not_completed_are_found(planted: tuple[Any, ...], tmp_path: Path) -> None:
     """A key without a certificate is refused; a site that others have pinned is made anew."""

@@ -19,6 +19,8 @@ from sottovoce.errors import InputError
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 FEDERATION = """
 [federation]
 listen = "127.0.0.1:0"

@@ -15,6 +15,8 @@ from sottovoce.errors import InputError
 from sottovoce.federation.journal import Journal
 from sottovoce.privacy.ledger import Account, Ledger
 
+pytestmark = pytest.mark.slow
+
 APP = Path(sottovoce.__file__).parent / "app"
 DEMO = "demo.py"  # makes its own folder, ledgers and parties for each start
 

@@ -119,6 +119,7 @@ def on_dask(X: Any, y: Any, cuts: tuple[int, ...] = (0, 90, 90, 91, 300, 400)) -
     return [dask.delayed((X[a:b], y[a:b]), pure=False) for a, b in itertools.pairwise(cuts)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_model_is_that_of_one_place(name: str, form: str, client: Any) -> None:
@@ -130,6 +131,7 @@ def test_the_model_is_that_of_one_place(name: str, form: str, client: Any) -> No
     assert np.all(found.intercept_ == expected.intercept_)
 
 
+@pytest.mark.slow
 def test_evaluations_without_privacy_and_predictions_are_those_of_one_place(client: Any) -> None:
     X, y = records(2)
     data = sv.Dataset.from_dask(on_dask(X, y), cluster=client)
@@ -168,6 +170,7 @@ def test_ranges_and_standard_errors_are_sums_at_the_workers(client: Any, monkeyp
             assert str(found.coefficients()) == str(expected.coefficients())
 
 
+@pytest.mark.slow
 def test_dask_arrays_and_data_frames(client: Any) -> None:
     X, y = records(2)
     array = pytest.importorskip("dask.array")
@@ -248,6 +251,7 @@ def seen_by(found: Any) -> Any:
     return lambda part: (part, found)
 
 
+@pytest.mark.slow
 def test_nothing_travels_but_work(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The globals that a pickle names are looked at: code, numbers, slopes, losses and queries."""
     told = list[bytes]()
@@ -577,6 +581,7 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_nobody_is_waited_for_for_ever_who_is_stopped(workers: Workers) -> None:
     client = workers.have(2)
     (pid,) = client.run(os.getpid, workers=list(client.nthreads())[:1]).values()
@@ -586,6 +591,7 @@ def test_nobody_is_waited_for_for_ever_who_is_stopped(workers: Workers) -> None:
     assert Cluster.of(client).workers()
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_stopped_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     told = tmp_path / "scheduler.json"
     options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(told)]
@@ -623,6 +629,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, at: int, whom: Callable[[list[str]]
     return sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd", "whitened"])
 def test_a_worker_killed_in_a_round_changes_no_bit(
     name: str, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -642,6 +649,7 @@ def test_a_worker_killed_in_a_round_changes_no_bit(
     assert sum(account.answers(entry.plan).values()) == sum(release.count for release in found.plan_.releases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["no source", "no worker"])
 def test_a_run_that_cannot_go_on_ends_with_a_clear_error(
     end: str, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -114,6 +114,7 @@ def test_nothing_is_said_of_short_ones_or_of_other_packages(clock: Clock, said: 
     assert clock.timers == []
 
 
+@pytest.mark.slow
 def test_only_what_is_not_on_disk_is_told(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     runs = [

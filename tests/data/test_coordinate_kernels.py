@@ -71,6 +71,7 @@ def reference_step(p: dict[str, Any], code: int, i: Any, weights: Any, factor: f
     return start + step(a, y, m, factor * p["squares"][i]) - a
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float32", "float64", "sparse"])
 @pytest.mark.parametrize("code", DUAL)
 def test_dual_rows_take_the_steps_of_the_loss(code: int, kind: str) -> None:
@@ -216,6 +217,7 @@ def prox(u: float, v: dict[str, Any], j: int) -> float:
     return float(np.clip(shrunk / (1 + v["steps"][j] * v["l2"][j]), v["low"][j], v["high"][j]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("records", [150, 2500])
 @pytest.mark.parametrize("code", PRIMAL)
 def test_a_walk_can_be_replayed_from_what_it_released(code: int, records: int) -> None:

@@ -114,6 +114,7 @@ def test_any_cell_is_read_as_by_texts(cell: str, monkeypatch: pytest.MonkeyPatch
         assert found[2] == expected[2]
 
 
+@pytest.mark.slow
 def test_lines_of_any_bytes_are_read_as_by_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     seeded = random.Random(4)
     alphabet = [

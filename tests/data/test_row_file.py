@@ -56,6 +56,7 @@ def numbers(name: str = "newton") -> tuple[Any, Any]:
     return X, np.digitize(y, np.linspace(-1, 1, labels + 1)[1:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["dense", "sparse"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_model_is_that_of_rows_in_memory(
@@ -310,6 +311,7 @@ sv.PrivateLogisticRegression(row_norm=2.0, classes=(0, 1), solver="gradient").fi
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -354,6 +356,7 @@ print(json.dumps({"coef": coef.tobytes().hex(), "times": size / int(more)}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA is not enforced elsewhere")
 def test_rows_of_several_times_the_memory_that_is_left(tmp_path: Path) -> None:
     records, more = 300_000, 16 << 20
@@ -392,6 +395,7 @@ except sv.errors.InputError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA is not enforced elsewhere")
 @pytest.mark.parametrize("more", [60, 90, 130, 200])
 def test_a_first_fit_within_a_limit_ends(more: int, tmp_path: Path) -> None:

@@ -335,6 +335,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_model_is_the_same_wherever_its_rows_lie(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,7 @@ def rescaled(schema: sv.Schema, rows: NDArray[np.float64]) -> NDArray[np.float64
 
 
 class TestNorm:
+    @pytest.mark.slow
     @settings(max_examples=200, deadline=None)
     @given(ROWS)
     def test_no_encoded_row_exceeds_the_norm_whatever_its_cells_hold(self, rows: list[dict[str, Any]]) -> None:

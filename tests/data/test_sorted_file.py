@@ -20,6 +20,7 @@ words = st.binary(min_size=16, max_size=16).map(lambda word: bytes(byte % 3 for 
 runs = st.lists(st.lists(words, unique=True, max_size=9), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(runs=runs, held=st.integers(1, 40), lists=st.integers(1, 4))
 def test_it_is_the_sort_of_everything(runs: list[list[bytes]], held: int, lists: int) -> None:

@@ -254,6 +254,7 @@ def test_random_bytes_are_refused_or_canonical(data: bytes) -> None:
     assert_canonical_or_refused(b"sotv\x04" + data)
 
 
+@pytest.mark.slow
 @given(frames, st.data())
 @settings(max_examples=300)
 def test_mutated_frames_are_refused_or_canonical(frame: Frame, data: st.DataObject) -> None:

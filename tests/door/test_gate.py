@@ -290,6 +290,7 @@ def test_the_noise_knows_nothing_of_the_data(query: Any) -> None:
     np.testing.assert_allclose(one, other, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_every_entry_has_noise_of_its_own() -> None:
     query, block = gradient(8), rows_of(5, 8)
     noise = noise_of(query, block, Release.at_mu(query, 0, 3000, 0.5, "zero-out"), seed=5)
@@ -410,6 +411,7 @@ def coins_are_fair(coins: np.ndarray, rate: float, alarm: float) -> bool:
     return all(chi2.sf(part.sum(), part.size) > alarm for part in parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_every_record_has_a_coin_of_its_own_in_every_batch(rate: float) -> None:
     """False-alarm rate below 4e-7."""
@@ -590,6 +592,7 @@ def test_a_choice_has_the_law_of_its_price() -> None:
     assert event.rho == pytest.approx(0.7**2 / 2)
 
 
+@pytest.mark.slow
 def test_scores_are_chosen_by_on_their_grid() -> None:
     """Scores in one cell of the grid are one score: what lies below it cannot show."""
     release = choice_release(4000, 60.0, step=1.0)

@@ -290,12 +290,14 @@ def words(data: bytes) -> Any:
     return np.frombuffer(data.ljust(-(-max(len(data), 256) // 8) * 8, b"\0"), dtype="<u8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("what", PLAYS)
 def test_nothing_leaves_that_its_reader_can_test_guesses_with(what: str, reader: str, tmp_path: Path) -> None:
     assert guessable(what, reader, tmp_path)[0] == set()
 
 
+@pytest.mark.slow
 def test_every_kind_of_message_is_played(tmp_path: Path) -> None:
     """A name that is new has to be in a play, or in `NOT_PLAYED` with its reason."""
     seen = set().union(*(guessable(what, COORDINATOR, tmp_path)[1] for what in PLAYS))
@@ -361,6 +363,7 @@ def test_a_public_fact_that_is_made_of_identifiers_is_found(tmp_path: Path, monk
         assert guessable("refusal", reader, tmp_path)[0] == {"aligned"}
 
 
+@pytest.mark.slow
 def test_columns_without_a_pad_and_sums_without_noise_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,14 @@ def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
     return all((left[name] == right[name]).all() for name in left)
 
 
+def drawn_anew(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    """Whether noise differs everywhere, but for two entries of 750.
+
+    Two draws of std 2^17 steps agree with a chance of 2.2e-6: three of 750 entries with one below 1e-9.
+    """
+    return sum(int((left[name] == right[name]).sum()) for name in left) <= 2
+
+
 def folder_of(account: Account) -> Path:
     return account.path.with_name(f"{account.path.name}.memory")
 
@@ -119,7 +127,7 @@ def test_every_fit_draws_its_own_rows_and_pays_for_them(data, accounts):
     first = program.run(*data, accounts, STD)
     assert [files(account) for account in accounts] == [[], []]
     second = program.run(*data, accounts, STD)
-    assert all((first[name] != second[name]).all() for name in first)
+    assert drawn_anew(first, second)
     for account in accounts:
         assert costs(account) == pytest.approx([sum(OWN) / STD**2] * 2)
         Ledger(account.path).verify()
@@ -135,7 +143,7 @@ def test_a_plan_that_is_over_shows_no_row_again(data, accounts, plan):
 
 def test_without_a_ledger_rows_are_kept_in_the_process(data):
     first, second = (program.run(*data, [None, None], STD) for _ in range(2))
-    assert all((first[name] != second[name]).all() for name in first)
+    assert drawn_anew(first, second)
 
 
 def test_the_report_has_the_rows(plan):
@@ -210,6 +218,7 @@ def test_a_record_of_rows_needs_a_reservation(accounts):
 # ------------------------------------------------------------------------------------------------ crashes and races
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "charged", "stored", "known"),
     [
@@ -342,7 +351,8 @@ def gate_of(block: Any, plan: Plan, **changes: Any) -> Gate:
 
 def shown(gate: Gate, plan: Plan, block: Any, weights: np.ndarray, number: int = 1, norm: float = 1.0) -> np.ndarray:
     """What a gate lets out of the rows."""
-    released = gate.release(program.Scores(rows_of(norm)), Round(plan, number, {"weights": weights}, block))
+    scores = program.Scores(rows_of(norm), plan.records)
+    released = gate.release(scores, Round(plan, number, {"weights": weights}, block))
     return np.asarray(released.arrays["value"])
 
 

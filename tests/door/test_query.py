@@ -103,6 +103,7 @@ def with_record(X: np.ndarray, y: np.ndarray, record: tuple[np.ndarray, float]) 
     return X, y
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("name", [*CLASSIFICATION, *REGRESSION, "gram"])
 def test_a_thousand_random_neighbours(name: str) -> None:

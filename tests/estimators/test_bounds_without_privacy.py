@@ -65,6 +65,7 @@ def fitted(name: str, split: str, solver: str, **bounds: Any) -> np.ndarray:
     return np.append(model.coef_, model.intercept_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "solver"), [(split, solver) for split, names in EXACT.items() for solver in names])
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_no_bound_changes_the_answer(name: str, split: str, solver: str) -> None:
@@ -89,6 +90,7 @@ def test_dual_solvers_penalise_the_intercept_alike_whatever_the_bounds(name: str
         np.testing.assert_allclose(other, found[0], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "solver"), [("central", "sgd"), ("columns", "fdml")])
 def test_solvers_on_batches_end_as_near_with_huge_bounds_as_without(split: str, solver: str) -> None:
     best = REFERENCES["ridge"].fit(*problem("ridge"))

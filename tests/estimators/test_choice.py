@@ -218,6 +218,7 @@ def test_several_classes_and_columns_are_refused() -> None:
         made("lasso").path(X[TRAIN], NUMBERS[TRAIN])
 
 
+@pytest.mark.slow
 def test_a_curve_is_drawn_and_models_of_the_path_predict() -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")

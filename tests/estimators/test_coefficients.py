@@ -113,6 +113,7 @@ def test_the_fit_and_its_standard_errors_have_one_budget() -> None:
         model.coefficients()
 
 
+@pytest.mark.slow
 def test_an_account_pays_for_both_or_for_nothing(tmp_path: Path) -> None:
     for epsilon in (1.3, 1.0):
         account = Ledger.create(tmp_path / f"{epsilon}.ledger").open("people", epsilon=epsilon, delta=1e-5)

@@ -20,6 +20,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 import sottovoce as sv
+from covering import pairwise
 from sottovoce.plan.plan import Plan
 
 INF = math.inf
@@ -198,10 +199,9 @@ class TestConstraintsAndPenalties:
 
 
 class TestPrivateFits:
-    @pytest.mark.parametrize("kind", ALL)
-    @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
-    @pytest.mark.parametrize("intercept", [True, False])
-    @pytest.mark.parametrize("solver", ["newton", "gradient", "sgd"])
+    @pairwise(
+        kind=ALL, relation=["zero-out", "replace-one"], intercept=[True, False], solver=["newton", "gradient", "sgd"]
+    )
     def test_shapes(self, data: Any, kind: Any, relation: Any, intercept: bool, solver: str) -> None:
         model = make(kind, data, relation=relation, fit_intercept=intercept, solver=solver)
         assert model.fit(data.X, target(kind, data)) is model

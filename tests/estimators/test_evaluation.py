@@ -349,6 +349,7 @@ class TestByColumns:
             party.predictor.learn(bytes.fromhex(model.charged_as_), models[party.name])
         return parties, sv.Federation.connect(wire(parties), split="columns", labels="held", label_party=1)
 
+    @pytest.mark.slow
     def test_metrics_are_those_of_the_joint_predictions(self, model: Any) -> None:
         people = sv.Federation.by_columns(self.parts(TEST), None, names=self.NAMES)
         right = float((model.predict(people) == Y[TEST]).mean())
@@ -520,12 +521,14 @@ class TestPlots:
         axes = {axis.get_title(): axis for axis in found.plot().axes}
         assert set(axes) == {"residuals", "mean squared error", "R²", "mean absolute error"}
 
+    @pytest.mark.slow
     def test_of_almost_nothing(self, classifier: Any, tmp_path: Path) -> None:
         """Noise alone: hardly a metric can be told, and that is drawn."""
         found = sv.evaluate(classifier, X[4000:4020], Y[4000:4020], epsilon=0.1, insecure_seed=1)
         found.plot().savefig(tmp_path / "little.png")
         assert "cannot be told" in [text.get_text() for text in found.plot().axes[0].texts]
 
+    @pytest.mark.slow
     def test_names_that_look_like_formulas(self, tmp_path: Path) -> None:
         labels = np.where(Y == "yes", "$^yes$", "no_{")
         model = sv.PrivateLogisticRegression(epsilon=5.0, entry_bound=1.0, insecure_seed=1).fit(X, labels)

@@ -323,11 +323,13 @@ def replaced(way: str, where: str, folder: Path) -> list[str]:
 LABELLED = [way for way in WAYS if way not in ("numbers", "float32", "sparse", "Polars", "longdouble", "Arrow, schema")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_no_cell_decides_more_than_its_own_row(way: str, tmp_path: Path) -> None:
     assert replaced(way, "cell", tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", LABELLED)
 def test_no_label_decides_more_than_its_own_row(way: str, tmp_path: Path) -> None:
     assert replaced(way, "label", tmp_path) == []
@@ -338,6 +340,7 @@ def test_no_row_of_a_list_decides_more_than_itself(way: str, tmp_path: Path) -> 
     assert replaced(way, "row", tmp_path) == []
 
 
+@pytest.mark.slow
 def test_an_array_of_all_cells_at_once_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: NumPy reads a list before its cells are read one by one."""
     read = federation.check_rows
@@ -482,6 +485,7 @@ def test_planted_lists_that_become_one_array(monkeypatch: pytest.MonkeyPatch, tm
     assert replaced("lists", "row", tmp_path)
 
 
+@pytest.mark.slow
 def test_planted_a_complex_column_that_is_missing_as_a_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = schema.cells_of
 

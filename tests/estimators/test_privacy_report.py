@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from covering import pairwise
 from sottovoce.estimators import privacy_report
 
 ADVERSARIES = ("world", "coordinator", "parties")
@@ -27,10 +28,12 @@ def planned(federation: sv.Federation, *budget: float, **parameters: Any) -> sv.
 
 
 class TestTight:
-    @pytest.mark.parametrize("solver", ["newton", "gradient", "sgd"])
-    @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
-    @pytest.mark.parametrize("split", ["central", "rows"])
-    @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+    @pairwise(
+        solver=["newton", "gradient", "sgd"],
+        relation=["zero-out", "replace-one"],
+        split=["central", "rows"],
+        epsilon=[0.1, 1.0, 8.0],
+    )
     def test_the_budget_is_kept_and_used(
         self, data: Any, solver: str, relation: Any, split: str, epsilon: float
     ) -> None:
@@ -81,6 +84,7 @@ class TestPaper:
         assert report.claimed_epsilon == 1.0
         assert 0.1 < report.epsilon < 0.25  # five to six times less than claimed
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("records", "average"), [(100, 0.934), (1000, 2.632)])
     def test_named_records_are_not_hidden_from_the_coordinator(self, records: int, average: float) -> None:
         rng = np.random.default_rng(1)

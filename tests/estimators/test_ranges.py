@@ -92,6 +92,7 @@ class TestOnEverySplit:
         assert np.mean(model.predict(OTHERS) == OTHERS["ill"]) > 0.68
         assert model.privacy_.against("world").epsilon < model.privacy_.against("coordinator").epsilon
 
+    @pytest.mark.slow
     def test_by_columns_each_party_its_own(self) -> None:
         """One record is with both parties, and their counts are charged together."""
         parties = federation("columns")

@@ -78,6 +78,7 @@ def test_searches_are_told_that_scores_are_not_private() -> None:
     assert "Scores" not in said(lambda: model().fit(X, y))[0]  # no clone, so no search
 
 
+@pytest.mark.slow
 def test_fits_in_worker_processes_are_told_that_nobody_has_the_sum(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -126,6 +126,7 @@ def test_the_number_of_trials_has_its_law() -> None:
     assert _number(Repeated(1.0, 1.0), np.random.default_rng(0)) == 1
 
 
+@pytest.mark.slow
 def test_nothing_tells_how_many_trials_there_were(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], trials: Any
 ) -> None:

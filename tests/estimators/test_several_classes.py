@@ -48,6 +48,7 @@ def test_without_privacy_each_class_is_told_from_the_rest(solver: str, alpha: fl
     np.testing.assert_array_equal(model.predict(X), np.array(NAMES)[model.decision_function(X).argmax(axis=1)])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*has not converged")
 def test_a_loss_with_a_kink_is_served_without_privacy_by_gradient_alone() -> None:
     given: dict[str, Any] = {"loss": "hinge", "solver": sv.solvers.Gradient(rounds=50)}
@@ -76,6 +77,7 @@ def test_with_a_large_budget_one_vs_rest_is_near_that(solver: Any, parties: int,
     assert model.plan_.form == "classes"
 
 
+@pytest.mark.slow
 def test_the_softmax_by_gradient() -> None:
     """Without privacy it is that of `whitened`; with a large budget it is near it, in one place and by rows."""
     best = sv.PrivateLogisticRegression(math.inf, solver="whitened").fit(X, Y)
@@ -202,6 +204,7 @@ def test_solvers_that_take_no_weights_say_who_does(solver: str) -> None:
     assert model.set_params(solver="auto").fit(X, y).plan_.algorithm == "whitened"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["newton", "gradient", "whitened"])
 def test_by_secure_columns_weights_count(solver: str) -> None:
     """A class that weighs more is predicted more often; the noise of the sums is far smaller than that."""

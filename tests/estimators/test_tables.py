@@ -157,6 +157,7 @@ class TestRows:
 class TestColumns:
     parts = (some(PEOPLE, slice(None), "id", "city", "ill"), some(PEOPLE, slice(None), "smoker", "age", "dose"))
 
+    @pytest.mark.slow
     def test_each_party_has_its_part_of_the_schema_and_of_the_norm(self) -> None:
         federation = sv.Federation.by_columns(self.parts, schema=SCHEMA)
         model = logistic().fit(federation)

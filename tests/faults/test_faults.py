@@ -23,6 +23,8 @@ from nemesis import DOUBLES, SECOND, Fault, draw
 from run import ROLES, Campaign
 from trials import EQUAL, Trials, lacks_part
 
+pytestmark = pytest.mark.slow
+
 # Of some solvers `run.py` has more cases.
 MORE = (
     "sgd, one party a round, rows",

@@ -113,6 +113,7 @@ def columns_of(parts: Sequence[Any], y: np.ndarray, labels: Any) -> Federation:
     return Federation.by_columns(parts, y, labels=labels, label_party=len(parts) - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
 @pytest.mark.parametrize("labels", ["public", "shared", "held"])
@@ -129,6 +130,7 @@ def test_the_lasso_is_solved(parties: int, labels: str, make: Callable[..., Any]
         assert ("slopes" in model.communication_.uplink) == (labels == "held")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
 @pytest.mark.parametrize("labels", ["public", "shared", "held"])
@@ -210,6 +212,7 @@ def test_a_policy_that_forbids_runs_without_privacy_refuses(labels: Any) -> None
         sv.PrivateLasso(radius=1.0, **OPTIONS).fit(remote)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parties", "labels"), [(2, "shared"), (8, "held")])
 def test_over_grpc(parties: int, labels: Any, sites_of: Callable[..., Any]) -> None:
     """Every party a process of its own, both ends with certificates; the numbers are those of one process."""
@@ -233,6 +236,7 @@ def test_over_grpc(parties: int, labels: Any, sites_of: Callable[..., Any]) -> N
     assert model.communication_.rounds == local.communication_.rounds
 
 
+@pytest.mark.slow
 def test_over_grpc_with_ledgers(sites_of: Callable[..., Any]) -> None:
     """Each party pays for both; a run that one of them does not allow is paid by nobody."""
     X, y = people()

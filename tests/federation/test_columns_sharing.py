@@ -41,6 +41,7 @@ def serve(sites: Any, names: list[str], parts: list[np.ndarray], y: np.ndarray, 
     return Federation.connect(sites.wire, split="columns")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parties", [2, 8])
 def test_with_the_noise_off_the_wire_gives_the_central_coefficients(parties: int, sites_of: Callable[..., Any]) -> None:
     X, y = people()
@@ -72,6 +73,7 @@ def test_with_the_noise_off_one_process_gives_the_central_coefficients(parties: 
     assert joint.certificates_["primal_residual"] < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parties", [2, 8])
 def test_other_losses_give_the_central_model(parties: int) -> None:
     X, y = people(120, 8)
@@ -94,6 +96,7 @@ def test_a_loss_that_is_not_convex_is_not_for_newton() -> None:
         sv.PrivateRidge(epsilon=math.inf, loss="huber").fit(X, y)
 
 
+@pytest.mark.slow
 def test_rows_that_processes_keep_are_paid_for_once(sites_of: Callable[..., Any]) -> None:
     """Two fits; between them every party's process is killed and a new one starts on the same ledger."""
     X, y = people(200, 6)

@@ -190,6 +190,7 @@ def test_by_columns_sums_are_sealed_where_nobody_objects(estimator: Any) -> None
     assert federation.why == "sealed: every party allows it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FUZZ = Path(__file__).parents[1] / "programs" / "fuzz.py"
 
 

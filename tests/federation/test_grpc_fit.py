@@ -18,6 +18,8 @@ import sottovoce as sv
 from sottovoce.errors import BudgetError, RefusedError
 from sottovoce.solvers import by_name
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("north", "south", "east", "west")
 
 

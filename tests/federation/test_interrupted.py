@@ -19,6 +19,8 @@ from sottovoce.privacy.ledger import Account
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("anna", "ben")
 X = np.random.default_rng(3).uniform(-1, 1, (60, 4))
 Y = (X @ [1.0, -1.0, 0.5, 0.0] > 0).astype(int)

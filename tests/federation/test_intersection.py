@@ -132,6 +132,7 @@ def test_lists_of_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
         assert session.progress.done == session.progress.total == 5 + 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matcher", ["coordinator", "b"])
 @pytest.mark.parametrize(("piece", "words", "held"), [(2**15, 2**17, 2**18), (3, 2, 4), (2, 5, 1)])
 def test_pieces_give_what_one_sort_of_all_gives(
@@ -190,6 +191,7 @@ def many(folder: Path, records: int, *more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_lists(tmp_path: Path) -> None:
     """Three roles in a process, buffers full: rows and letters of identifiers grow, 130 bytes; whole lists take 800."""
     peaks = list[int]()
@@ -200,6 +202,7 @@ def test_memory_does_not_grow_with_lists(tmp_path: Path) -> None:
     assert peaks[2] - peaks[0] > 200 * 200_000  # planted: what is in files is in memory too
 
 
+@pytest.mark.slow
 def test_an_alignment_that_is_killed_leaves_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     program = many(folder, 5_000, "pause")

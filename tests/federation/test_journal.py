@@ -58,6 +58,7 @@ def test_who_comes_second_is_told_which_process_has_it_and_since_when(begun: boo
     Journal(path).close()
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_had_is_free(tmp_path: Path) -> None:
     path = tmp_path / "job.run"
     program = (

@@ -109,6 +109,7 @@ def calls() -> Iterator[tuple[str, str, ast.Call]]:
                 yield path.relative_to(SOURCE).as_posix(), name, node
 
 
+@pytest.mark.slow
 def test_every_shared_secret_is_behind_the_one_check() -> None:
     """Where a key is agreed on, by whom a checked key is made, and who may do without pins."""
     found = list(calls())

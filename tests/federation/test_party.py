@@ -561,6 +561,7 @@ OTHERS |= {"score": np.array([7]), "square": np.array([7])}
 QUESTIONS = 1 + 1 + 3 + 1 + 1 + 12  # gram, length, gradients, score, square, rescales
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", ["it is restarted", "the answer is lost"])
 def test_a_party_that_forgot_its_whitened_rows_is_told_what_they_are_made_of(
     fate: str, small_plan: MakePlan, tmp_path: Path
@@ -588,6 +589,7 @@ def test_a_party_that_forgot_its_whitened_rows_is_told_what_they_are_made_of(
             assert sum(entry.kind == "release" for entry in account.history()) == QUESTIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 2, 3, 7, 9])
 def test_a_party_that_another_process_outran_is_told_too(at: int, small_plan: MakePlan, tmp_path: Path) -> None:
     """A draw did not leave: what the party kept is dropped and made again."""
@@ -603,6 +605,7 @@ def test_a_party_that_another_process_outran_is_told_too(at: int, small_plan: Ma
     assert sum(entry.kind == "release" for entry in wire.accounts["anna"].history()) == QUESTIONS
 
 
+@pytest.mark.slow
 def test_any_round_of_whitened_rows_tells_both_or_neither(small_plan: MakePlan, tmp_path: Path) -> None:
     """And whatever is told, what was released stays: another P gets the stored bytes."""
     plan, party = small_plan(**central(WHITENED)), party_of(account=account_of(tmp_path))
@@ -1188,7 +1191,10 @@ ATTACKS: dict[str, Attack] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-@pytest.mark.parametrize("guard", ["ledger", "replace-one ledger", "policy"])
+@pytest.mark.parametrize(
+    "guard",
+    ["ledger", *(pytest.param(guard, marks=pytest.mark.slow) for guard in ("replace-one ledger", "policy"))],
+)
 def test_nobody_gets_more_than_was_charged(
     attack: Attack, guard: str, draws: Draws, small_plan: MakePlan, tmp_path: Path
 ) -> None:
@@ -1312,6 +1318,7 @@ def test_the_search_for_the_secret_finds_it() -> None:
     assert shows_the_secret(repr(np.array([HEIGHT])).encode())
 
 
+@pytest.mark.slow
 def test_no_frame_and_no_foreign_log_line_shows_a_record(
     small_plan: MakePlan, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -1393,6 +1400,7 @@ def test_an_error_that_rows_could_cause_travels_as_a_fixed_text(
     assert party.failure is error
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_are_answered_by_a_frame(data: st.DataObject, small_plan: MakePlan) -> None:

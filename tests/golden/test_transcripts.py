@@ -82,6 +82,7 @@ def test_a_bad_input_is_answered_as_it_was(name: str) -> None:
     assert BAD[name].play() == STORE.bad[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processor", ["Haswell", "Sandybridge", "Nehalem"])
 def test_another_processor_agrees_by_tolerance(processor: str) -> None:
     # Linear algebra as on another x86 processor; other processors do not read it, and then the bits agree as well.

@@ -103,6 +103,7 @@ class TestContents:
         largest = math.sqrt(data.X.multiply(data.X).sum(axis=1).max())
         assert 0.999 * data.row_norm < largest <= data.row_norm
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["electricity", "adult"])
     def test_declared_ranges_hold(self, data_folder: Path, name: str) -> None:
         data = here(name, "all", data_folder)
@@ -148,6 +149,7 @@ class TestContents:
         model = LogisticRegression(max_iter=1000).fit(train.X, train.y)
         assert model.score(test.X, test.y) == pytest.approx(0.8495, abs=0.001)
 
+    @pytest.mark.slow
     def test_adult_trains_to_the_published_accuracy(self, data_folder: Path) -> None:
         train, test = (here("adult", split, data_folder) for split in ("train", "test"))
         lows, highs = np.array(train.feature_ranges)
@@ -184,6 +186,7 @@ class TestOriginalFiles:
         assert (original.X != copy.X).nnz == 0
         np.testing.assert_array_equal(original.y, copy.y)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("split", ["train", "test"])
     def test_adult(self, data_folder: Path, folder: Path, split: str) -> None:
         part = datasets._SETS["adult"].parts[split]

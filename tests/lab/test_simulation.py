@@ -139,6 +139,7 @@ class TestSimulate:
         assert found.table[0][first] > (0.3 if first == "r2" else 0.6)
         assert ("log_loss" in found.plain) == hasattr(estimator, "predict_proba")
 
+    @pytest.mark.slow
     def test_of_many_records_few_are_simulated_and_noise_costs_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With a negative control: fewer records at the same epsilon would cost several times as much."""
         options: dict[str, Any] = {"epsilon": [0.1], "runs": 3}

@@ -234,6 +234,7 @@ print(account.balance().plans)
 """
 
 
+@pytest.mark.slow
 def test_a_party_in_whose_process_it_is_not_known_refuses_before_it_pays(tmp_path: Path) -> None:
     X, y = data()
     Ledger.create(tmp_path / "lab.db").open("people", 2.0, 1e-4)

@@ -109,6 +109,7 @@ TABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "rounds", "delta"), TABLE)
 def test_table_of_poisson_noise_multipliers(rate: float, rounds: int, delta: float) -> None:
     for epsilon, zero_out, replace_one in TABLE[rate, rounds, delta]:
@@ -201,6 +202,7 @@ def test_zero_out_divergence_agrees_with_the_reference_accountant(order: float, 
     assert reference * (1 - tolerance) - 1e-13 <= found <= reference * (1 + 1e-6) + 1e-13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "noise", "order"), [(0.01, 1.417, 20.0), (0.3, 0.5, 2.5), (0.9, 4.0, 1.3)])
 def test_divergences_are_upper_bounds_of_high_precision_quadrature(rate: float, noise: float, order: float) -> None:
     with mpmath.workdps(25):
@@ -273,6 +275,7 @@ def test_conversion_between_divergence_and_epsilon() -> None:
     assert renyi_to_epsilon(7 / 8, 7.0, 1e-4) == pytest.approx(accountant.get_epsilon(1e-4))
 
 
+@pytest.mark.slow
 def test_calibration_edges() -> None:
     for relation, factor in zip(RELATIONS, (1, 2), strict=True):
         assert noise_multiplier_for(math.inf, 1e-5, relation, 0.1, 10) == 0.0
@@ -330,6 +333,7 @@ def test_moments_beyond_the_published_ones_reach_small_epsilons(
     assert moments_epsilon(found, rate, rounds, delta, most=1024) <= 0.1
 
 
+@pytest.mark.slow
 def test_moments_edges() -> None:
     assert moments_epsilon(0.0, 0.1, 10, 1e-5) == math.inf
     assert moments_noise_for(1e6, 1e-5, 0.1, 10) < 0.02
@@ -394,6 +398,7 @@ def test_single_record_sgd_against_the_coordinator(records: int, expected: float
         assert 0.01 < world < 0.3
 
 
+@pytest.mark.slow
 def test_sampling_one_record_edges() -> None:
     assert sampled_one_epsilon(1, 2.0, 9, 1e-5) == gaussian_epsilon(1.5, 1e-5)
     assert sampled_one_epsilon(10, 0.0, 9, 1e-5) == math.inf

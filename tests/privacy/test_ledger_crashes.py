@@ -21,6 +21,8 @@ from sottovoce.privacy.accounting import renyi_of
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 EPSILON, DELTA = 1.0, 1e-5
 
 # Imports once, then forks a life for every line it reads, and says when that life has ended. A life charges

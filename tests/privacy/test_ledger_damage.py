@@ -17,6 +17,8 @@ from sottovoce.privacy import ledger_file
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Victim:

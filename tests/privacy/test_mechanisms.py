@@ -231,6 +231,7 @@ def test_wrong_shapes_and_sizes_are_refused() -> None:
             rounded_gaussian(1.0, size, SeededRandomness(1))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_gumbel_has_its_law_and_a_two_percent_error_is_noticed() -> None:
     draws = gumbel(200_000, SeededRandomness(22))
     assert stats.kstest(draws, "gumbel_r").pvalue > FALSE_ALARM
@@ -254,6 +255,7 @@ def selection_counts(rate: float, size: int) -> NDArray[np.int64]:
     return np.bincount([select([0.0, 1.0, -0.5, 1.5], rate, randomness) for _ in range(size)], minlength=4)
 
 
+@pytest.mark.slow
 def test_selection_has_exponential_probabilities() -> None:
     scores = np.array([0.0, 1.0, -0.5, 1.5])
 
@@ -311,6 +313,7 @@ def accepts_choices(codes: list[int], scores: dict[int, float], rate: float) -> 
     return bool(stats.chi2.sf(((counts - cells) ** 2 / np.array(cells)).sum(), len(cells) - 1) > FALSE_ALARM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("few", [0, FEW])
 def test_both_samplers_have_the_exponential_law(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven candidates, by Gumbel variables and in blocks of three: every candidate is a cell."""
@@ -328,6 +331,7 @@ def test_both_samplers_have_the_exponential_law(few: int, monkeypatch: pytest.Mo
     assert not accepts_choices(uniform, exact, 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("few", [0, FEW])
 @pytest.mark.parametrize("stay", [None, 0.8, -1.0, 5.0])
 def test_both_signed_samplers_have_the_exponential_law(
@@ -346,6 +350,7 @@ def test_both_signed_samplers_have_the_exponential_law(
         assert not accepts_choices([code or 1 for code in found], exact, 1.1)
 
 
+@pytest.mark.slow
 def test_many_candidates_are_chosen_by_their_law() -> None:
     rng = np.random.default_rng(33)
     scores, randomness = rng.standard_normal(3 * FEW), SeededRandomness(33)
@@ -600,6 +605,7 @@ def test_a_noisy_maximum_has_its_law(scale: float) -> None:
     assert not accepts_noisy([{1: 3, 3: 1}.get(code, code) for code in found], law) or scale > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stay", [None, 1.3])
 def test_a_signed_noisy_maximum_has_its_law_on_its_grid(stay: float | None) -> None:
     values, step, scale = np.array([0.3, -1.1, 0.6]), 0.25, 1.0
@@ -685,11 +691,13 @@ def accepts_coins(chosen: NDArray[np.bool_], rate: float) -> bool:
     return min(results) > FALSE_ALARM / len(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.9])
 def test_poisson_coins_are_independent_with_the_right_rate(rate: float) -> None:
     assert accepts_coins(samples(60, rate, 20_000), rate)
 
 
+@pytest.mark.slow
 def test_wrong_rates_and_dependent_coins_are_noticed() -> None:
     chosen = samples(60, 0.3, 20_000)
     assert not accepts_coins(chosen, 0.3 * 1.05)
@@ -798,6 +806,7 @@ class TestSumsOfNoises:
             4 / math.pi**2 * math.exp(-((math.pi * steps) ** 2)), rel=0.03
         )
 
+    @pytest.mark.slow
     def test_a_fine_level_must_reach_over_the_lattice_above_it(self) -> None:
         assert self.variation(1.0, 2.0, lattice=4) > 0.1  # the low bits show
         assert self.variation(6.0, 2.0, lattice=4) < 1e-9

@@ -208,6 +208,7 @@ def replay_with_other_numbers(folder: Path, solver: str) -> int:
     return len(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["newton", "gradient", "sgd", "whitened", "cd"])
 def test_a_label_has_all_numbers_that_its_value_follows_from(
     solver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

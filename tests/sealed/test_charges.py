@@ -156,6 +156,7 @@ def too_little() -> Iterator[tuple[str, str, Relation, float]]:
             yield name, "spare", relation, 0.0
 
 
+@pytest.mark.slow
 def test_every_form_that_seals_is_swept() -> None:
     found = {(algorithms.of(plan), plan.split) for _, plan in cells()}
     assert found == set(FORMS)
@@ -194,6 +195,7 @@ def test_a_top_up_that_is_not_drawn_is_found(monkeypatch: pytest.MonkeyPatch) ->
     assert min(parts.values()) == pytest.approx(1 / 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forgotten", ["pooling", "absent"])
 def test_shares_that_do_not_allow_for_those_who_are_not_in_a_sum_are_found(
     monkeypatch: pytest.MonkeyPatch, forgotten: str
@@ -223,6 +225,7 @@ def epsilon_at(mu: float, delta: float, relation: Relation) -> float:
     return epsilon_of((Gaussian(mu),), inside(delta), relation)
 
 
+@pytest.mark.slow
 def test_a_policy_refuses_what_a_declared_pool_learns_more_than_it_allows() -> None:
     for plan, relation, mu in gaussian_cells():
         form, epsilon = algorithms.of(plan), epsilon_at(mu, plan.delta, relation)
@@ -235,6 +238,7 @@ def test_a_policy_refuses_what_a_declared_pool_learns_more_than_it_allows() -> N
             assert reason is None or "above this party's limit" in reason
 
 
+@pytest.mark.slow
 def test_reports_say_what_a_declared_pool_learns() -> None:
     for plan, relation, mu in gaussian_cells():
         true = epsilon_at(mu, plan.delta, relation)

@@ -227,6 +227,7 @@ def restarted(folder: Path, at: int, *, keys: bool = True) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_restarted_party_is_true(tmp_path: Path) -> None:
     """Before the check, before and after offers of keys, before the charge, before the start, and in the middle."""
     places = (3, 4, 5, 6, 7, 8, 11)
@@ -312,6 +313,7 @@ def sites(tmp_path: Path) -> Iterator[Sites]:
     made.stop()
 
 
+@pytest.mark.slow
 def test_every_role_a_process(sites: Sites) -> None:
     fitted = model().fit(sites.federation())
     assert fitted.plan_.sealing.dealer == NOTARY
@@ -323,6 +325,7 @@ def test_every_role_a_process(sites: Sites) -> None:
         assert process.wait(10) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["b", NOTARY])
 def test_who_is_killed_in_the_middle_goes_on_or_has_lost_the_run(sites: Sites, who: str) -> None:
     """A party has its ledger, and what it goes on with beside it; a helper that keeps nothing has lost the run."""

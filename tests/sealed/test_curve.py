@@ -73,6 +73,7 @@ def tried(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> tuple[list[int],
     return sizes, len(digests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 40, 1000])
 def test_how_often_points_are_tried_follows_from_the_length_of_a_list(
     count: int, monkeypatch: pytest.MonkeyPatch

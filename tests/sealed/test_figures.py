@@ -121,6 +121,7 @@ def test_by_columns_sums_are_those_of_the_rounded_rows_bit_for_bit(parties: int)
     assert seen[0].value.tobytes() != Replayed(plan, X, y, coins).sum_of(seen[0], 0).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parties", "records"), [(2, 3000), (3, 300)])
 def test_by_columns_all_sums_of_a_whitened_fit_are_exact(parties: int, records: int) -> None:
     X, y = table(records=records)
@@ -204,6 +205,7 @@ def as_declared(found: Array, variance: float) -> bool:
     return bool(low <= found.sum() / variance <= high)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parties", [3, 5])
 @pytest.mark.parametrize("split", ["rows", "columns"])
 def test_opened_sums_have_the_noise_that_plans_count_with(split: str, parties: int) -> None:

@@ -269,6 +269,7 @@ def told_to_helper(solver: str) -> set[tuple[str, str]]:
     return {(said.query, name) for said, _ in wire.of(NOTARY, "seal") for name in said.arrays}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [NOTARY, "a", "b"])
 @pytest.mark.parametrize("solver", ["newton", "whitened"])
 def test_nothing_opens_for_who_was_told_other_numbers(solver: str, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,6 +380,7 @@ def test_the_signatures_of_a_start_are_read_as_they_are() -> None:
         assert "signature of" in answer.text
 
 
+@pytest.mark.slow
 def test_the_command_serves_a_helper(tmp_path: Path) -> None:
     """By rows, over TLS: the helper a process of the command line, the parties in threads."""
     create_authority(tmp_path)

@@ -94,6 +94,7 @@ def test_sensitivities_and_the_budget(kind: dict[str, Any], relation: Any) -> No
     assert 0.99 * plan.mu**2 <= spent <= (1 + 1e-9) * plan.mu**2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_no_neighbour_moves_a_sum_further_than_charged(kind: dict[str, Any]) -> None:
     """A part blank, the record blank, the record another: with any weights, chances, P and coins."""

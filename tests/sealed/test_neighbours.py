@@ -9,6 +9,7 @@ from sottovoce.sealed import columns, dealer, words
 DRAWS, RECORDS = range(24), 150
 
 
+@pytest.mark.slow
 def test_no_neighbour_is_further_than_the_bound_and_some_are_as_far() -> None:
     """Whatever P, weights, chances, coins and pads are, and however parts are left blank or replaced."""
     found = largest(DRAWS, RECORDS)
@@ -19,18 +20,21 @@ def test_no_neighbour_is_further_than_the_bound_and_some_are_as_far() -> None:
         assert most >= 0.97, (key, most)
 
 
+@pytest.mark.slow
 def test_a_factor_that_is_rounded_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found = words.factors()
     monkeypatch.setattr(dealer, "factors", lambda: np.where(found < 31, found + 1, found))
     assert largest(range(8), RECORDS)["gradient", "the record blank"] > 1.001
 
 
+@pytest.mark.slow
 def test_rows_that_are_kept_though_they_are_too_long_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their squares are looked up modulo 16 C^2."""
     monkeypatch.setattr(dealer, "KEPT", columns.COARSE_LEVELS)
     assert largest(range(8), RECORDS)["gradient", "the record blank"] > 2
 
 
+@pytest.mark.slow
 def test_records_of_which_a_part_is_blank_and_that_count_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = columns.Columns.__init__
 

@@ -31,12 +31,14 @@ def fit(**options: object) -> list[str]:
     return [str(warning.message) for warning in said if "row_norm" in str(warning.message)]
 
 
+@pytest.mark.slow
 def test_shares_by_the_number_of_columns_are_warned_of() -> None:
     (text,) = fit()
     assert "party-1 1.63, party-2 1.15" in text
     assert "cut there" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"norms": [2**0.5, 2**0.5]}, {"bounds": {"entry_bound": 1.0}}],
@@ -63,6 +65,7 @@ def model(epsilon: float = 8.0, solver: str = "auto") -> sv.PrivateLogisticRegre
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["newton", "gradient", "whitened"])
 def test_a_column_that_is_with_two_parties_counts_at_both(solver: str) -> None:
     """Three columns that add 1 each, one of them twice: Q is 4/3, but for the constant."""

@@ -37,6 +37,8 @@ from sottovoce.sealed.streams import KeyedRandomness
 from sottovoce.transports.in_process import InProcess
 from summing import Holder, made
 
+pytestmark = pytest.mark.slow
+
 Seen = dict[tuple[str, ...], bytes]
 
 

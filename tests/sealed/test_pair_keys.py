@@ -207,6 +207,7 @@ def check_makers(sources: dict[str, str]) -> None:
     assert makers(sources) == MADE_IN | {"exchanged": one, "decapsulated": one}
 
 
+@pytest.mark.slow
 def test_one_module_makes_keys_that_two_ends_share() -> None:
     sources = {str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
     check_makers(sources)
@@ -410,6 +411,7 @@ class Tapped(InProcess):
         return found
 
 
+@pytest.mark.slow
 def test_a_fit_by_rows_opens_what_a_restarted_party_masks(tmp_path: Path) -> None:
     """A party is stopped after its offers left, and a new one in its place takes those of the others."""
     run, stopped = Run(tmp_path), []

@@ -27,6 +27,8 @@ from sottovoce.privacy.randomness import SystemRandomness
 from sottovoce.sealed import pads, sums
 from support import renewed
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("a", "b", "c")
 PARTS = {"a": slice(0, 1), "b": slice(1, 3), "c": slice(3, 4)}
 POLICY = sv.Policy(sealed=True, curious=1)

@@ -32,6 +32,8 @@ from sottovoce.sealed.fields import pack
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile import sealed_plan
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 6
 SOLVERS = ("newton", "whitened")  # gradients of rows; a projection that is told rounds before its use
 

@@ -37,6 +37,8 @@ from sottovoce.sealed.words import exponent_of
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile import sealed_plan
 
+pytestmark = pytest.mark.slow
+
 POOLS: tuple[Pool, ...] = ("world", "coordinator", "parties", "coordinator and parties")
 WITHIN = 0.05
 

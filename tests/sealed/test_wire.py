@@ -22,6 +22,8 @@ from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 from sottovoce.transports.identity import local_identities
 from summing import data_of
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("north", "south", "east")
 
 

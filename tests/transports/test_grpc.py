@@ -201,6 +201,7 @@ class TestIdentity:
             wire.close()
 
 
+@pytest.mark.slow
 def test_parties_outlive_coordinators_that_come_and_go(
     opened: Open, certificates: Path, party_module: ModuleType, tmp_path: Path
 ) -> None:
@@ -500,6 +501,7 @@ class TestEndings:
         with pytest.raises(WireError, match="closed"):
             waiting.result(timeout=PATIENCE)
 
+    @pytest.mark.slow
     def test_a_program_that_forgets_to_close_still_ends(self, certificates: Path, start_party: StartParty) -> None:
         program = (
             "import sys; from sottovoce.transports.grpc_wire import GrpcCoordinator;"

@@ -147,6 +147,7 @@ def test_a_key_that_is_written_plain_is_found_out(named: Path, tmp_path: Path, m
         require_encrypted(tmp_path / "sites", 3)
 
 
+@pytest.mark.slow
 def test_one_module_reads_and_writes_private_keys() -> None:
     """Whatever else did it would not know of a passphrase."""
     names = ("load_pem_private_key", "load_der_private_key", "PrivateFormat")

@@ -21,6 +21,8 @@ from sottovoce.transports.certificates import Credentials, create_authority, iss
 from sottovoce.transports.grpc_wire import GrpcCoordinator, greet, serve_party
 from sottovoce.transports.proxies import proxy_for
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60.0
 HOST = "trials.example.org"  # known to the proxy alone
 VARIABLES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy", "no_grpc_proxy", "no_proxy", "NO_PROXY")

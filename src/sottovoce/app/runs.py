@@ -48,7 +48,6 @@ from sottovoce.transports.in_process import InProcess
 Say = Callable[[str], None]
 
 
-
 @dataclass(frozen=True)
 class Run:
     """A job at its parties: they were asked once for what is public, and of it the one plan was made."""

@@ -77,11 +77,13 @@ def reached(name: str) -> dict[str, float]:
     return checks.sensitivity(ALL[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_no_record_moves_a_message_further_than_its_query_says(name: str) -> None:
     reached(name)
 
 
+@pytest.mark.slow
 def test_no_record_moves_a_sealed_sum_further_than_was_charged() -> None:
     found: dict[str, float] = {}
     for case in SEALED.values():
@@ -92,6 +94,7 @@ def test_no_record_moves_a_sealed_sum_further_than_was_charged() -> None:
     assert min(found.values()) > 0.3, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["gradient", "whitened"])
 def test_null_rows_that_are_not_marked_are_found(monkeypatch: pytest.MonkeyPatch, solver: str) -> None:
     real = Columns.__init__
@@ -104,12 +107,14 @@ def test_null_rows_that_are_not_marked_are_found(monkeypatch: pytest.MonkeyPatch
         checks.sealed_sensitivity(SEALED[f"{solver}, columns, sealed"])
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_clipped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dealer, "factors", lambda: np.full(128, 31))
     with pytest.raises(AssertionError, match="gradient: moved by"):
         checks.sealed_sensitivity(SEALED["whitened, columns, sealed"])
 
 
+@pytest.mark.slow
 def test_every_bound_is_attained_by_a_canary() -> None:
     found: dict[str, float] = {}
     for name in ALL:
@@ -120,6 +125,7 @@ def test_every_bound_is_attained_by_a_canary() -> None:
     assert all(found[query] > share for query, share in LOOSE.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_all_messages_together_cost_no_more_than_is_charged(name: str) -> None:
     share = checks.composition(ALL[name])
@@ -127,21 +133,25 @@ def test_all_messages_together_cost_no_more_than_is_charged(name: str) -> None:
         assert share > 0.95  # so a cost that were left out would show
 
 
+@pytest.mark.slow
 @plain
 def test_noise_has_the_planned_scale(name: str) -> None:
     checks.scale(CASES[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampling)
 def test_every_record_has_its_own_coin(name: str) -> None:
     checks.coins(CASES[name])
 
 
+@pytest.mark.slow
 @plain
 def test_noise_has_full_rank_and_knows_nothing_of_the_data(name: str) -> None:
     checks.rank(CASES[name])
 
 
+@pytest.mark.slow
 @each
 def test_noise_is_never_used_twice(name: str) -> None:
     checks.fresh(CASES[name])
@@ -151,26 +161,31 @@ def test_parties_have_sources_of_their_own() -> None:
     checks.own_randomness()
 
 
+@pytest.mark.slow
 @each
 def test_messages_do_not_show_who_was_drawn(name: str) -> None:
     checks.support(CASES[name])
 
 
+@pytest.mark.slow
 @each
 def test_messages_look_the_same_for_all_data(name: str) -> None:
     checks.metadata(CASES[name])
 
 
+@pytest.mark.slow
 @each
 def test_a_key_has_one_release(name: str) -> None:
     checks.once(CASES[name])
 
 
+@pytest.mark.slow
 @by_columns
 def test_one_label_moves_no_more_than_its_bound(name: str) -> None:
     assert checks.labels(CASES[name]) > 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", keeping)
 def test_kept_rows_have_one_noise(name: str, tmp_path: Path) -> None:
     checks.persistence(CASES[name])
@@ -181,6 +196,7 @@ def test_the_accountant_is_frozen() -> None:
     checks.accountant()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", people)
 def test_every_run_is_charged(name: str, tmp_path: Path) -> None:
     checks.ledger(CASES[name], tmp_path)
@@ -191,26 +207,31 @@ def test_a_plan_costs_its_epsilon_and_says_so(name: str) -> None:
     checks.budget(CASES[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ALL if "logistic" not in name])
 def test_parties_are_charged_for_all_that_they_serve(name: str, tmp_path: Path) -> None:
     checks.served(ALL[name], tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gradient, rows", "score, columns", "admm, columns, labels held"])
 def test_a_plan_is_answered_once_everybody_signed_it(name: str) -> None:
     checks.signed(CASES[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["score, columns", "frank-wolfe, columns", "one-shot, columns", "fdml, columns"])
 def test_a_model_is_earned_and_approved(name: str) -> None:
     checks.earned(CASES[name])
 
 
+@pytest.mark.slow
 @each
 def test_nonsense_of_a_coordinator_is_refused(name: str) -> None:
     checks.nonsense(CASES[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.split != "central"])
 def test_the_model_reads_what_the_world_pays_for(name: str) -> None:
     as_dear = (
@@ -220,6 +241,7 @@ def test_the_model_reads_what_the_world_pays_for(name: str) -> None:
     assert checks.world(CASES[name]) == (not name.startswith(as_dear))
 
 
+@pytest.mark.slow
 def test_published_forms_fail_where_they_are_known_to() -> None:
     for check, name in (
         (checks.support, "scd, central, as published"),

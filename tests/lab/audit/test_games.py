@@ -22,6 +22,8 @@ from sottovoce.lab.audit.games import Game, neighbours, play
 from sottovoce.lab.audit.runner import at_audit_scale, own_games, plot
 from sottovoce.privacy.calibration import mu_for
 
+pytestmark = pytest.mark.slow
+
 FAST = (
     *("gradient, replace-one", "gradient, zero-out", "scd, replace-one", "cd, zero-out", "one-shot by columns"),
     "evaluation of several classes, zero-out",

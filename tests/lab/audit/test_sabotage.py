@@ -10,6 +10,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import faults
 
+pytestmark = pytest.mark.slow
+
 PLANTED = [(name, check) for name, fault in faults.FAULTS.items() for check in fault.found_by]
 
 

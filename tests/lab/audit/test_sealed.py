@@ -24,6 +24,8 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import RELATIONS, Relation
 from sottovoce.sealed.columns import Columns
 
+pytestmark = pytest.mark.slow
+
 ROWS: dict[str, Any] = {"solver": "gradient", "split": "rows", "parties": 6, "rounds": 1, "sealing": Sealing(curious=5)}
 COLUMNS: dict[str, Any] = {
     "solver": "gradient",

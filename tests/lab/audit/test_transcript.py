@@ -107,6 +107,7 @@ def test_the_likelihood_of_choices_is_their_softmax() -> None:
     assert log_likelihood(side, transcript) == pytest.approx(expected, abs=1e-2)
 
 
+@pytest.mark.slow
 def test_probabilities_of_a_noisy_maximum_sum_to_one_and_are_met() -> None:
     plan = audit_plan("frank-wolfe", **{**PLANS["frank-wolfe"], "rounds": 1}, calibration="paper", epsilon=30.0)
     side = Side(plan, data_of(plan, 1))

@@ -222,6 +222,7 @@ def test_one_set_is_one_block():
     np.testing.assert_allclose(found.x, [0, 0, 1], atol=0.05)
 
 
+@pytest.mark.slow
 def test_the_start_is_by_default_nearest_to_zero():
     _, y, M = mixed()
     f = bcfw.least_squares(np.eye(16)[:, :16], np.zeros(16))
@@ -231,6 +232,7 @@ def test_the_start_is_by_default_nearest_to_zero():
     assert (found.rounds, found.updates, len(found.trace.rounds)) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_seeds_repeat_a_run_and_leave_the_data_alone():
     A, y, M = mixed()
     kept, start = A.copy(), M.linear_oracle(np.ones(16))

@@ -14,6 +14,8 @@ import pytest
 from sottovoce.lab import bcfw
 from sottovoce.penalties import BoxSet, L1Ball, Product, Simplex
 
+pytestmark = pytest.mark.slow
+
 PROBLEMS = ["scalars", "boxes", "l1 balls", "l2 balls", "simplices", "mixed"]
 HARD = ["simplices", "coupled simplices", "l1 balls"]
 RUNS = 24

@@ -15,6 +15,8 @@ from sottovoce.lab import reproduce
 from sottovoce.lab.datasets import load
 from sottovoce.lab.reproduce import MissingDataError, Setup, Table, admm, dp_cd, dp_scd, frank_wolfe, sgd
 
+pytestmark = pytest.mark.slow
+
 QUICK = Setup(quick=True)
 
 
