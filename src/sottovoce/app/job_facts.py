@@ -43,7 +43,7 @@ def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
     facts, opened = [] if job.federation is None else _declared_facts(job, job.federation), []
     schema = job.known_schema
     for party, source in job.sources.items():
-        whole = schema is not None and job.split != "columns"
+        whole = schema is not None and not job.split.same_people
         path = job.resolve(source.file)
         served = algorithms.served(BlockRows) if goes_by_pieces(source, path, schema) else None
         if source.records is not None and (source.features is not None or whole):
@@ -69,7 +69,7 @@ def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
 def _common(job: Job) -> int | None:
     """By columns, where every file of this process names identifiers: how many all have, as the fit joins them."""
     sources = job.sources
-    if job.split != "columns" or len(sources) < 2 or any(source.id is None for source in sources.values()):
+    if not job.split.same_people or len(sources) < 2 or any(source.id is None for source in sources.values()):
         return None
     lists = [read_ids(source, job.resolve, party) or () for party, source in sources.items()]
     return len(set(lists[0]).intersection(*lists[1:]))
@@ -78,7 +78,7 @@ def _common(job: Job) -> int | None:
 def asked_facts(federation: Federation, *, classes: bool) -> list[Facts]:
     """What the parties of a federation declare."""
     found = federation.coordinator().facts(classes=classes)
-    if federation.split == "columns":
+    if federation.split.same_people:
         check_aligned(found)
     return [Facts.of(party, fact) for party, fact in found.items()]
 
@@ -99,10 +99,10 @@ def _declared_facts(job: Job, table: FederationTable) -> list[Facts]:
     """What the job declares of remote parties; by rows named ranges tell the number of features too."""
     schema = job.known_schema
     known = (job.bounds.named_ranges or ()) if schema is None else schema.feature_names
-    implied = 0 if job.split == "columns" else len(known)
+    implied = 0 if job.split.same_people else len(known)
     widths = {party: table.width(party) or implied for party in table.parties}
     if table.records is None or not all(widths.values()):
-        each = "{ name = 20, ... }" if job.split == "columns" else "20"
+        each = "{ name = 20, ... }" if job.split.same_people else "20"
         raise InputError(
             f"{job.path}: a plan for remote parties is made without asking them, so declare what is public: "
             f"federation.records = {{ name = 1000, ... }} and federation.features = {each}."
@@ -114,7 +114,7 @@ def _with_names(job: Job, facts: Sequence[Facts]) -> list[Facts]:
     """Declared facts with the names of the ranges, where their number fits; by columns in the parties' order."""
     schema = job.known_schema
     names = tuple(job.bounds.named_ranges or ()) if schema is None else schema.feature_names
-    if job.split != "columns":
+    if not job.split.same_people:
         return [
             fact if fact.feature_names or len(names) != fact.features else replace(fact, feature_names=names)
             for fact in facts
@@ -129,7 +129,7 @@ def _with_names(job: Job, facts: Sequence[Facts]) -> list[Facts]:
 
 def check_facts(job: Job, facts: Sequence[Facts]) -> None:
     """Refuse parties whose columns or people do not go together."""
-    if job.split == "columns":
+    if job.split.same_people:
         _check_same_people(job, facts)
     else:
         _check_same_columns(facts)

@@ -151,7 +151,7 @@ def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
 
 def by_columns(plan: Plan) -> dict[str, Any]:
     """By columns: who has how many, and who knows the labels."""
-    if plan.split != "columns":
+    if not plan.split.same_people:
         return {}
     names = [party for party, _ in plan.parties]
     widths = dict(zip(names, plan.columns, strict=True))

@@ -200,7 +200,7 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
         )
         for place, each in enumerate(plans)
     ]
-    stored = () if remote or plan.split == "columns" else tuple(rows.prepared(plan))
+    stored = () if remote or plan.split.same_people else tuple(rows.prepared(plan))
     notes = (*run.notes, *(_full(stored) if ahead else ()))
     return Preview(
         plan=plan,
@@ -303,7 +303,7 @@ def opened(
                 state.about = begun.beginning(facts)
         if job.federation is not None:
             check_declared(job.federation, facts)
-        elif job.split == "columns":
+        elif job.split.same_people:
             federation.check_labels()
         yield _prepared(job, model, federation, facts, runs=True)
 
@@ -311,7 +311,7 @@ def opened(
 @contextmanager
 def people(job: PeopleJob, model: PrivateLinearModel, say: Say) -> Iterator[Federation]:
     """The people of a joint prediction: files are read here, each for itself, or remote parties are waited for."""
-    if model.plan_.split != "columns":
+    if not model.plan_.split.same_people:
         raise InputError("a job of people is for a model by columns; give predict a file of records instead.")
     if job.federation is not None:
         federation = Federation.connect(open_wire(job.federation, job.resolve, say), split="columns")
@@ -331,7 +331,7 @@ def tested(job: EvaluationJob, model: PrivateLinearModel, say: Say, begun: Begun
     An evaluation that was `begun` goes on, with what they declared then. A file is read by the model's schema, if it
     has one. What they tell of their ledgers is kept beside the job, however the evaluation ends.
     """
-    if model.plan_.split == "columns":
+    if model.plan_.split.same_people:
         federation = _tested_columns(job, model, say, begun.journal)
     elif job.federation is not None:
         federation = Federation.connect(open_wire(job.federation, job.resolve, say, begun.journal))
@@ -386,7 +386,7 @@ def require_budget(shown: Preview) -> None:
 
 def _local(job: Job, over: Callable[[Transport], Transport]) -> Federation:
     parties = [_party(job, name, source) for name, source in job.sources.items()]
-    if job.split == "columns":
+    if job.split.same_people:
         join(parties)
     return _federation(job, over(InProcess(parties)), parties)
 
@@ -394,7 +394,7 @@ def _local(job: Job, over: Callable[[Transport], Transport]) -> Federation:
 def _party(job: Job, name: str, source: SourceTable) -> Party:
     """The holder of one file; by columns its features are by its part of the schema."""
     schema = job.known_schema
-    if schema is not None and job.split == "columns":
+    if schema is not None and job.split.same_people:
         schema = schema.part(table_shape(job.resolve(source.file), schema)[1])
     return read_party(name, source, job.resolve, schema=schema, labelled=job.labelled(name))
 
@@ -431,7 +431,7 @@ def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -
 def _seal(job: Job, federation: Federation) -> None:
     """Whether only sums over the parties are opened, and against whom their noise is; parties here: as it suits."""
     table = job.federation
-    if job.split == "columns":
+    if job.split.same_people:
         federation._seal("products", "auto" if table is None else table.products, "none", "auto")
     elif table is not None:
         federation._seal("sums", table.sums, "plain")

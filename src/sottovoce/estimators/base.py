@@ -256,7 +256,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             each = zip(self.coef_, self.intercept_, strict=True)
             return np.column_stack([self.plan_.preparation.scores(rows, w, float(b)) for w, b in each])
         coef, intercept = self.coef_.ravel(), float(np.ravel(self.intercept_)[0])
-        if self.plan_.split == "columns":
+        if self.plan_.split.same_people:
             return joined_scores(self.plan_, rows, coef, intercept)
         return self.plan_.preparation.scores(rows, coef, intercept)
 
@@ -282,7 +282,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _joint(self, federation: Federation, recipient: str) -> Array | None:
         check_is_fitted(self, "plan_")
-        if self.plan_.split != "columns" or federation.split != "columns":
+        if not self.plan_.split.same_people or not federation.split.same_people:
             raise InputError(
                 "a joint prediction is for a model and a federation by columns; where a party has whole rows, it "
                 "predicts with predict(X) on its own."
@@ -364,8 +364,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if classes is not None and len(classes) > 2:
             loss = self._loss_of_several(len(classes))
         widths = {name: fact["features"] for name, fact in facts.items()}
-        features = sum(widths.values()) if federation.split == "columns" else next(iter(widths.values()))
-        if federation.split != "columns" and len(set(widths.values())) != 1:
+        features = sum(widths.values()) if federation.split.same_people else next(iter(widths.values()))
+        if not federation.split.same_people and len(set(widths.values())) != 1:
             raise InputError(f"the parties have {widths} features; by rows every party has the same columns.")
         regression = hasattr(self, "label_bound")
         schema = None if self._schema is None else self._schema.of_features(names or self._schema.feature_names)
@@ -381,7 +381,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         )
         if schema is not None and (filled := tuple(place for place in schema.bought if place < features)):
             bounds = bounds.model_copy(update={"filled": filled})
-        columns, norms = column_shares(federation, facts, bounds, schema) if federation.split == "columns" else ((), ())
+        columns, norms = column_shares(federation, facts, bounds, schema) if federation.split.same_people else ((), ())
         private = self.epsilon != math.inf
         parties = tuple((name, fact["records"]) for name, fact in facts.items())
         if private or bounds.feature_low is not None:

@@ -53,7 +53,7 @@ class PenaltyChoice(Purchase):
             f"serves one score, and there are {problem.scaled_loss.outputs} classes; take a number": (
                 problem.scaled_loss.outputs > 1
             ),
-            "serves data in one place or split by rows; take a number": problem.split == "columns",
+            "serves data in one place or split by rows; take a number": problem.split.same_people,
             f"goes by the releases of 'whitened'; leave solver={solver!r} out": solver not in ("auto", "whitened"),
         }
         for reason, holds in reasons.items():

@@ -172,7 +172,7 @@ class PrivateLogisticRegression(WithStandardErrors, _Classifier):
     def _regulariser(self, split: Split) -> Named:
         penalty, radius = self.penalty, self.radius
         if penalty is None:
-            sparse = radius is not None and (solver_name(self.solver) == "frank-wolfe" or split == "columns")
+            sparse = radius is not None and (solver_name(self.solver) == "frank-wolfe" or split.same_people)
             penalty = "l1" if sparse else "l2"
         if penalty == "elastic_net" and radius is None:
             return penalty_named("elastic_net", alpha=self.alpha, l1_ratio=self.l1_ratio)

@@ -226,7 +226,7 @@ def _row(found: OneStep, name: str, estimate: float, direction: Any, *, odds: bo
 
 def _unserved(problem: Problem) -> str:
     """Why there are no standard errors, or nothing."""
-    if problem.split == "columns":
+    if problem.split.same_people:
         return "by columns nobody has whole rows, whose products they are made of; fit without them."
     if problem.scaled_loss.outputs > 1:
         return f"two classes are served so far, not {problem.scaled_loss.outputs}; fit without them."

@@ -76,7 +76,7 @@ def distinct_classes(values: list[Any]) -> tuple[Any, ...]:
 def common_names(facts: Facts, split: Split) -> tuple[str, ...]:
     """The feature names that the parties agree on; parties without names do not object."""
     named = {party: tuple(fact["feature_names"]) for party, fact in facts.items() if fact["feature_names"]}
-    if split == "columns":
+    if split.same_people:
         return tuple(name for names in named.values() for name in names) if len(named) == len(facts) else ()
     if len(set(named.values())) > 1:
         raise InputError(

@@ -189,7 +189,7 @@ def evaluate(  # noqa: PLR0913
         raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
     _check_fit(model, people, epsilon)
     relation = checked(relation or model.plan_.relation)
-    by_columns = model.plan_.split == "columns"
+    by_columns = model.plan_.split.same_people
     federation = (_by_columns if by_columns else _by_rows)(model, X, y, ledger)
     session = Session(
         federation,
@@ -343,7 +343,7 @@ def _check_columns(model: PrivateLinearModel, facts: Mapping[str, Mapping[str, A
 
 def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
     """Have the holder of the labels learn the scores of the test people, which it then counts."""
-    if not isinstance(X, Federation) or X.split != "columns" or y is not None or ledger is not None:
+    if not isinstance(X, Federation) or not X.split.same_people or y is not None or ledger is not None:
         raise InputError(
             "model was fitted over columns: give the test people as X, a Federation.by_columns of the same parties "
             "with labels and ledgers, and neither y nor ledger."
@@ -384,7 +384,7 @@ def _by_rows(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any
     if isinstance(X, Federation):
         if y is not None or ledger is not None:
             raise InputError("y and ledger must be None when X is a Federation; its parties have labels and ledgers.")
-        if X.split == "columns":
+        if X.split.same_people:
             raise InputError("X is split by columns and the model was not fitted over columns; give whole rows.")
         return X
     if model.schema_ is None and y is not None and too_large(X):

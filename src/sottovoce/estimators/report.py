@@ -46,7 +46,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "test people": plan.numbers.people if plan.algorithm == "evaluation" else None,
         "joint scores": plan.algorithm == "evaluation" and plan.numbers.scores != "",
         "split": plan.split,
-        "labels by columns": plan.labels if plan.split == "columns" else None,
+        "labels by columns": plan.labels if plan.split.same_people else None,
         "models": None if plan.algorithm == "evaluation" else plan.models,
         "protects": plan.protects,
         "classes": plan.classes is not None,
@@ -71,7 +71,7 @@ def privacy_report(
         "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
     )
     missed = algorithms.missed(plan, FALSE_ALARMS, beside=beside)
-    sealed = next((each for each in (plan, *beside) if each.sealing is not None), None)
+    sealed = next((each for each in (plan, *beside) if each.channel.secure), None)
     curve = {} if sealed is None else algorithms.pooled(plan, beside=beside)
     guarantees = {
         name: Guarantee(
@@ -115,7 +115,7 @@ def sealed_words(plan: Plan, adversary: str, curve: Mapping[str, float], pinned:
         "computational": True,
         "assumes": assumed(plan, pinned=pinned),
         "if_broken": broken(plan, curve),
-        "knows_part": adversary == "parties" and plan.split == "columns",
+        "knows_part": adversary == "parties" and plan.split.same_people,
     }
     if adversary == "parties" and sealing.curious < len(plan.parties) - 1:
         words["view"] = VIEWS["parties"].replace("all other parties together", f"any {parties_text(sealing.curious)}")

@@ -87,7 +87,7 @@ class Coordinator(Conversation):
         found = self.journal.next_plan(made)
         if found is not None:
             known = self.journal.of(found).made
-            if found.sealing is not None and found.sealing.helper is None and not self.journal.ended:
+            if found.channel.secure and found.channel.helper is None and not self.journal.ended:
                 self._run_keys[found.keys] = RunKey(bytes.fromhex(self.journal.keys_of(found, "key")["key"]))
             self._publics |= {fingerprint_of(public): public for public in known["public_keys"]}
         return found
@@ -103,11 +103,11 @@ class Coordinator(Conversation):
     def sealed_before(self) -> bool | None:
         """Whether an interrupted run of this fit sealed its sums; None if there is none."""
         plans = self.journal.plans
-        return plans[0].sealing is not None if plans else None
+        return plans[0].channel.secure if plans else None
 
     def with_keys(self, plan: Plan) -> Plan:
         """The plan with the public keys that its parties made for it, and the alignment whose records they serve."""
-        sealing, members, columns = plan.sealing, signers(plan), plan.split == "columns"
+        sealing, members, columns = plan.sealing, signers(plan), plan.split.same_people
         if sealing is None:
             return plan
         asked = Frame("hello", 0, query="seal", text=invitation(members if columns else ()))
@@ -142,7 +142,7 @@ class Coordinator(Conversation):
 
     def _pair(self, plan: Plan) -> None:
         """Have every two members of a plan of sealed sums agree on a key: by offers, which nobody else can read."""
-        if plan.sealing is None:
+        if not plan.channel.secure:
             return
         names, members = [name for name, _ in plan.keys], signers(plan)
         publics = packed_rows([bytes.fromhex(self._publics[known]) for _, known in plan.keys], PUBLIC)
@@ -335,10 +335,10 @@ class Coordinator(Conversation):
         one that is gone hides nobody's answer, and once more after a restart.
         """
         said, missing = Frame("done", 0, plan.digest), dict[str, str]()
-        if plan.sealing is not None and plan.sealing.helper is not None:
+        if plan.channel.helper is not None:
             with contextlib.suppress(WireError, RefusedError):
-                self.exchange([plan.sealing.helper], said)
-        if plan.split != "columns":
+                self.exchange([plan.channel.helper], said)
+        if not plan.split.same_people:
             with contextlib.suppress(WireError, RefusedError, BudgetError, LedgerError):
                 replies = self.exchange(self.there(plan.names), said)
                 self._keep_receipts(replies)
@@ -375,7 +375,7 @@ def _forgot(replies: Mapping[str, Reply]) -> list[str]:
 
 def _queries(form: Algorithm, plan: Plan) -> Mapping[str, Mapping[str, Query]]:
     """What each party may be asked; by rows all of them the same, of which one copy is kept."""
-    if plan.split == "columns":
+    if plan.split.same_people:
         return {name: queries_of(form, plan, name) for name in plan.names}
     return dict.fromkeys(plan.names, queries_of(form, plan, plan.names[0]))
 
@@ -387,7 +387,7 @@ def _balance(numbers: Sequence[float]) -> Balance:
 
 def _shared(plan: Plan, solution: Solution) -> dict[str, dict[str, Array]]:
     """By columns: each party's own part of a model that is shared, for later predictions."""
-    if plan.split != "columns" or plan.models == "kept":
+    if not plan.split.same_people or plan.models == "kept":
         return {}
     coef, intercept = plan.unprepare(solution.weights)
     if not np.all(np.abs(np.append(coef, intercept)) <= LARGEST):

@@ -123,10 +123,10 @@ class Plans(Handler):
         Identifiers themselves are compared with nobody: whoever could test a list could test guesses.
         """
         own = self._holder
-        if plan.sealing is None or not plan.sealed_columns or plan.sealing.aligned == own.aligned:
+        if not plan.sealed_columns or plan.channel.sealing.aligned == own.aligned:
             return
         mine = "the records of an alignment" if own.aligned else "no aligned records"
-        other = "records of another one" if plan.sealing.aligned else "records that were not aligned"
+        other = "records of another one" if plan.channel.sealing.aligned else "records that were not aligned"
         raise RefusedError(
             f"{own.name} serves {mine}, and the plan is about {other}. Align all parties again, each with `id` "
             "(`sottovoce align`); nothing was charged."
@@ -168,7 +168,7 @@ class Plans(Handler):
         own, rows = self._holder, self._holder.rows
         limits.check_size(plan, own.name, rows.shape)
         scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
-        scored = scored and plan.split == "columns" and plan.label_party_name == own.name
+        scored = scored and plan.split.same_people and plan.label_party_name == own.name
         if scored:
             scores = self._predictor.scored(bytes.fromhex(plan.numbers.scores), plan.names)
             if scores is None:
@@ -188,16 +188,16 @@ class Plans(Handler):
     def _sealer(self, plan: Plan) -> Sealer | None:
         """The own side of secure sums; a plan that has another key for it is refused."""
         own = self._holder
-        if plan.sealing is None:
+        if not plan.channel.secure:
             return None
         pins = own.policy.needs_pins(plan)
-        peers = known_keys(own.name, plan.keys, own.identity, pins=pins, dealer=plan.sealing.dealer)
+        peers = known_keys(own.name, plan.keys, own.identity, pins=pins, dealer=plan.channel.sealing.dealer)
         remedy = "Start a new fit."
         if own.account is not None:
             nothing = "It has charged nothing for this plan; start the fit again."
             remedy = "What was released stays charged; start a new fit." if own.charged(plan) else nothing
         pairs = own.keys.pairs(plan, peers, remedy)
-        return (ColumnSealer if plan.split == "columns" else Sealer)(plan, own.name, pairs)
+        return (ColumnSealer if plan.split.same_people else Sealer)(plan, own.name, pairs)
 
     def recall_memory(self, form: Algorithm, plan: Plan, rows: Block) -> Stored:
         """What the form remembers between rounds and where it is stored, or a refusal if that is lost."""
@@ -210,7 +210,7 @@ class Plans(Handler):
         found = recall_state(own, form, plan, memory, files)
         if found is not None:
             return found[0], files
-        shared = plan.split == "columns" and plan.models == "shared"  # the one thing left may be the model
+        shared = plan.split.same_people and plan.models == "shared"  # the one thing left may be the model
         if not (shared and answered_all(form, plan, own.name, own.account.answers(plan.digest.hex()))):
             raise RefusedError(
                 f"{own.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "

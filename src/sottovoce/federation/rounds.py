@@ -104,7 +104,7 @@ class NoAnswers(Answers):
 def answers_of(coordinator: Coordinator, plan: Plan, stored: Stored) -> Answers:
     """How the answers of a plan are got; of an interrupted run, with those who left it as they were."""
     journal = coordinator.journal
-    if plan.sealing is None:
+    if not plan.channel.secure:
         return PlainAnswers(coordinator, plan)
     if stored.made and journal.ended:
         return NoAnswers(journal)
@@ -115,7 +115,7 @@ def answers_of(coordinator: Coordinator, plan: Plan, stored: Stored) -> Answers:
         opener.roster.restore(left["left"], left["again"])
         coordinator.left |= left["left"]
         coordinator.away |= set(left["left"])
-    if plan.split == "columns":
+    if plan.split.same_people:
         return _column_sums(coordinator, opener)
     return SecureSums(coordinator, opener, stored)
 
@@ -140,8 +140,8 @@ def _column_sums(coordinator: Coordinator, opener: Opener) -> ColumnSums:
             raise RefusedError(f"{error} {_LOST} A job is started again with: sottovoce fit --restart.") from None
 
     deals: Deals
-    if plan.sealing is not None and plan.sealing.helper is not None:
-        deals = RemoteDeals(plan, plan.sealing.helper, exchange)
+    if plan.channel.helper is not None:
+        deals = RemoteDeals(plan, plan.channel.helper, exchange)
     elif (keys := coordinator.dealer_keys(plan)) is not None:
         deals = LocalDeals(plan, keys, coordinator.randomness)
     else:

@@ -198,7 +198,7 @@ class Training(Handler):
         else:
             own.run = None
             try:
-                if frame.plan and run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES:
+                if frame.plan and run is not None and run.plan.split.same_people and run.plan.algorithm in FAMILIES:
                     self._keep_model(run, frame)
             finally:
                 own.keys.forget()
