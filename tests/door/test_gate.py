@@ -63,7 +63,9 @@ class Door(Gate):
     """The gate of a plan of which nothing is known but its digest, its releases and its records."""
 
     def __init__(self, releases: tuple[Release, ...], records: int, randomness: Any, account: Account | None) -> None:
-        plan: Any = SimpleNamespace(sealing=None, digest=PLAN, releases=releases, records=records)
+        plan: Any = SimpleNamespace(
+            channel=SimpleNamespace(secure=False), digest=PLAN, releases=releases, records=records
+        )
         super().__init__(plan, randomness, account)
 
     def ask(self, query: Query, number: int, rows: Block, weights: Any = None) -> Released:

@@ -57,7 +57,9 @@ class Silent:
         self.query = query
         self.recipe = recipe(loss, bounds)
         self.release = Release.at_mu(query, 0, 2**30, 1000.0, "zero-out")
-        self.plan: Any = SimpleNamespace(sealing=None, digest=b"p" * 32, releases=(self.release,), records=RECORDS)
+        self.plan: Any = SimpleNamespace(
+            channel=SimpleNamespace(secure=False), digest=b"p" * 32, releases=(self.release,), records=RECORDS
+        )
         self.gate = Gate(self.plan, SeededRandomness(0))
         self.round = 0
 

@@ -619,7 +619,9 @@ class BlankChoice(Blank, Choice):
 
 def gate_of(plan: Plan, randomness: SeededRandomness, *releases: Release) -> Gate:
     """A real gate for these releases alone."""
-    public: Any = SimpleNamespace(sealing=None, digest=plan.digest, releases=releases, records=plan.records)
+    public: Any = SimpleNamespace(
+        channel=SimpleNamespace(secure=False), digest=plan.digest, releases=releases, records=plan.records
+    )
     return Gate(public, randomness)
 
 
