@@ -68,7 +68,7 @@ class Given(PartSlopes):
         super().__init__(losses.get("squared"))
         self.slopes = slopes
 
-    def made(self, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    def make(self, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         del scores, labels
         return self.slopes
 

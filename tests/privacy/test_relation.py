@@ -76,7 +76,7 @@ def test_an_unknown_relation_is_refused_with_what_is_allowed(value: Any) -> None
 
 def test_there_are_queries_of_all_kinds_to_ask() -> None:
     names = {made.__name__ for made in query_classes()}
-    assert {"Query", "GramMatrix", "Together"} <= names  # most queries have the sensitivity of their base
+    assert {"Query", "Together"} <= names  # most queries have the sensitivity of their base
 
 
 @pytest.mark.parametrize("made", query_classes(), ids=lambda made: f"{made.__module__}.{made.__name__}")
