@@ -318,7 +318,7 @@ WRITING = {
     "estimators/plots.py": {"picture"},  # into memory
     "federation/journal.py": {"_have"},  # a file that begins as states of runs do
     "lab/audit/runner.py": {"plot"},  # asks
-    "lab/datasets.py": {"fetch", "_receive"},  # in the folder of public data
+    "lab/datasets.py": {"fetch", "_receive", "_with_header"},  # in the folder of public data, and a temporary one
     "lab/reproduce/tables.py": {"draw"},  # asks
     "transports/probe.py": {"_as_file"},  # in a temporary folder
 }

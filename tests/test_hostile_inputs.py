@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 import sottovoce as sv
 from sottovoce import files
-from sottovoce.app import card, cli, jobs, model_file
+from sottovoce.app import card, cli, job_file, jobs, model_file
 from sottovoce.app.cli import app
 from sottovoce.data import schema as schemas
 from sottovoce.data.files import csv, lines, read_cells, read_table
@@ -559,7 +559,7 @@ def test_more_columns_than_the_limit_are_refused(tmp_path: Path) -> None:
 
 
 def test_planted_a_parser_whose_errors_come_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "parsed", lambda path, parse, *_: parse(path.read_text(encoding="utf-8")))
+    monkeypatch.setattr(job_file, "parsed", lambda path, parse, *_: parse(path.read_text(encoding="utf-8")))
     assert raw_errors("job.toml", folder, range(150))
 
 

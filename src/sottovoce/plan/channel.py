@@ -77,7 +77,7 @@ class Channel:
         """Whose answers about one record of a party add up."""
         return self.split.sharers(problem, party)
 
-    def left_to(self, pool: Pool) -> float:  # noqa: ARG002
+    def left_to(self, _pool: Pool) -> float:
         """The variance of a sum that is left to those who collude."""
         return 1.0
 

@@ -102,7 +102,7 @@ class Central(Split):
     several: ClassVar[bool] = False
     data: ClassVar[str] = "data in one place"
 
-    def describe(self, parties: int) -> str:  # noqa: ARG002
+    def describe(self, _parties: int) -> str:
         return "all records in one place"
 
 

@@ -160,7 +160,7 @@ class State:
         end.connections += event.change in ("connected", "back")
         end.losses += event.change in ("lost", "left")
 
-    def _plan(self, at: float, event: happened.Planned) -> None:  # noqa: ARG002
+    def _plan(self, _at: float, event: happened.Planned) -> None:
         if self.plan.get("plan") == event.plan:
             return
         self.plan, self.signatures, self.progress = event.fields(), {}, Progress(of=event.rounds)
@@ -168,17 +168,17 @@ class State:
         self.plans += 1
         self.phase, self.why = "planned", ""
 
-    def _sign(self, at: float, event: happened.Signed) -> None:  # noqa: ARG002
+    def _sign(self, _at: float, event: happened.Signed) -> None:
         self.signatures[event.party] = event.signed
 
-    def _pay(self, at: float, event: happened.Budget) -> None:  # noqa: ARG002
+    def _pay(self, _at: float, event: happened.Budget) -> None:
         first = self.budgets.get(event.party)
         if first is not None:
             kept = {name: getattr(first, name) for name in ("spent_before", "left_before", "share_before")}
             event = dataclasses.replace(event, **kept)
         self.budgets[event.party] = event
 
-    def _round(self, at: float, event: happened.Round) -> None:  # noqa: ARG002
+    def _round(self, _at: float, event: happened.Round) -> None:
         self.phase = "running"
         self.rounds += 1
         self.sent_bytes, self.received_bytes = event.sent_bytes, event.received_bytes
@@ -208,7 +208,7 @@ class State:
         self.refused[event.code] += 1
         self.refusals.append((at, event.end, event.asked, event.why))
 
-    def _fail(self, at: float, event: happened.Failed) -> None:  # noqa: ARG002
+    def _fail(self, _at: float, _event: happened.Failed) -> None:
         self.failures += 1
 
     def _finish(self, at: float, event: happened.Done) -> None:
@@ -218,7 +218,7 @@ class State:
             if end.connected:
                 end.standing, end.since = "done", at
 
-    def _stop(self, at: float, event: happened.Ended) -> None:  # noqa: ARG002
+    def _stop(self, _at: float, event: happened.Ended) -> None:
         self.phase, self.why = event.outcome, event.why or event.error
 
 

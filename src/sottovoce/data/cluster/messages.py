@@ -38,6 +38,7 @@ CODE: Final = (
 NUMBERS: Final = (np.ndarray, np.generic, np.dtype, np.ufunc, pickle.PickleBuffer)
 PUBLIC: Final = (Slope, Slopes, Loss)
 PACKAGES: Final = ("sottovoce.queries.", "sottovoce.algorithms.")  # queries are public configuration
+SHAPES: Final = ("sottovoce.door.query.Reals", "sottovoce.door.query.Wholes")  # of messages, which queries declare
 
 
 class UnknownViewError(Exception):
@@ -93,7 +94,8 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
         return (found.name, found.length, found.matrix, found.made) if self._whole else (found.name, found.length)
 
     def reducer_override(self, found: Any) -> Any:
-        if not (isinstance(found, CODE + NUMBERS + PUBLIC) or type(found).__module__.startswith(PACKAGES)):
+        name = f"{type(found).__module__}.{type(found).__qualname__}"
+        if not (isinstance(found, CODE + NUMBERS + PUBLIC) or name.startswith(PACKAGES) or name in SHAPES):
             raise LeakError(f"work for a cluster holds a {type(found).__qualname__}; nothing was sent.")
         if isinstance(found, types.CodeType):
             self._bytes |= {found.co_code, found.co_linetable, getattr(found, "co_exceptiontable", b"")}
