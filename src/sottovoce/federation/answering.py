@@ -39,6 +39,10 @@ class Answering(ABC):
 
     def handle(self, request: bytes) -> Outgoing:
         """Answer one frame; threads take turns."""
+        with self._one_at_a_time:
+            return self._handled(request)
+
+    def _handled(self, request: bytes) -> Outgoing:
         try:
             frame = decode(request)
         except WireError as error:
@@ -46,8 +50,7 @@ class Answering(ABC):
             said = declare_public("error", f"malformed message: {error}", reason="about the message")
             return reply("error", frame, (said,))
         try:
-            with self._one_at_a_time:
-                return self._answer(frame)
+            return self._answer(frame)
         except BudgetError as error:
             return reply("refuse", frame, _refusal("budget", str(error)))
         except RefusedError as error:

@@ -269,7 +269,9 @@ class Account:
 
     def check(self, plan: str, events: Events, *, delta: float | None = None, within: Part | None = None) -> None:
         """Raise what `reserve` would raise now; nothing is charged."""
-        if self.book().find(plan) is None:
+        with reading(self.path) as entries:
+            known = entries.find("reservation", self.dataset, plan)
+        if known is None:
             self.books_after([(plan, events, delta, within)])
 
     def books_after(self, plans: Sequence[tuple[str, Events, float | None, Part | None]]) -> list[Book]:
