@@ -18,18 +18,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import joblib
 import numpy as np
 import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce import losses
-from sottovoce.data import threads
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.device import block as device
 from sottovoce.data.device import pieces
 from sottovoce.data.device.loops import cupy
 from sottovoce.data.preparation import Preparation
+from sottovoce.data.resources import plain_blas
 from sottovoce.data.slopes import Slope
 
 ROUNDS = 64
@@ -131,7 +132,7 @@ def sparse(records: int, features: int, entries: int, copy: float) -> None:
     parts = [xp.asnumpy(part[: few * entries]) for part in (held[2], held[1])]
     matrix = sp.csr_matrix((*parts, xp.asnumpy(held[0][: few + 1])), shape=(few, features))
     here = Block(matrix, xp.asnumpy(piece.labels[:few]).astype(np.float64), recipe.bits)
-    with threads.using(-1):
+    with joblib.parallel_config("threading", n_jobs=-1):
         processor = 20 * best(lambda: here.weighted_sum(weights, slope), 2)
     size = 8 * records * entries + 9 * records
     print(
@@ -151,7 +152,7 @@ def drawn(records: int, features: int) -> tuple[Any, Any]:
         rng.standard_normal(out=part, dtype=np.float32)
         y[start : start + step] = np.where(part @ weights + rng.logistic(size=len(part)) > 0, 1, -1)
 
-    with threads.plain_blas(2), ThreadPoolExecutor() as pool:
+    with plain_blas(2), ThreadPoolExecutor() as pool:
         list(pool.map(fill, range(0, records, step)))
     return X, y
 
@@ -181,7 +182,7 @@ def from_host(records: int, features: int) -> None:
     X, y = drawn(records, features)
     print(f"drawn in {time.perf_counter() - start:.1f} s", flush=True)
     recipe = Preparation(Bounds(row_norm=10.0), features, True, records, (-1, 1))
-    with threads.using(-1):
+    with joblib.parallel_config("threading", n_jobs=-1):
         start = time.perf_counter()
         rows = device.DeviceBlock.prepare(X, y, recipe)
         total = time.perf_counter() - start

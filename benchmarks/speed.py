@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import joblib
 import numpy as np
 import scipy.sparse as sp
 from numba import njit
@@ -37,8 +38,8 @@ from sottovoce.algorithms.frank_wolfe.central import Path
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.preparation import Preparation
+from sottovoce.data.resources import even_cuts, run_parts
 from sottovoce.data.slopes import Slope
-from sottovoce.data.threads import each, even, using
 from sottovoce.errors import RepeatedFitWarning, SottovoceError
 from sottovoce.lab import datasets
 
@@ -175,7 +176,7 @@ def works_of(block: Block) -> dict[str, Callable[[], object]]:
         return works
 
     def reads(threads: int) -> Callable[[], object]:
-        return lambda: each(lambda start, stop: read_once(block.rows[start:stop]), even(len(block), threads))
+        return lambda: run_parts(lambda start, stop: read_once(block.rows[start:stop]), even_cuts(len(block), threads))
 
     return {"one read of the rows": reads(1), "one read, 2 threads": reads(2), **works}
 
@@ -184,7 +185,7 @@ def on_two(work: Callable[[], object]) -> Callable[[], object]:
     """The same on two threads."""
 
     def threaded() -> object:
-        with using(2):
+        with joblib.parallel_config("threading", n_jobs=2):
             return work()
 
     return threaded

@@ -207,7 +207,7 @@ def test_a_fit_that_stops_says_what_it_has_cost(
     def words(text: str) -> str:
         return said.format(text if code == 130 else text.capitalize())
 
-    for place, name in ((devices, "prepared"), (runs, "preview")):
+    for place, name in ((devices, "prepare_rows"), (runs, "preview")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, name, stops)
             told = invoke("fit", job, "--quiet", code=code).stderr

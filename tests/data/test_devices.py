@@ -12,10 +12,11 @@ import scipy.sparse as sp
 import sottovoce as sv
 from plans import PLANS, SEALED, plan_for
 from sottovoce import algorithms
-from sottovoce.data import devices
+from sottovoce.data import resources
 from sottovoce.data.block import BlockRows, SumRows
 from sottovoce.data.device.loops import shape_of
 from sottovoce.data.device.pieces import Arrays
+from sottovoce.data.devices import kind_of_rows
 from sottovoce.data.matrix import dense
 from sottovoce.errors import InputError
 from sottovoce.federation.plan_checks import check_place
@@ -30,7 +31,7 @@ def test_a_device_that_is_none_is_refused() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is here")
 def test_without_cupy_the_extra_is_named() -> None:
     with pytest.raises(InputError, match=r"needs CuPy \(pip install sottovoce\[gpu\]\) and an NVIDIA"):
-        devices.check_device("cuda")
+        resources.check_device("cuda")
 
 
 def test_what_rows_do_not_serve_where_they_lie_is_refused() -> None:
@@ -41,20 +42,21 @@ def test_what_rows_do_not_serve_where_they_lie_is_refused() -> None:
         if form.form in ("private", "exact")
     }
 
-    def check(name: str, form: str, *, by_pieces: bool = False, clustered: bool = False) -> None:
+    def check(name: str, form: str, device: str = "cpu", *, by_pieces: bool = False, clustered: bool = False) -> None:
         own, plan = plans[name, form]
-        check_place(own, plan, plan.names[0], by_pieces=by_pieces, clustered=clustered)
+        assert algorithms.of(plan) is own
+        kind = kind_of_rows(resources.Resources(device=device), by_pieces=by_pieces)
+        check_place(plan, plan.names[0], kind, by_pieces=by_pieces, clustered=clustered)
 
     check("scd", "private")
-    with devices.on("cuda"):
-        with pytest.raises(sv.RefusedError, match=r"newton, gradient, sgd, whitened, and not scd; .* device=.cpu"):
-            check("scd", "private")
-        with pytest.raises(sv.RefusedError, match="is for runs with privacy"):
-            check("newton", "exact")
-        with pytest.raises(sv.RefusedError, match="is for rows of this process"):
-            check("newton", "private", by_pieces=True, clustered=True)
-        check("newton", "private")
-        check("newton", "private", by_pieces=True)
+    with pytest.raises(sv.RefusedError, match=r"newton, gradient, sgd, whitened, and not scd; .* device=.cpu"):
+        check("scd", "private", "cuda")
+    with pytest.raises(sv.RefusedError, match="is for runs with privacy"):
+        check("newton", "exact", "cuda")
+    with pytest.raises(sv.RefusedError, match="is for rows of this process"):
+        check("newton", "private", "cuda", by_pieces=True, clustered=True)
+    check("newton", "private", "cuda")
+    check("newton", "private", "cuda", by_pieces=True)
     check("scd", "private")
     with pytest.raises(sv.RefusedError, match="a Dataset serves newton, gradient, sgd, whitened, and not scd"):
         check("scd", "private", by_pieces=True)

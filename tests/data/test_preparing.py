@@ -13,7 +13,7 @@ from sottovoce.data import preparation
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import row_squares
-from sottovoce.data.threads import using
+from sottovoce.data.resources import Resources
 
 HOSTILE = [0.0, -0.0, 5e-324, -5e-324, 2.2e-308, 1e-160, 1e-154, 0.25, 1.0, 1e16, 1e150, -1e155, 1e308, -1.7e308]
 LOST = [math.nan, math.inf, -math.inf]
@@ -122,8 +122,7 @@ def test_any_number_of_threads_prepares_the_same_rows() -> None:
     X = np.tile(wild_rows(), (100, 1))
     y, made = np.zeros(len(X), dtype=int), recipe(DECLARED[0], "rows", records=300_000)
     alone = Block.prepare(X, y, made)
-    with using(3):
-        shared = Block.prepare(X, y, made)
+    shared = Block.prepare(X, y, made, resources=Resources(3))
     np.testing.assert_array_equal(bits_of(shared.rows), bits_of(alone.rows))
     np.testing.assert_array_equal(shared.usable, alone.usable)
 

@@ -17,7 +17,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.data import dataset, parts_in_file, room, row_file, threads
+from sottovoce.data import dataset, parts_in_file, resources, room, row_file
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.parts import PartsInMemory
 from sottovoce.data.parts_in_file import PartsInFile, in_memory_or_file
@@ -72,7 +72,7 @@ def test_the_model_is_that_of_rows_in_memory(
     assert not list(tmp_path.iterdir())
     if name != "newton":
         return
-    monkeypatch.setattr(threads, "LEAST", 1)
+    monkeypatch.setattr(resources, "LEAST", 1)
     assert MODELS[name]().set_params(n_jobs=2).fit(data).coef_.tobytes() == expected.tobytes()
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import sottovoce as sv
 from sottovoce import losses
-from sottovoce.data import dataset, threads
+from sottovoce.data import dataset, resources
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.grid import exact_weights
@@ -53,15 +53,15 @@ def slope_of(loss: str, bits: Any, *, bound: float = 0.3, weighted: bool = False
 def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every loop, however short, is shared out; which parts there were is listed."""
     seen: list[int] = []
-    real = threads.each
+    real = resources.run_parts
 
-    def each(work: Any, cuts: Any) -> Any:
+    def run_parts(work: Any, cuts: Any) -> Any:
         seen.append(len(cuts) - 1)
         return real(work, cuts)
 
-    monkeypatch.setattr(threads, "LEAST", 1)
-    for module in ("block", "projection", "preparation"):
-        monkeypatch.setattr(f"sottovoce.data.{module}.each", each)
+    monkeypatch.setattr(resources, "LEAST", 1)
+    for module in ("resources", "block", "projection", "preparation"):
+        monkeypatch.setattr(f"sottovoce.data.{module}.run_parts", run_parts)
     return seen
 
 
@@ -78,7 +78,7 @@ def test_fused_loops_chunks_and_threads_agree(form: str, loss: str, many: list[i
             for told in ((), (own,)):
                 expected = made._sum_by_chunks(weights, slope, *told) if made.chosen is None or not told else None
                 for jobs in (1, 2, 5):
-                    with threads.using(jobs):
+                    with joblib.parallel_config("threading", n_jobs=jobs):
                         found = made.weighted_sum(weights, slope, *told)
                     expected = found if expected is None else expected + 0.0
                     assert found.tobytes() == expected.tobytes()
@@ -101,13 +101,13 @@ def test_sums_are_those_of_rational_arithmetic(
     block, rng = block_of(FORMS[form], seed, records, features), np.random.default_rng(seed)
     weights = rng.standard_normal(features + 1) * 10.0 ** rng.integers(-3, 3)
     slope = slope_of(loss, block.bits, bound=bound)
-    least, threads.LEAST = threads.LEAST, 1
+    least, resources.LEAST = resources.LEAST, 1
     try:
-        with threads.using(jobs):
+        with joblib.parallel_config("threading", n_jobs=jobs):
             found, gram = block.weighted_sum(weights, slope), block.gram()
             scores = block.scores(weights)
     finally:
-        threads.LEAST = least
+        resources.LEAST = least
     rows = np.asarray(block.rows.toarray() if form == "sparse" else block.rows, dtype=np.float64)
     used = [Fraction(w) for w in exact_weights(weights, block.bits or 0)]
     exact = [[Fraction(x) for x in row] for row in rows]
@@ -207,11 +207,11 @@ def test_every_other_sum_is_the_same_for_any_number_of_threads(form: str, many: 
     several = Slopes(losses.get("softmax", classes=3.0), 0.7, 18)
 
     def everything(jobs: int) -> list[bytes]:
-        with threads.using(jobs):
+        with joblib.parallel_config("threading", n_jobs=jobs):
             block = block_of(FORMS[form], 9)
             classes = block_of(FORMS[form], 9, classes=3)
         found, draw = [block.rows.toarray() if form == "sparse" else block.rows], np.random.default_rng(10)
-        with threads.using(jobs):
+        with joblib.parallel_config("threading", n_jobs=jobs):
             w, W, P = draw.standard_normal(8), draw.standard_normal((8, 3)), np.tril(draw.standard_normal((8, 8)))
             found += [block.gram(), block.scores(w), block.gram_diagonal(), classes.weighted_sum(W, several)]
             found += [block.take(np.arange(40, 9, -1)).gram(), block.take(np.arange(99)).scores(w)]
@@ -245,19 +245,19 @@ def test_a_batch_is_not_projected() -> None:
 
 
 def test_n_jobs_is_that_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "LEAST", 10)
-    assert threads.threads(1000) == 1
-    with threads.using(3):
-        assert threads.threads(1000) == 3
-        assert threads.threads(25) == 2  # a thread for every ten entries at most
-        assert threads.threads(19) == 1
-        with threads.using(None):
-            assert threads.threads(1000) == 3
+    monkeypatch.setattr(resources, "LEAST", 10)
+    nothing, three = resources.Resources(), resources.Resources(3)
+    assert nothing.threads(1000) == 1
+    assert three.threads(1000) == 3
+    assert three.threads(25) == 2  # a thread for every ten entries at most
+    assert three.threads(19) == 1
+    assert nothing.over(three).threads(1000) == three.over(nothing).threads(1000) == 3
     with joblib.parallel_config(n_jobs=2):
-        assert threads.threads(1000) == 2
-    with threads.using(-1):
-        assert threads.threads(1000) == min(joblib.cpu_count(), 100)
-    assert threads.threads(1000) == 1
+        assert nothing.threads(1000) == 2
+        assert three.threads(1000) == 3
+    assert resources.Resources(-1).threads(1000) == min(joblib.cpu_count(), 100)
+    assert resources.Resources(-2).jobs == max(joblib.cpu_count() - 1, 1)
+    assert nothing.threads(1000) == 1
     for wrong in (0, 1.5, "all", True):
         with pytest.raises(InputError, match="n_jobs="):
             sv.PrivateRidge(n_jobs=wrong).fit(np.ones((3, 1)), np.ones(3))
@@ -279,7 +279,7 @@ def test_a_party_has_threads_of_its_own(many: list[int]) -> None:
     holder.handle = elsewhere  # type: ignore[method-assign]
     federation = sv.Federation("central", InProcess([holder]), parties=[holder])
     model = sv.PrivateRidge(**COMMON, label_bound=2.0, solver="gradient")
-    with threads.using(2):
+    with joblib.parallel_config("threading", n_jobs=2):
         expected = model.fit(X, X[:, 0]).coef_
     assert max(many) == 2
     assert model.fit(federation).coef_.tobytes() == expected.tobytes()
@@ -295,20 +295,20 @@ def test_what_a_part_raises_is_raised_once_all_have_ended() -> None:
         ended.append(start)
         return stop
 
-    assert threads.each(work, [0, 1, 2]) == [1, 2]
+    assert resources.run_parts(work, [0, 1, 2]) == [1, 2]
     with pytest.raises(LeakError, match="no"):
-        threads.each(work, [0, 1, 2, 3, 4])
+        resources.run_parts(work, [0, 1, 2, 3, 4])
     assert sorted(ended) == [0, 0, 1, 1, 3]
 
 
 def _forked(place: Any) -> None:
-    place.put(threads.each(lambda start, stop: stop - start, [0, 1, 2, 3]))
+    place.put(resources.run_parts(lambda start, stop: stop - start, [0, 1, 2, 3]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_has_threads_of_its_own() -> None:
-    assert threads.each(lambda start, stop: stop - start, [0, 1, 2, 3]) == [1, 1, 1]
+    assert resources.run_parts(lambda start, stop: stop - start, [0, 1, 2, 3]) == [1, 1, 1]
     context = multiprocessing.get_context("fork")
     place = context.Queue()
     child = context.Process(target=_forked, args=(place,))
@@ -352,7 +352,7 @@ def test_the_model_is_the_same_wherever_its_rows_lie(name: str, form: str, monke
     )
     rows = FORMS[form](X)
     expected = MODELS[name]().fit(rows, y).coef_
-    monkeypatch.setattr(threads, "LEAST", 1)
+    monkeypatch.setattr(resources, "LEAST", 1)
     assert MODELS[name]().set_params(n_jobs=3).fit(rows, y).coef_.tobytes() == expected.tobytes()
     monkeypatch.setattr(dataset, "ENTRIES", 5 * 150)
     assert MODELS[name]().fit(sv.Dataset.from_arrays(rows, y)).coef_.tobytes() == expected.tobytes()

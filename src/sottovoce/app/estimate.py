@@ -21,11 +21,12 @@ import numpy as np
 from sottovoce import losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.scd.duals import DualQuery
-from sottovoce.data import devices, room, slopes, threads
+from sottovoce.data import devices, room, slopes
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.parts_in_file import PIECE, PreparedRows, size_of
 from sottovoce.data.preparation import Preparation
+from sottovoce.data.resources import Resources
 from sottovoce.door.query import Choice, Query, Walk
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Plan
@@ -189,11 +190,10 @@ def _rates(width: int, device: str | None, n_jobs: int | None, folder: Path | No
     if folder is not None:
         X = Dataset.from_arrays(X, y, folder=folder)
         X.in_file = True
-    with threads.using(n_jobs), devices.on(device):
-        for _ in range(3):
-            start = clock()
-            block = devices.prepared(X, y, recipe, sums=True)
-            ready = clock()
-            block.weighted_sum(np.ones(width), slopes.Slope(losses.get("logistic"), 1.0, recipe.bits))
-            taken.append((clock() - ready, ready - start))
+    for _ in range(3):
+        start = clock()
+        block = devices.prepare_rows(X, y, recipe, Resources(n_jobs, device), sums=True)
+        ready = clock()
+        block.weighted_sum(np.ones(width), slopes.Slope(losses.get("logistic"), 1.0, recipe.bits))
+        taken.append((clock() - ready, ready - start))
     return min(one for one, _ in taken) / count, min(one for _, one in taken) / count

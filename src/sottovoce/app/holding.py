@@ -7,9 +7,8 @@ from typing import Any
 from sottovoce.app import sources
 from sottovoce.app.jobs import EvaluationJob, PartyJob, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.sources import read_features, read_ids, read_party, source_account
-from sottovoce.data.devices import check_device
 from sottovoce.data.files import format_of, read_table
-from sottovoce.data.threads import check_jobs
+from sottovoce.data.resources import Resources, check_device, check_jobs
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.federation.alignment.file import AlignmentFile
@@ -27,7 +26,7 @@ def holder_of(job: PartyJob, policy: Policy) -> Party:
     labelled = source.has_label if schema is None else None
     known: dict[str, Any] = {"schema": schema, "labelled": labelled, "aligned": AlignmentFile(job.aligned)}
     holder = sources.read_party(source.name, source, job.resolve, policy, **known)
-    holder.n_jobs, holder.device = source.n_jobs, source.device
+    holder.holder.resources = Resources(source.n_jobs, source.device)
     return holder
 
 

@@ -25,9 +25,11 @@ from sottovoce.app.sources import (
     table_shape,
 )
 from sottovoce.app.superuser import warn_as_root
-from sottovoce.data import devices, room
+from sottovoce.data import room
+from sottovoce.data.devices import kind_of_rows
 from sottovoce.data.files import format_of, is_pattern, list_files
 from sottovoce.data.parts_in_file import PreparedRows
+from sottovoce.data.resources import Resources
 from sottovoce.errors import BudgetError, InputError, SottovoceError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.declarations import solver_name
@@ -173,12 +175,12 @@ def _check_places(run: Run) -> None:
     """Refuse what a party of this process will refuse, since its rows do not serve the solver where they will lie."""
     job, schema, ranges = run.job, run.job.known_schema, run.training.ranges
     before = () if ranges is None else (ranges.plan,)
-    with devices.on(run.model.device):
-        for name, source in job.sources.items():
-            by_pieces = goes_by_pieces(source, job.resolve(source.file), schema)
-            for plan in (*before, run.plan):
-                clustered = source.cluster is not None
-                check_place(algorithms.of(plan), plan, name, by_pieces=by_pieces, clustered=clustered)
+    for name, source in job.sources.items():
+        by_pieces = goes_by_pieces(source, job.resolve(source.file), schema)
+        kind = kind_of_rows(Resources(device=run.model.device), by_pieces=by_pieces)
+        for plan in (*before, run.plan):
+            clustered = source.cluster is not None
+            check_place(plan, name, kind, by_pieces=by_pieces, clustered=clustered)
 
 
 def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahead: bool = False) -> Preview:

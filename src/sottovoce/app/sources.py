@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.app.jobs import PartyJob, SourceTable
-from sottovoce.data import progress, room
+from sottovoce.data import room
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.files import find_format, format_of, is_pattern, read_cells, read_file, read_table
 from sottovoce.data.files.format import Asked
@@ -246,8 +246,8 @@ def _check_finite(rows: NDArray[np.float64], path: Path, before: int = 0) -> Non
         )
 
 
-def predict_pieces(fitted: Any, path: Path) -> Iterator[tuple[Any, Any]]:
-    """(predictions, probabilities or None) of records in files, piece by piece, in their order."""
+def predict_pieces(fitted: Any, path: Path, advance: Callable[[int, int], None]) -> Iterator[tuple[Any, Any]]:
+    """(predictions, probabilities or None) of records in files, piece by piece, in order; `advance(done, records)`."""
     schema = fitted.schema_
     names = tuple(map(str, getattr(fitted, "feature_names_in_", ())))
     known = None if schema is None else schema.of_features(names or schema.feature_names)
@@ -261,4 +261,4 @@ def predict_pieces(fitted: Any, path: Path) -> Iterator[tuple[Any, Any]]:
             piece = Dataset.from_arrays(rows)
             shares = fitted.predict_proba(piece) if hasattr(fitted, "predict_proba") else None
             yield fitted.predict(piece), shares
-        progress.say(progress.PREDICTING, done, data.shape[0])
+        advance(done, data.shape[0])

@@ -37,8 +37,8 @@ from sottovoce.data.matrix import (
 )
 from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
 from sottovoce.data.projection import Projected, ProjectedRows
+from sottovoce.data.resources import NO_RESOURCES, Resources, even_cuts, plain_blas, run_parts, sum_parts
 from sottovoce.data.slopes import NONE, Slope, Slopes, Term
-from sottovoce.data.threads import added, each, even, plain_blas, threads
 from sottovoce.errors import InputError, LeakError
 
 __all__ = [
@@ -177,6 +177,7 @@ class Block:
         layout: Layout = "rows",
         usable: NDArray[np.bool_] | None = None,
         records: int | None = None,
+        resources: Resources = NO_RESOURCES,
     ) -> None:
         self.rows = rows
         self.labels = labels
@@ -187,19 +188,27 @@ class Block:
         self._arrangement = ARRANGEMENTS[layout]
         self.usable = usable  # which rows are no null rows; None for a batch
         self.records = len(labels) if records is None else records  # of all the rows that these are a part of
+        self.resources = resources
 
     @classmethod
-    def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation, records: int | None = None) -> Block:
+    def prepare(
+        cls,
+        X: Matrix,
+        y: ArrayLike,
+        recipe: Preparation,
+        records: int | None = None,
+        resources: Resources = NO_RESOURCES,
+    ) -> Block:
         """Rows and labels by the recipe. The holder alone is told how many rows became null rows.
 
         Where the holder's rows lie in several blocks, `records` is how many there are in all: sums of parts then are on
         one grid, and add up to that of all rows bit for bit. Who prepares the parts tells of their null rows.
         """
         with np.errstate(all="ignore"):  # a warning that one entry caused could be turned into an error
-            return cls._prepare(X, y, recipe, records)
+            return cls._prepare(X, y, recipe, records, resources)
 
     @classmethod
-    def _prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation, records: int | None) -> Block:
+    def _prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation, records: int | None, resources: Resources) -> Block:
         count, features = X.shape
         if features != recipe.features:
             raise InputError(
@@ -210,12 +219,12 @@ class Block:
         labels, usable = recipe.labels(y)
         if labels.shape != (count,):
             raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
-        rows = recipe.prepared(X, usable)
+        rows = recipe.prepared(X, usable, resources)
         labels[~usable] = 0.0 if recipe.classes is None or not recipe.labelled else 1.0
         if records is None:
             tell_null_rows(count - int(usable.sum()), count)
         bits = recipe.bits if recipe.exact else None
-        return cls(rows, labels, bits, layout=recipe.layout, usable=usable, records=records)
+        return cls(rows, labels, bits, layout=recipe.layout, usable=usable, records=records, resources=resources)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -287,7 +296,7 @@ class Block:
     def weighted_sum(self, weights: Array, term: Callable[..., Array], shares: Array = NONE) -> Array:
         """sum_i term(x_i'w, y_i) x_i in one pass over the rows; of a matrix w, a row of scores and terms for each row.
 
-        A `Slope` runs in a fused loop that reads each row once, by as many threads as `threads` says. Any other
+        A `Slope` runs in a fused loop that reads each row once, by as many threads as `resources` say. Any other
         function gets scores and labels piece by piece, of a dense batch all at once. `shares`, if any, are one for each
         row, by which a `Slope` multiplies its terms.
         """
@@ -312,9 +321,10 @@ class Block:
                 start += len(labels)
             return total
 
-        parts = threads(len(self) * self.dimension) if self.bits is not None and isinstance(term, Slopes) else 1
+        alone = self.bits is None or not isinstance(term, Slopes)
+        parts = 1 if alone else self.resources.threads(len(self) * self.dimension)
         with plain_blas(parts):
-            return np.asarray(added(each(part, even(len(self), parts))))
+            return np.asarray(sum_parts(part, even_cuts(len(self), parts)))
 
     @property
     def _fused(self) -> bool:
@@ -330,14 +340,14 @@ class Block:
         if is_sparse(self.rows):
             starts, count = self.rows.indptr, self.whole.rows.shape[0]
             entries = int(starts[-1]) * len(self) // max(count, 1)
-            parts = max(1, min(threads(SPARSE * entries), entries // max(4 * wide * self.dimension, 1)))
+            parts = max(1, min(self.resources.threads(SPARSE * entries), entries // max(4 * wide * self.dimension, 1)))
             held = (starts, self.rows.indices, self.rows.data, chosen)
-            cuts = even(len(self), parts)
+            cuts = even_cuts(len(self), parts)
             if self.chosen is None and parts > 1:  # parts of as many entries each
-                cuts[1:-1] = np.searchsorted(starts, even(int(starts[-1]), parts)[1:-1]).tolist()
-            return added(each(lambda start, stop: sparse(*held, *arguments, start, stop), cuts))
-        cuts = even(len(self), threads(len(self) * self.dimension))
-        return added(each(lambda start, stop: dense(self.rows, self.chosen, *arguments, start, stop), cuts))
+                cuts[1:-1] = np.searchsorted(starts, even_cuts(int(starts[-1]), parts)[1:-1]).tolist()
+            return sum_parts(lambda start, stop: sparse(*held, *arguments, start, stop), cuts)
+        cuts = even_cuts(len(self), self.resources.threads(len(self) * self.dimension))
+        return sum_parts(lambda start, stop: dense(self.rows, self.chosen, *arguments, start, stop), cuts)
 
     def scores(self, weights: Array) -> Array:
         """x_i'w of every row, w rounded toward zero on a grid on which the sums are exact.
@@ -359,8 +369,8 @@ class Block:
             work, entries = functools.partial(kernels.scores_sparse, *held), len(held[2])
         else:
             work, entries = functools.partial(kernels.scores_dense, self.rows, chosen, exact), self.rows.size
-        parts = threads(entries if self.chosen is None else len(self) * self.dimension)
-        each(lambda start, stop: work(start, stop, found), even(len(self), parts))
+        parts = self.resources.threads(entries if self.chosen is None else len(self) * self.dimension)
+        run_parts(lambda start, stop: work(start, stop, found), even_cuts(len(self), parts))
         return found
 
     def several_scores(self, models: Array) -> Iterator[tuple[Array, Array]]:
@@ -424,9 +434,9 @@ class Block:
                 total += dense(piece.T @ scaled)
             return total
 
-        parts = threads(len(self) * self.dimension) if self._fused and term is None else 1
+        parts = self.resources.threads(len(self) * self.dimension) if self._fused and term is None else 1
         with plain_blas(parts):
-            return np.asarray(added(each(part, even(len(self), parts))))
+            return np.asarray(sum_parts(part, even_cuts(len(self), parts)))
 
     def gram_diagonal(self) -> Array:
         """sum_i x_ij^2 for every column j: exact for entries on the grid."""
@@ -622,7 +632,8 @@ class Block:
     def take(self, indices: NDArray[np.int64]) -> Block:
         chosen = indices if self.chosen is None else self.chosen.take(indices)
         labels = self.labels.take(indices)
-        return Block(self.rows, labels, self.bits, chosen, whole=self.whole, layout=self.layout)
+        about: Any = {"whole": self.whole, "layout": self.layout, "resources": self.resources}
+        return Block(self.rows, labels, self.bits, chosen, **about)
 
     @property
     def places(self) -> NDArray[np.int64]:

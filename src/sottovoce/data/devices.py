@@ -1,65 +1,45 @@
-"""Where prepared rows lie: in memory, in a file, on a CUDA device or a cluster; the model is the same."""
+"""Where prepared rows are: in memory, in a file, on a CUDA device or a cluster; the model is the same."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
+import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from numpy.typing import ArrayLike
 
-from sottovoce.data.blas import take_buffers
 from sottovoce.data.block import Block, BlockRows, RecordRows, SumRows
-from sottovoce.data.context import holding
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.preparation import Preparation
-from sottovoce.errors import InputError
-
-DEVICES: Final = ("cpu", "cuda")
-
-_CHOSEN: Final[ContextVar[str]] = ContextVar("device", default="cpu")
+from sottovoce.data.resources import Resources, take_buffers
 
 
-def check_device(device: Any) -> None:
-    """Refuse what is no device, and one that is not there."""
-    if device not in (None, *DEVICES):
-        raise InputError(f"device={device!r} must be one of {', '.join(map(repr, DEVICES))}.")
-    if device == "cuda":
-        from sottovoce.data.device.loops import cupy
-
-        cupy()
-
-
-def on(device: str | None) -> AbstractContextManager[None]:
-    """Rows that are prepared from here on in this thread are on that device; None leaves it as it is."""
-    return holding(_CHOSEN, device)
-
-
-def kind_of_rows(*, by_pieces: bool) -> type:
+def kind_of_rows(resources: Resources, *, by_pieces: bool) -> type:
     """What a holder's rows answer where they are prepared; `by_pieces`: they are a `Dataset`."""
-    if _CHOSEN.get() != "cpu":
+    if not resources.on_cpu:
         return SumRows
     return BlockRows if by_pieces else RecordRows
 
 
-def prepared(X: Matrix, y: ArrayLike, recipe: Preparation, *, sums: bool, beside: Path | None = None) -> Any:
+def prepare_rows(  # noqa: PLR0913
+    X: Matrix, y: ArrayLike, recipe: Preparation, resources: Resources, *, sums: bool, beside: Path | None = None
+) -> Any:
     """The prepared rows, on the selected device if no more than `sums` is asked; a file of rows is `beside`."""
-    take_buffers()
+    take_buffers(os.getpid(), resources.jobs)
     rows: SumRows
     if isinstance(X, Dataset) and X.cluster is not None:
         from sottovoce.data.cluster.parts import on_cluster
 
-        rows = on_cluster(X, recipe)
-    elif sums and _CHOSEN.get() != "cpu":
+        rows = on_cluster(X, recipe, resources)
+    elif sums and not resources.on_cpu:
         from sottovoce.data.device.block import DeviceBlock
 
-        rows = DeviceBlock.prepare(X, y, recipe)
+        rows = DeviceBlock.prepare(X, y, recipe, resources)
     elif isinstance(X, Dataset):
         from sottovoce.data.parts_in_file import in_memory_or_file
 
-        rows = in_memory_or_file(X, recipe, beside)
+        rows = in_memory_or_file(X, recipe, beside, resources)
     else:
-        rows = Block.prepare(X, y, recipe)
+        rows = Block.prepare(X, y, recipe, resources=resources)
     return rows

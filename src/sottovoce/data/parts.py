@@ -21,6 +21,7 @@ from sottovoce.data.block import Block
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected
+from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.data.slopes import Term
 from sottovoce.errors import LeakError
 
@@ -212,6 +213,6 @@ class ProjectedParts:
         return self._empty.finished(np.asarray(self._parts.summed(lambda part: part.seen(view).exact_sum(point, term))))
 
 
-def empty(recipe: Preparation, records: int) -> Block:
+def empty(recipe: Preparation, records: int, resources: Resources = NO_RESOURCES) -> Block:
     """A block without rows, on the grid of so many: what is public of a block with all of them."""
-    return Block.prepare(np.zeros((0, recipe.features)), np.zeros(0), recipe, records=records)
+    return Block.prepare(np.zeros((0, recipe.features)), np.zeros(0), recipe, records, resources)

@@ -20,13 +20,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from sottovoce.data import progress, room
+from sottovoce.data import room
 from sottovoce.data.block import Block, tell_null_rows
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import is_sparse
 from sottovoce.data.parts import VIEWS, Array, Found, Integers, Part, Parts, PartsInMemory, View, Work, empty
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected
+from sottovoce.data.resources import NO_RESOURCES, PREPARING, READING, Resources
 from sottovoce.data.row_file import AHEAD, Read, RowFile, write
 from sottovoce.errors import InputError, LeakError
 
@@ -37,18 +38,20 @@ FEW: Final = 32  # of so many rows of a piece one is chosen, or fewer: they are 
 _log = logging.getLogger("sottovoce.holder")
 
 
-def in_memory_or_file(data: Dataset, recipe: Preparation, beside: Path | None) -> Parts:
+def in_memory_or_file(
+    data: Dataset, recipe: Preparation, beside: Path | None, resources: Resources = NO_RESOURCES
+) -> Parts:
     """The rows of a data set by the recipe; by public sizes alone in memory, or in a file."""
-    about = empty(recipe, data.shape[0])
+    about = empty(recipe, data.shape[0], resources)
     size = prepared_size(data, recipe)
     if not data.in_file and room.fits(size):
-        return PartsInMemory(about, list(_blocks(data, recipe, PIECE)))
+        return PartsInMemory(about, list(_blocks(data, recipe, PIECE, resources)))
     if not hasattr(os, "pread"):
         raise InputError("rows that do not fit in memory need pread, which this system lacks; give arrays that fit.")
     folder = room.place_for(data.folder, beside)
     check_room(folder, size, data.shape[0])
     try:
-        return PartsInFile(about, RowFile(folder, _blocks(data, recipe, PIECE)))
+        return PartsInFile(about, RowFile(folder, _blocks(data, recipe, PIECE, resources)))
     except OSError as error:
         raise room.full(folder, error) from None
 
@@ -86,13 +89,13 @@ class PreparedRows(NamedTuple):
             check_room(room.place_for(self.folder, None), self.size, self.records)
 
 
-def _blocks(data: Dataset, recipe: Preparation, size: int) -> Iterator[Block]:
+def _blocks(data: Dataset, recipe: Preparation, size: int, resources: Resources) -> Iterator[Block]:
     """Prepared blocks of about so many bytes. The holder is told once how many rows are null rows."""
     held, done, null, records = list[Block](), 0, 0, data.shape[0]
-    progress.say(progress.PREPARING, 0, records)
+    resources.tell(PREPARING, 0, records)
     for rows, labels in data.pieces():
         known = np.zeros(rows.shape[0]) if labels is None else labels
-        block = Block.prepare(rows, known, recipe, records=records)
+        block = Block.prepare(rows, known, recipe, records, resources)
         del rows, labels, known  # nobody has them while the next are read
         held, done, null = [*held, block], done + len(block), null + int(block.null_rows.sum())
         del block
@@ -101,7 +104,7 @@ def _blocks(data: Dataset, recipe: Preparation, size: int) -> Iterator[Block]:
             held = []
             yield made
             del made
-        progress.say(progress.PREPARING, done, records)
+        resources.tell(PREPARING, done, records)
     if held:
         yield _joined(held)
     if done != records:
@@ -120,7 +123,8 @@ def _joined(blocks: Sequence[Block]) -> Block:
     rows = sp.vstack(parts, format="csr") if any(map(is_sparse, parts)) else np.concatenate(parts)
     first, labels = blocks[0], np.concatenate([block.labels for block in blocks])
     usable = np.concatenate([block.usable_rows for block in blocks])
-    return Block(rows, labels, first.bits, layout=first.layout, usable=usable, records=first.records)
+    known: Any = {"layout": first.layout, "records": first.records, "resources": first.resources}
+    return Block(rows, labels, first.bits, usable=usable, **known)
 
 
 class PartOfFile(Part):
@@ -217,7 +221,7 @@ class PartsInFile(Parts):
         done, total = 0, len(self)
         for place, found in self._pass(work, chosen):
             done += self._sizes[place]
-            progress.say(progress.READING, done, total)
+            self._about.resources.tell(READING, done, total)
             yield found
 
     def _pass(self, work: Work[Found], chosen: Sequence[Integers] | None) -> Iterator[tuple[int, Found]]:

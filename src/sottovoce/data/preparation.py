@@ -27,7 +27,7 @@ from sottovoce.data.grid import exact_bits, toward_zero
 from sottovoce.data.kernels.preparing import cut_rows, round_rows
 from sottovoce.data.labels import equal, numbers
 from sottovoce.data.matrix import Matrix, csr, dense, is_sparse, row_squares, rows_at_once
-from sottovoce.data.threads import each, even, threads
+from sottovoce.data.resources import NO_RESOURCES, Resources, even_cuts, run_parts
 from sottovoce.errors import InputError, LeakError
 
 Array = NDArray[np.float64]
@@ -225,16 +225,14 @@ class Preparation:
         high = np.array(np.broadcast_to(high, (self.features,)))
         return np.zeros(self.features) if unit else -high, high
 
-    def prepared(self, X: Matrix, usable: NDArray[np.bool_]) -> Matrix:
+    def prepared(self, X: Matrix, usable: NDArray[np.bool_], resources: Resources = NO_RESOURCES) -> Matrix:
         """Raw rows of all features prepared; a row that is not usable, now or from here on, is zero everywhere."""
         if not self.arrangement.bounded:
             return _as_they_are(X)
         bits = self.bits if self.exact else None
-        return (
-            _prepare_sparse(X, usable, self, bits)
-            if is_sparse(X)
-            else _prepare_dense(np.asarray(X), usable, self, bits)
-        )
+        if is_sparse(X):
+            return _prepare_sparse(X, usable, self, bits)
+        return _prepare_dense(np.asarray(X), usable, self, bits, resources)
 
     def unprepare(self, weights: Array) -> tuple[Array, float]:
         """(coef, intercept) in the units of the raw features and labels."""
@@ -390,7 +388,9 @@ def _fill(rows: Array, bounds: Bounds) -> None:
     rows[:, places] = np.where(np.isfinite(cells), np.clip(cells, low, high), (low + high) / 2)
 
 
-def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
+def _prepare_dense(
+    X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None, resources: Resources
+) -> Matrix:
     how = recipe.arrangement
     rows = np.empty((X.shape[0], recipe.dimension), dtype=how.kind(bits), order=how.order)
     step = rows_at_once(recipe.dimension)
@@ -412,7 +412,7 @@ def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparati
             if recipe.fit_intercept:
                 rows[start:stop, recipe.features] = np.where(part, recipe.intercept_entry, 0.0)
 
-    each(prepare, even(X.shape[0], threads(X.size)))
+    run_parts(prepare, even_cuts(X.shape[0], resources.threads(X.size)))
     return rows
 
 

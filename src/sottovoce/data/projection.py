@@ -16,8 +16,8 @@ from scipy.linalg.blas import dtrmm
 from sottovoce.data.grid import exact_product, exact_weights, toward_zero
 from sottovoce.data.kernels import rows as kernels
 from sottovoce.data.matrix import MANY_ROWS, Matrix, dense, is_sparse
+from sottovoce.data.resources import Resources, even_cuts, plain_blas, run_parts
 from sottovoce.data.slopes import Term
-from sottovoce.data.threads import each, even, plain_blas, threads
 from sottovoce.errors import LeakError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Projected:
         return other
 
     def _find(self, found: Array | None) -> None:
-        self.lengths = _lengths(self._block.rows, self._matrix) if found is None else found
+        self.lengths = _lengths(self._block.rows, self._matrix, self._block.resources) if found is None else found
 
     @property
     def found(self) -> Array:
@@ -188,7 +188,7 @@ def _on_grid(projection: Array, bits: int) -> Array:
     return exact_weights(projection, bits, float(columns.max(initial=0.0)))
 
 
-def _lengths(rows: Matrix, matrix: Array) -> Array:
+def _lengths(rows: Matrix, matrix: Array, resources: Resources) -> Array:
     if is_sparse(rows) and matrix.ndim == 1:
         return np.asarray(kernels.lengths_sparse(rows.indptr, rows.data * matrix[rows.indices]))
     found = np.empty(rows.shape[0])
@@ -205,7 +205,7 @@ def _lengths(rows: Matrix, matrix: Array) -> Array:
                 part = dtrmm(1.0, matrix.T, part.T, overwrite_b=1).T  # half of the work of part @ matrix
             found[start:stop] = kernels.lengths_dense(part)
 
-    parts = threads(rows.shape[0] * rows.shape[1])
+    parts = resources.threads(rows.shape[0] * rows.shape[1])
     with plain_blas(parts):
-        each(part, even(rows.shape[0], parts))
+        run_parts(part, even_cuts(rows.shape[0], parts))
     return found

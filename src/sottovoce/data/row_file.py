@@ -74,8 +74,8 @@ class _Form:
         }
         shape = (piece.rows, self.dimension)
         rows: Matrix = found["data"].reshape(shape) if piece.entries < 0 else _csr(found, shape)
-        told: dict[str, Any] = {"layout": about.layout, "usable": found["usable"], "records": about.records}
-        return Block(rows, found["labels"], about.bits, **told)
+        known: Any = {"layout": about.layout, "records": about.records, "resources": about.resources}
+        return Block(rows, found["labels"], about.bits, usable=found["usable"], **known)
 
 
 def _csr(found: dict[str, NDArray[Any]], shape: tuple[int, int]) -> Matrix:
@@ -164,7 +164,8 @@ class RowFile:
                 width = np.dtype(kind).itemsize
                 found[name] = self._ranges(piece.offset + offset, first * width, last * width).view(kind)
             rows = _csr(found, (len(chosen), self.form.dimension))
-        return Block(rows, labels, about.bits, layout=about.layout, records=about.records)
+        known: Any = {"layout": about.layout, "records": about.records, "resources": about.resources}
+        return Block(rows, labels, about.bits, **known)
 
     def _section(self, piece: _Piece, name: str) -> NDArray[Any]:
         kind, count, offset = self.form.sections(piece)[name]

@@ -12,10 +12,9 @@ import numpy as np
 from sottovoce import losses, penalties
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds, party_norms
-from sottovoce.data.devices import check_device
 from sottovoce.data.preparation import MOST_CLASSES
+from sottovoce.data.resources import check_device, check_jobs
 from sottovoce.data.schema import PRIVATE, Schema
-from sottovoce.data.threads import check_jobs
 from sottovoce.errors import InputError, warn
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.predicting import check_aligned, check_people

@@ -11,10 +11,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Solution
+from sottovoce.data.resources import Resources
 from sottovoce.errors import BudgetError, InputError, RefusedError, warn
 from sottovoce.estimators import ranges
 from sottovoce.estimators.declarations import Facts, check_norms, common_names, solver_name, warn_of, warn_of_norms
-from sottovoce.estimators.session import Purchase, Resources, Session
+from sottovoce.estimators.session import Purchase, Session
 from sottovoce.federation.coordinator import Progress
 from sottovoce.federation.federation import Federation
 from sottovoce.plan.plan import Plan, Whole
@@ -140,7 +141,8 @@ class Fit:
                 if progress is None and model.verbose:
                     from sottovoce.estimators.progress import progress_bar
 
-                    progress = shown.enter_context(progress_bar(f"{type(model).__name__} by {self.plan.algorithm}"))
+                    title = f"{type(model).__name__} by {self.plan.algorithm}"
+                    progress = shown.enter_context(progress_bar(title, lend=self.federation.lend))
                 self.solution = solution = session.run(self.plan, self.form, progress, last=not self.purchases)
             if solution.unfinished and not self.plan.private:
                 warn(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich.console import Console
 from rich.progress import (
@@ -17,16 +17,19 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from sottovoce.data.progress import READING, Hear, heard_by
+from sottovoce.data.resources import READING, Hear, Resources
 
 LONG = 1.0  # seconds of work on rows before it has a line of its own
 
 
 @contextmanager
-def progress_bar(title: str, console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(
+    title: str, console: Console | None = None, lend: Callable[[Resources], AbstractContextManager[None]] | None = None
+) -> Iterator[Callable[[int, int], None]]:
     """Yields advance(done, total); a total of 0 is not known. Nothing but counts of public rounds is shown.
 
-    Where rows are long to prepare or to read, in this thread, that has a line of its own, with counts of records.
+    Where rows of parties to which one can `lend` are long to prepare or to read, that has a line of its own, with
+    counts of records.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -38,7 +41,7 @@ def progress_bar(title: str, console: Console | None = None) -> Iterator[Callabl
     )
     with Progress(*columns, console=console or Console(stderr=True)) as progress:
         task = progress.add_task(title, total=None)
-        with heard_by(_lines(progress)):
+        with nullcontext() if lend is None else lend(Resources(progress=_lines(progress))):
             yield lambda done, total: progress.update(task, completed=done, total=total or None)
 
 

@@ -6,11 +6,11 @@ import math
 import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm, Solution
+from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.estimators import repeats
 from sottovoce.estimators.declarations import Facts
@@ -25,14 +25,6 @@ from sottovoce.transports.base import Communication
 
 if TYPE_CHECKING:
     from sottovoce.estimators.fits import Fit
-
-
-@dataclass(frozen=True)
-class Resources:
-    """Threads and device for sums over the rows of parties in this process; None is joblib's own, and the CPU."""
-
-    n_jobs: int | None = None
-    device: str | None = None
 
 
 class Session:
@@ -50,18 +42,18 @@ class Session:
         insecure_seed: int | None = None,
         without_privacy: bool = False,
         resumable: bool = False,
-        resources: Resources | None = None,
+        resources: Resources = NO_RESOURCES,
     ) -> None:
         self.federation, self.seed = federation, insecure_seed
         self.coordinator = federation.coordinator(
             insecure_seed=insecure_seed, without_privacy=without_privacy, fits=resumable
         )
-        self.resources = resources or Resources()
+        self.resources = resources
         self.within: Whole | None = None  # what several plans may cost together
         self.plans: tuple[Plan, ...] = ()  # of which something may have been released
 
     def __enter__(self) -> Self:
-        self._lent = self.federation.lend(self.resources.n_jobs, self.resources.device)
+        self._lent = self.federation.lend(self.resources)
         self._lent.__enter__()
         return self
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from sottovoce.arguments import is_whole
 from sottovoce.data.bounds import party_norms
 from sottovoce.data.dataset import Dataset, too_large
+from sottovoce.data.resources import Resources
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator
@@ -389,16 +390,16 @@ class Federation:
         )
 
     @contextmanager
-    def lend(self, n_jobs: int | None, device: str | None) -> Iterator[None]:
-        """Threads and a device for the parties of this process that have none of their own, for as long as it lasts."""
-        own = [(party, party.n_jobs, party.device) for party in self._parties]
+    def lend(self, resources: Resources) -> Iterator[None]:
+        """Resources for the parties of this process that have none of their own, for as long as it lasts."""
+        own = [(party.holder, party.holder.resources) for party in self._parties]
         try:
-            for party, jobs, place in own:
-                party.n_jobs, party.device = n_jobs if jobs is None else jobs, device if place is None else place
+            for holder, before in own:
+                holder.resources = before.over(resources)
             yield
         finally:
-            for party, jobs, place in own:
-                party.n_jobs, party.device = jobs, place
+            for holder, before in own:
+                holder.resources = before
 
     def raise_failure(self) -> None:
         """Raise what went wrong inside a party of this process: here its holder is the caller."""

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import Identifiers
 from sottovoce.data.matrix import Matrix
+from sottovoce.data.resources import NO_RESOURCES
 from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import Declared, Outgoing, declare_public
 from sottovoce.errors import InputError
@@ -49,6 +50,7 @@ class Holder:
         self.identity: Identity | None = None
         self.keys = RunKeys(account, name)
         self.run: Run | None = None
+        self.resources = NO_RESOURCES  # for work on its rows
 
     def use(self, places: NDArray[np.int64], digest: str) -> None:
         rows, labels = self.all_rows

@@ -40,7 +40,7 @@ class Introduction(Handler):
             *self.alignment(),
         ]
         by_pieces = isinstance(own.rows, Dataset)
-        kind = devices.kind_of_rows(by_pieces=by_pieces)
+        kind = devices.kind_of_rows(own.resources, by_pieces=by_pieces)
         if kind is not RecordRows:
             reason = "where the rows lie is the holder's choice"
             facts.append(declare_public("solvers", list(served(kind)), reason=reason))

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data import devices
 from sottovoce.data.block import Matrix
 from sottovoce.data.identifiers import identifiers
-from sottovoce.data.progress import Hear, heard_by
-from sottovoce.data.threads import check_jobs, using
+from sottovoce.data.resources import Resources, check_device, check_jobs
 from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import Declared, Outgoing
 from sottovoce.errors import RefusedError
@@ -66,11 +64,10 @@ class Party(Answering):
     ) -> None:
         super().__init__()
         check_jobs(n_jobs)
-        devices.check_device(device)
-        self.n_jobs, self.device = n_jobs, device
-        self.hear: Hear | None = None  # who is told how far long work on its rows has come
+        check_device(device)
         self.name = name
         self.holder = Holder(name, X, y, account, policy)
+        self.holder.resources = Resources(n_jobs, device)
         self.holder.feature_names = feature_names or self.holder.feature_names
         self.holder.randomness = randomness or self.holder.randomness
         if ids is not None:
@@ -91,11 +88,6 @@ class Party(Answering):
             "done": self.training,
             "predict": self.predictor,
         }
-
-    def handle(self, request: bytes) -> Outgoing:
-        """Answer one frame, by the party's own number of threads."""
-        with using(self.n_jobs), devices.on(self.device), heard_by(self.hear):
-            return super().handle(request)
 
     def _answer(self, frame: Frame) -> Outgoing:
         limits.check_text(frame.text, self.features)

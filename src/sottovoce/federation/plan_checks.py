@@ -14,13 +14,12 @@ from sottovoce.algorithms.registry import check_sums, served
 from sottovoce.data import devices
 from sottovoce.data.block import RecordRows, SumRows
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.matrix import Matrix
 from sottovoce.door.gate import fits
 from sottovoce.door.query import Query
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.demands import Known
-from sottovoce.federation.policy import Policy
+from sottovoce.federation.holder import Holder
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
@@ -32,13 +31,17 @@ from sottovoce.queries.pricing import queries_of
 Cost = Callable[[Relation], tuple[Event, ...]]  # the events of a plan under a relation of neighbours
 
 
-def checked(plan: Plan, name: str, rows: Matrix, policy: Policy, known: Known) -> tuple[Algorithm, Mapping[str, Query]]:
+def checked(plan: Plan, own: Holder, known: Known) -> tuple[Algorithm, Mapping[str, Query]]:
     """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""
     try:
         form = algorithms.of(plan)
         form.check_loss(plan.scaled_loss)
-        by_pieces = isinstance(rows, Dataset)
-        check_place(form, plan, name, by_pieces=by_pieces, clustered=by_pieces and rows.cluster is not None)
+        name, rows, by_pieces = own.name, own.rows, isinstance(own.rows, Dataset)
+        kind, clustered = (
+            devices.kind_of_rows(own.resources, by_pieces=by_pieces),
+            by_pieces and rows.cluster is not None,
+        )
+        check_place(plan, name, kind, by_pieces=by_pieces, clustered=clustered)
         if plan.layout != form.layout or not form.serves(plan.split, sealed=plan.channel.secure):
             raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
         queries = queries_of(form, plan, name)
@@ -53,8 +56,8 @@ def checked(plan: Plan, name: str, rows: Matrix, policy: Policy, known: Known) -
         check_sums(form, plan, queries)
         form.pricing.check_served(form, plan, name)
         if plan.private:
-            form.pricing.check_samplers(form, plan, policy.relation or plan.relation, plan.delta)
-        reason = policy.refuse(plan, form, name, known)
+            form.pricing.check_samplers(form, plan, own.policy.relation or plan.relation, plan.delta)
+        reason = own.policy.refuse(plan, form, name, known)
     except (InputError, LeakError) as error:
         raise RefusedError(f"{name} refuses: {error}") from None
     if reason is not None:
@@ -62,11 +65,11 @@ def checked(plan: Plan, name: str, rows: Matrix, policy: Policy, known: Known) -
     return form, queries
 
 
-def check_place(form: Algorithm, plan: Plan, name: str, *, by_pieces: bool, clustered: bool) -> None:
-    """Refuse a fit whose queries need more than the rows answer where they lie, such as in a `Dataset`."""
+def check_place(plan: Plan, name: str, rows: type, *, by_pieces: bool, clustered: bool) -> None:
+    """Refuse a fit if its queries need more than the rows answer where they are, such as in a `Dataset`."""
     if by_pieces and plan.split.same_people:
         raise RefusedError(f"{name} refuses: a Dataset serves data in one place and by rows; give arrays.")
-    rows, reason = devices.kind_of_rows(by_pieces=by_pieces), ""
+    reason = ""
     if plan.algorithm not in FAMILIES or rows is RecordRows:
         return
     if rows is SumRows and clustered:
@@ -75,7 +78,7 @@ def check_place(form: Algorithm, plan: Plan, name: str, *, by_pieces: bool, clus
         )
     elif rows is SumRows and not plan.private:
         reason = 'device="cuda" is for runs with privacy; take device="cpu"'
-    elif not all(query.needs in rows.__mro__ for query in form.queries(plan, name)):
+    elif not all(query.needs in rows.__mro__ for query in algorithms.of(plan).queries(plan, name)):
         where, other = ("a Dataset", "arrays") if by_pieces else ('device="cuda"', 'device="cpu"')
         reason = f"{where} serves {', '.join(served(rows))}, and not {plan.algorithm}; take one of them, or {other}"
     if reason:

@@ -79,7 +79,7 @@ class Plans(Handler):
                 "over a wire (InProcess, serve_party)."
             )
         known = Known(own.identity, unaligned=own.ids is not None and not own.aligned)
-        form, queries = checked(plan, own.name, own.rows, own.policy, known)
+        form, queries = checked(plan, own, known)
         self.check_aligned(plan)
         sealer = self._sealer(plan)
         if frame.query == "check":
@@ -97,7 +97,7 @@ class Plans(Handler):
             self._prepared[plan.digest] += 1
         beside = None if own.account is None else own.account.path.parent
         sums = all(query.needs is SumRows for query in queries.values())
-        rows = devices.prepared(matrix, own.labels, recipe, sums=sums, beside=beside)
+        rows = devices.prepare_rows(matrix, own.labels, recipe, own.resources, sums=sums, beside=beside)
         memory = self.recall_memory(form, plan, rows)
         if sealer is not None:
             sealer.records = rows.digest()

@@ -113,6 +113,7 @@ def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: boo
     from sottovoce.app.superuser import warn_as_root
     from sottovoce.app.texts import sealed_balance
     from sottovoce.app.view.watched import WatchedEnd
+    from sottovoce.data.resources import Resources
     from sottovoce.files import check_writable
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_wire import serve_party
@@ -145,7 +146,7 @@ def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: boo
     if account and (rests := account.balance().rests_on):
         say(sealed_balance(sum(bool(known.rests_on) for known in account.book().reservations), rests))
     say(f"connecting to {job.federation.coordinator}; Ctrl-C stops")
-    holder.hear = rows_told(say)
+    holder.holder.resources = Resources(progress=rows_told(say)).over(holder.holder.resources)
     endpoint = WatchedEnd(holder, watch, account, results)
     watch.expect(COORDINATOR)
     while not stop.is_set():

@@ -7,7 +7,7 @@ import csv
 import io
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,20 +95,16 @@ def _tell_written(count: int, output: Path | None, *, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _progress(output: Path | None) -> Iterator[None]:
+def _progress(output: Path | None) -> Iterator[Callable[[int, int], None]]:
     """A line with the time left, where predictions go to a file and somebody looks."""
-    from sottovoce.data.progress import PREDICTING, heard_by
     from sottovoce.estimators.progress import progress_bar
 
     console = aside()
     if output is None or not console.is_terminal:
-        yield
+        yield lambda *_: None
         return
-    with (
-        progress_bar(PREDICTING, console) as advance,
-        heard_by(lambda what, done, total: advance(done, total) if what == PREDICTING else None),
-    ):
-        yield
+    with progress_bar("predicting", console) as advance:
+        yield advance
 
 
 def _central(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str, list[Any]]:
@@ -146,8 +142,8 @@ def _by_pieces(fitted: PrivateLinearModel, data: Path, output: Path | None, *, p
     with contextlib.nullcontext(sys.stdout) if output is None else written(output, "--output", overwrite) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(map(cell, names))
-        with _progress(output):
-            for labels, shares in predict_pieces(fitted, data):
+        with _progress(output) as advance:
+            for labels, shares in predict_pieces(fitted, data, advance):
                 columns = [labels.tolist(), *(shares.T.tolist() if proba else ())]
                 writer.writerows([_text(value) for value in row] for row in zip(*columns, strict=True))
                 count += len(labels)

@@ -222,7 +222,8 @@ def trained(run: Run, console: Console, watched: WatchedWire, *, quiet: bool) ->
     try:
         if quiet:
             return runs.fit(run, watched.progress())
-        with progress_bar(f"training by {run.plan.algorithm}", console) as advance:
+        lend = run.training.federation.lend
+        with progress_bar(f"training by {run.plan.algorithm}", console, lend) as advance:
             return runs.fit(run, watched.progress(advance))
     except (RefusedError, BudgetError, LedgerError):
         if (state := run.training.session.coordinator.journal).begun:

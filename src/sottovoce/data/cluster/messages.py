@@ -54,7 +54,6 @@ class Message:
     digests: list[bytes] | None = None  # of the rows as they were first prepared
     chosen: list[list[Integers]] | None = None  # rows of each part, of a batch
     summed: bool = False
-    jobs: int | None = None
     version: str = __version__  # of whom it is from
 
 

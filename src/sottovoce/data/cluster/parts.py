@@ -17,6 +17,7 @@ from sottovoce.data.cluster.messages import Message, Reply, packed
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.parts import Found, Integers, Parts, Work, empty
 from sottovoce.data.preparation import Preparation
+from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.errors import InputError, SottovoceError, WireError
 
 PAUSE = 0.02  # seconds in which a scheduler learns that a worker is gone
@@ -67,7 +68,7 @@ class PartsOnCluster(Parts):
         """What the workers make of it, and of which sources."""
         by_name, names = packed(work, whole=False)
         in_full = functools.cache(lambda: packed(work, whole=True)[0])
-        new, jobs = not names <= self._told, _jobs()
+        new = not names <= self._told
 
         def message(own: Sequence[int], whole: bool) -> Message:
             rows = None
@@ -75,7 +76,7 @@ class PartsOnCluster(Parts):
                 rows = [list(chosen[self._ends[place] : self._ends[place + 1]]) for place in own]
             digests = [self._digests[place] for place in own] if self._digests else None
             told = in_full() if whole or new else by_name
-            return Message(self._keys(own), told, digests, rows, summed, jobs)
+            return Message(self._keys(own), told, digests, rows, summed)
 
         asked = [place for place in range(len(self._held)) if not summed or self._has(place, chosen)]
         found = self._asked(asked, message)
@@ -121,14 +122,14 @@ class PartsOnCluster(Parts):
         return [self._held[place].key for place in places]
 
 
-def on_cluster(data: Dataset, recipe: Preparation) -> PartsOnCluster:
+def on_cluster(data: Dataset, recipe: Preparation, resources: Resources = NO_RESOURCES) -> PartsOnCluster:
     """The rows of a data set by the recipe, prepared at the workers of its cluster."""
     cluster, records = data.cluster, data.shape[0]
     if cluster is None:
         raise InputError("the data set is on no cluster.")
-    make = functools.partial(worker.prepared, worker.Recipe(recipe, records, _jobs()))
+    make = functools.partial(worker.prepared, worker.Recipe(recipe, records, _jobs(resources)))
     held = cluster.compute([task(make, source) for source in data.sources])
-    made = PartsOnCluster(empty(recipe, records), cluster, held)
+    made = PartsOnCluster(empty(recipe, records, resources), cluster, held)
     data._check_unchanged()
     if len(made) != records:
         raise InputError(
@@ -153,9 +154,11 @@ def _checked(reply: Reply | None) -> Reply:
     raise WireError(f"a worker of the cluster failed ({reply.value}); its own log has the reason.")
 
 
-def _jobs() -> int | None:
+def _jobs(resources: Resources) -> int | None:
     """The threads that each worker takes: what `n_jobs` says here."""
     from joblib.parallel import get_active_backend
 
+    if resources.n_jobs is not None:
+        return resources.n_jobs
     jobs = get_active_backend()[1]
     return None if jobs is None else int(jobs)

@@ -26,8 +26,8 @@ from sottovoce.data.matrix import is_sparse
 from sottovoce.data.numeric import label_array, no_numbers, number_rows
 from sottovoce.data.parts import VIEWS, Part, View
 from sottovoce.data.preparation import Preparation
+from sottovoce.data.resources import Resources, plain_blas
 from sottovoce.data.sources import ArraySource, Labels, Piece, Source
-from sottovoce.data.threads import plain_blas, using
 from sottovoce.errors import InputError, SottovoceError
 
 LABELS = 1 << 18  # that are looked at at once
@@ -68,7 +68,7 @@ class Recipe:
 
     preparation: Preparation
     records: int  # of all sources
-    jobs: int | None = None
+    jobs: int | None = None  # threads; 1 unless it says more
     version: str = __version__  # of whom it is from
 
 
@@ -78,10 +78,11 @@ def prepared(recipe: Recipe, source: Any) -> Held:
     made, blocks = recipe.preparation, list[Block]()
     found = as_source(source)
     _check_files(found)
-    with _quietly(recipe.jobs):
+    resources = Resources(1 if recipe.jobs is None else recipe.jobs)
+    with _quietly():
         for rows, labels in found.pieces(max(1, ENTRIES // max(made.features, 1))):
             known = np.zeros(rows.shape[0]) if labels is None else labels
-            blocks.append(Block.prepare(rows, known, made, records=recipe.records))
+            blocks.append(Block.prepare(rows, known, made, recipe.records, resources))
     report_spoilt([found])
     return Held(blocks)
 
@@ -190,7 +191,7 @@ def _answered(message: Message, held: list[Held]) -> Reply:
         return Reply("changed")
     try:
         _check_version(message.version)
-        with _quietly(message.jobs), ExitStack() as alone:
+        with _quietly(), ExitStack() as alone:
             for _, each in sorted(zip(message.keys, held, strict=True), key=lambda own: own[0]):
                 alone.enter_context(each.lock)
             return Reply("answer", _worked(message, held))
@@ -224,9 +225,9 @@ def _worked(message: Message, held: list[Held]) -> Any:
 
 
 @contextmanager
-def _quietly(jobs: int | None) -> Iterator[None]:
-    """By so many threads, 1 unless told; a warning that a record caused could be turned into an error."""
-    with using(1 if jobs is None else jobs), plain_blas(2), np.errstate(all="ignore"):
+def _quietly() -> Iterator[None]:
+    """BLAS has one thread; a warning that a record caused could be turned into an error."""
+    with plain_blas(2), np.errstate(all="ignore"):
         yield
 
 

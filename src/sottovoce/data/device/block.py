@@ -36,6 +36,7 @@ from sottovoce.data.device.pieces import CHUNK, Arrays, Piece, gathered, on_devi
 from sottovoce.data.grid import bounded, exact_weights, toward_zero
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected, _checked, _each, _on_grid
+from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.data.slopes import Slope, Term
 from sottovoce.errors import InputError, LeakError
 
@@ -74,7 +75,7 @@ class DeviceBlock:
             self._parts = [order[a:b] - start for a, b, start in zip(ends[:-1], ends[1:], self._cuts[:-1], strict=True)]
 
     @classmethod
-    def prepare(cls, X: Any, y: Any, recipe: Preparation) -> DeviceBlock:
+    def prepare(cls, X: Any, y: Any, recipe: Preparation, resources: Resources = NO_RESOURCES) -> DeviceBlock:
         """Rows and labels by the recipe, chunk by chunk.
 
         X is a matrix, y its labels; or X has a `shape` and `pieces(rows)`, which give rows with their labels one piece
@@ -88,7 +89,7 @@ class DeviceBlock:
             raise InputError(f"X has {count} rows but the plan is for {recipe.records} records; make a new plan.")
         about = Block.prepare(np.zeros((0, features)), np.zeros(0), recipe, records=count)
         with memory_in_words():
-            return cls(*stored(source, recipe), about)
+            return cls(*stored(source, recipe, resources), about)
 
     def __len__(self) -> int:
         return int(self._cuts[-1]) if self._chosen is None else len(self._chosen)

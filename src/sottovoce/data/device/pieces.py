@@ -13,6 +13,7 @@ from sottovoce.data.block import Block, tell_null_rows
 from sottovoce.data.device.loops import cupy
 from sottovoce.data.matrix import Matrix, is_sparse
 from sottovoce.data.preparation import Preparation
+from sottovoce.data.resources import Resources
 from sottovoce.errors import InputError
 
 Integers = NDArray[np.int64]
@@ -74,7 +75,7 @@ class Arrays:
             yield self._rows[start : start + rows], self._labels[start : start + rows]
 
 
-def stored(source: Any, recipe: Preparation) -> tuple[list[Piece], list[Piece]]:
+def stored(source: Any, recipe: Preparation, resources: Resources) -> tuple[list[Piece], list[Piece]]:
     """The rows of a source by the recipe, chunk by chunk: pieces on the device, and those of the host.
 
     A source has a `shape` and `pieces(rows)`, which gives rows with their labels, at most so many at once.
@@ -84,7 +85,7 @@ def stored(source: Any, recipe: Preparation) -> tuple[list[Piece], list[Piece]]:
     store = _Store(recipe, count)
     for rows, labels in source.pieces(max(LEAST_ROWS, int(entries))):
         known = np.zeros(rows.shape[0]) if labels is None else labels
-        store.add(Block.prepare(rows, known, recipe, records=count))
+        store.add(Block.prepare(rows, known, recipe, count, resources))
     store.join()
     if store.filled != count:
         raise InputError(f"X was said to have {count} rows but gave {store.filled}; read it again.")
