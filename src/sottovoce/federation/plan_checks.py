@@ -33,15 +33,12 @@ Cost = Callable[[Relation], tuple[Event, ...]]  # the events of a plan under a r
 
 def checked(plan: Plan, own: Holder, known: Known) -> tuple[Algorithm, Mapping[str, Query]]:
     """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""
+    name, rows, by_pieces = own.name, own.rows, isinstance(own.rows, Dataset)
     try:
         form = algorithms.of(plan)
         form.check_loss(plan.scaled_loss)
-        name, rows, by_pieces = own.name, own.rows, isinstance(own.rows, Dataset)
-        kind, clustered = (
-            devices.kind_of_rows(own.resources, by_pieces=by_pieces),
-            by_pieces and rows.cluster is not None,
-        )
-        check_place(plan, name, kind, by_pieces=by_pieces, clustered=clustered)
+        kind = devices.kind_of_rows(own.resources, by_pieces=by_pieces)
+        check_place(plan, name, kind, by_pieces=by_pieces, clustered=by_pieces and rows.cluster is not None)
         if plan.layout != form.layout or not form.serves(plan.split, sealed=plan.channel.secure):
             raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
         queries = queries_of(form, plan, name)
