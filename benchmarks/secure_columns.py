@@ -28,9 +28,9 @@ from peers.data import CASES, Case, by_attribute
 
 import sottovoce as sv
 from clear import Clear, parts_of
+from sottovoce.algorithms import plan_by
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.newton.private import PrivateNewton
-from sottovoce.algorithms.registry import plan_by
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.plan import Plan

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.algorithms import plan_by
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.registry import plan_by
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.plan import Plan

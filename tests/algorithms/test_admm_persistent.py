@@ -23,9 +23,8 @@ from covering import pairwise
 from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.base import Ask, Rounds
-from sottovoce.algorithms.sharing.admm_fresh import FreshADMM, FreshScores
-from sottovoce.algorithms.sharing.admm_noisy_rows import NoisyRowsADMM
 from sottovoce.algorithms.sharing.gradients import NoisyRowScores, OwnGradients, bound_of
+from sottovoce.algorithms.sharing.private import FreshADMM, FreshScores, NoisyRowsADMM
 from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds

@@ -18,8 +18,8 @@ import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.sharing.fdml_exact import Batches, ExactFDML, of_batch
-from sottovoce.algorithms.sharing.fdml_noisy_rows import MeanSteps, NoisyRowsFDML
 from sottovoce.algorithms.sharing.gradients import RIDGE, join_means
+from sottovoce.algorithms.sharing.private import MeanSteps, NoisyRowsFDML
 from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds

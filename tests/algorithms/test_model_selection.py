@@ -12,8 +12,8 @@ import scipy.sparse as sp
 
 from sottovoce import algorithms
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
-from sottovoce.algorithms.model_selection import queries as selection_queries
-from sottovoce.algorithms.model_selection.queries import LossDifferences
+from sottovoce.algorithms.model_selection import private as selection_queries
+from sottovoce.algorithms.model_selection.private import LossDifferences
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError, RefusedError

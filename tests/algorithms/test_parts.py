@@ -23,8 +23,17 @@ from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Unbounded
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
-from sottovoce.queries.labels import NoisyLabels
-from sottovoce.queries.parts import FLOAT, PartGradient, PartGram, PartRows, PartSlopes, PartSums, RowScores, cut
+from sottovoce.queries.parts import (
+    FLOAT,
+    NoisyLabels,
+    PartGradient,
+    PartGram,
+    PartRows,
+    PartSlopes,
+    PartSums,
+    RowScores,
+    cut,
+)
 from sottovoce.queries.pricing import together_event
 from sottovoce.queries.sketches import LabelSketch
 from support import at

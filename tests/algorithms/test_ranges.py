@@ -13,8 +13,8 @@ import scipy.sparse as sp
 
 from sottovoce import algorithms
 from sottovoce.algorithms.ranges import CountedRanges, rule
-from sottovoce.algorithms.ranges import queries as range_queries
-from sottovoce.algorithms.ranges.queries import EqualCounts, PowerCounts, own_columns
+from sottovoce.algorithms.ranges import private as range_queries
+from sottovoce.algorithms.ranges.private import EqualCounts, PowerCounts, own_columns
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode

@@ -16,7 +16,7 @@ import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.base import Rounds
-from sottovoce.algorithms.score.combination import Correlations, combine, expectations
+from sottovoce.algorithms.score.fits import Correlations, combine, expectations
 from sottovoce.algorithms.score.private import FIT, HELD, SHARES, PrivateScore
 from sottovoce.algorithms.score.queries import ScoreProducts, cut_scores, labels_last, within
 from sottovoce.app.estimate import cost_of

@@ -76,7 +76,7 @@ def test_a_form_asks_what_it_says(name: str) -> None:
     form, split, more = {**PLANS, **SEALED}[name]
     plan = plan_for(form, split, **more)
     queries = [query for party in plan.names for query in form.queries(plan, party)]
-    assert all(isinstance(query, form.asks()) for query in queries)
+    assert all(isinstance(query, form.asks) for query in queries)
     if split != "columns" and form.name in algorithms.SOLVERS:
         enough = all(query.needs in BlockRows.__mro__ for query in queries)
         assert enough == (form.name in algorithms.served(BlockRows))

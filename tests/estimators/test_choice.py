@@ -11,8 +11,7 @@ import pytest
 from sklearn.base import clone
 
 import sottovoce as sv
-from sottovoce.algorithms.whitened.evidence import Evidence
-from sottovoce.algorithms.whitened.rule import Moments, Units
+from sottovoce.algorithms.whitened.rule import Evidence, Moments, Units
 from sottovoce.errors import BudgetError, InputError, RefusedError
 from sottovoce.estimators import choice
 from sottovoce.estimators.fits import Fit

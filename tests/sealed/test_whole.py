@@ -13,12 +13,11 @@ from scipy.optimize import minimize
 from clear import Clear, parts_of
 from secure_plans import CLASSES, NUMBERS, people, plan_for
 from sottovoce import losses
+from sottovoce.algorithms import choose, find
 from sottovoce.algorithms.base import Solution
-from sottovoce.algorithms.registry import choose, find
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened, mean_factor, sharpened, whole_projection
-from sottovoce.algorithms.whitened.evidence import Evidence
-from sottovoce.algorithms.whitened.rule import Clips, Units, White
+from sottovoce.algorithms.whitened.rule import Clips, Evidence, Units, White
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
@@ -139,7 +138,7 @@ def test_noise_is_that_of_opened_sums() -> None:
     alone = release.std**2 * opened**2
     assert FORM.noise(plan, "rescale") == pytest.approx(math.sqrt((alone + 800) / release.count) / 1_000)
     both = math.sqrt((alone * (1 + 1 / 4) + 800) / release.count) / 1_000
-    assert FORM.clipped_noise(plan, "rescale", Clips(2.0, 0.5)) == pytest.approx(both)
+    assert FORM.noise(plan, "rescale", Clips(2.0, 0.5)) == pytest.approx(both)
 
 
 def test_numbers_have_no_rescale_and_its_share_is_the_gradients() -> None:

@@ -1,49 +1,301 @@
-"""Solvers: a folder for each family, a file for each form, the proof beside them."""
+"""Solvers: a folder for each family, its forms and their proof. Here: forms by name and the rule of `solver="auto"`."""
 
 from __future__ import annotations
 
-from sottovoce.algorithms.base import Algorithm, Ask, Solution
-from sottovoce.algorithms.registry import (
-    SOLVERS,
-    check,
-    choose,
-    epsilons,
-    every_form,
-    find,
-    form_of,
-    forms,
-    kinds,
-    make_plan,
-    mismatch,
-    missed,
-    of,
-    plan_by,
-    pooled,
-    served,
-    serves,
-    titles,
-)
+import functools
+import math
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
-__all__ = [
-    "SOLVERS",
-    "Algorithm",
-    "Ask",
-    "Solution",
-    "check",
-    "choose",
-    "epsilons",
-    "every_form",
-    "find",
-    "form_of",
-    "forms",
-    "kinds",
-    "make_plan",
-    "mismatch",
-    "missed",
-    "of",
-    "plan_by",
-    "pooled",
-    "served",
-    "serves",
-    "titles",
-]
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.base import Algorithm as Algorithm
+from sottovoce.algorithms.base import Ask as Ask
+from sottovoce.algorithms.base import Solution as Solution
+from sottovoce.door.query import Query, everyone
+from sottovoce.errors import InputError, RefusedError
+from sottovoce.losses import Loss
+from sottovoce.plan.channel import SecureSums
+from sottovoce.plan.families import FAMILIES, family
+from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.release import Release
+from sottovoce.plan.split import SPLITS
+from sottovoce.privacy.events import Gaussian
+from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
+from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.trade_off import Profile
+from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, pooled_curve, queries_of
+from sottovoce.sealed.ring import check_room
+from sottovoce.sealed.words import grid_bits, word_bits
+from sottovoce.solvers.auto import preferences
+
+SOLVERS = FAMILIES  # by name
+FEWEST_BITS = 6  # that rows and slopes may have
+
+
+def forms(solver: str) -> tuple[Algorithm, ...]:
+    """The forms of a solver, in the order in which they are tried."""
+    found = family(solver)
+    return () if found is None else tuple(form for form in found.FORMS if form.name == solver)
+
+
+def every_form() -> tuple[Algorithm, ...]:
+    """The forms of all solvers."""
+    return tuple(form for name in SOLVERS for form in forms(name))
+
+
+def form_of(solver: str, name: str) -> Algorithm:
+    """The form of that name; a plan for one that there is not is refused."""
+    form = next((form for form in forms(solver) if form.form == name), None)
+    if form is None:
+        raise RefusedError(f"the plan is for {solver!r} in the form {name!r}, which there is not.")
+    return form
+
+
+def of(plan: Plan) -> Algorithm:
+    """The form that a plan names."""
+    return form_of(plan.algorithm, plan.form)
+
+
+def epsilons(plan: Plan, relation: Relation | None = None, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
+    """The true epsilon of a plan against each adversary, with that of plans beside it on the same people."""
+    return epsilons_at(_profiles((plan, *beside), relation or plan.relation), plan.delta)
+
+
+def missed(plan: Plan, false_alarms: Sequence[float], *, beside: Sequence[Plan] = ()) -> dict[str, NDArray[np.float64]]:
+    """The least share of misses of the best test for a record, against each adversary, at these false alarms."""
+    return missed_at(_profiles((plan, *beside), plan.relation), plan.delta, false_alarms)
+
+
+def pooled(plan: Plan, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
+    """The epsilon of a plan of sealed sums, with plans beside it, against those who pool, by name."""
+    return pooled_curve([(form := of(each), each, form.pricing) for each in (plan, *beside)], plan.relation)
+
+
+def _profiles(plans: tuple[Plan, ...], relation: Relation) -> dict[str, Profile]:
+    if len(plans) == 1:
+        form = of(plans[0])
+        return form.pricing.profiles(form, plans[0], relation)
+    if any(of(plan).published for plan in plans):
+        raise InputError("calibration='paper': a published form has a price of its own; nothing is bought beside it.")
+    return joint_profiles([(form := of(plan), plan, form.pricing) for plan in plans], relation)
+
+
+def titles(plan: Plan) -> dict[str, str]:
+    """What each release of a plan is called in reports."""
+    return {query.name: query.title for query in of(plan).queries(plan, plan.names[0])}
+
+
+def kinds(plan: Plan) -> dict[str, str]:
+    """What the answers to each query are called where bytes are counted."""
+    return {query.name: query.kind or query.name for query in of(plan).queries(plan, plan.names[0])}
+
+
+def mismatch(solver: str, loss: Loss, split: str, *, sealed: bool = False) -> str | None:
+    """Why a solver cannot serve, whatever the rest of the problem, or None."""
+    serving = [form for form in forms(solver) if form.serves(split, sealed=sealed)]
+    if sealed and not serving:
+        return f"solver={solver!r} uses more than sums over the parties, and only sums can be sealed"
+    if serving and all(form.several != (loss.outputs > 1) for form in serving):
+        return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
+    serving = [form for form in serving if form.several == (loss.outputs > 1)]
+    if not serving:
+        return f"solver={solver!r} does not serve {SPLITS[split].data}{SPLITS[split].refusal}"
+    if loss.weighted and not any(form.weighted for form in serving):
+        return f"solver={solver!r} takes no class_weight"
+    lacks = [next((need for need in form.needs if not need.met(loss)), None) for form in serving]
+    if all(need is not None for need in lacks):
+        return f"solver={solver!r} {lacks[0].words.format(loss.name)}"  # type: ignore[union-attr]
+    return None
+
+
+def serves(solver: str, loss: Loss, *, sealed: bool) -> bool:
+    """Whether a solver serves columns so."""
+    return solver in SOLVERS and mismatch(solver, loss, "columns", sealed=sealed) is None
+
+
+@functools.cache
+def served(rows: type) -> tuple[str, ...]:
+    """The solvers whose private forms, in one place and by rows, ask for nothing but what rows of this type answer."""
+
+    def asked(solver: str) -> list[type[Query]]:
+        own = (form for form in forms(solver) if form.private is not False and {"central", "rows"} & {*form.splits})
+        return [query for form in own for query in form.asks]
+
+    found = {solver: asked(solver) for solver in SOLVERS}
+    return tuple(name for name, own in found.items() if own and all(query.needs in rows.__mro__ for query in own))
+
+
+def check(solver: str, loss: Loss, split: str, *, sealed: bool = False) -> None:
+    """Refuse a solver that is unknown or does not fit; the error lists those that do."""
+    if solver not in SOLVERS:
+        fitting = _fitting(loss, split, sealed=sealed)
+        raise InputError(f"solver={solver!r} is unknown; for the loss {loss.name!r} and a {split} split: {fitting}.")
+    reason = mismatch(solver, loss, split, sealed=sealed)
+    if reason is not None:
+        raise InputError(f"{reason}; solvers that fit: {_fitting(loss, split, sealed=sealed)}.")
+
+
+def _fitting(loss: Loss, split: str, *, sealed: bool) -> str:
+    return ", ".join(name for name in SOLVERS if mismatch(name, loss, split, sealed=sealed) is None) or "none yet"
+
+
+def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm:
+    """The first form of a solver that fits the problem and takes the options."""
+    sealed = problem.channel.secure
+    check(solver, problem.scaled_loss, problem.split, sealed=sealed)
+    published = problem.calibration == "paper"
+    if published and not any(form.published for form in forms(solver)):
+        others = ", ".join(name for name in SOLVERS if any(form.published for form in forms(name)))
+        raise InputError(f"solver={solver!r} has no published calibration; those that have: {others}.")
+    if published and math.isinf(problem.epsilon):
+        raise InputError("epsilon=inf: calibration='paper' needs a finite epsilon, such as 1.0.")
+    for form in forms(solver):
+        fits = form.serves(problem.split, sealed=sealed) and form.published == published
+        fits = fits and form.several == (problem.scaled_loss.outputs > 1)
+        fits = fits and (form.weighted or not problem.scaled_loss.weighted)
+        fits = fits and (published or form.private in (None, math.isfinite(problem.epsilon)))
+        if fits and all(options.get(name) == value for name, value in form.when.items()):
+            return _taking(form, problem, options)
+    if math.isinf(problem.epsilon):
+        fitting = [name for name in SOLVERS if mismatch(name, problem.scaled_loss, problem.split) is None]
+        free = [name for name in fitting if any(_without_noise(form, problem.split) for form in forms(name))]
+        raise InputError(
+            f"epsilon=inf: solver={solver!r} has no form without noise; solvers that have: {', '.join(free)}."
+        )
+    raise InputError(
+        f"solver={solver!r} has no form for calibration={problem.calibration!r} and data split as {problem.split!r}."
+    )
+
+
+def _without_noise(form: Algorithm, split: str) -> bool:
+    return form.private is not True and not form.published and split in form.splits
+
+
+def _taking(form: Algorithm, problem: Problem, options: Mapping[str, Any]) -> Algorithm:
+    """The form, if its loss fits and it takes every option that was given."""
+    form.check_loss(problem.scaled_loss)
+    unknown = [name for name in options if form.options is not None and name not in form.options]
+    if unknown:
+        raise InputError(
+            f"{unknown[0]}={options[unknown[0]]!r} means nothing to solver={form.name!r} here; it takes "
+            f"{', '.join(form.options or ())}."
+        )
+    return form
+
+
+def make_plan(problem: Problem, solver: Any, *, run: str, coin: str) -> Plan:
+    """The plan of a problem by a solver's object: its form is found, designs, and is checked once."""
+    return plan_by(find(solver.name, problem, solver.given()), problem, solver, run=run, coin=coin)
+
+
+def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: str) -> Plan:
+    """The plan of a problem by a form that was found, with what its design is told."""
+    if not form.serves(problem.split, sealed=problem.channel.secure):
+        problem = problem.changed(sealing=None)  # what is bought beside a fit and is no sum
+    problem = problem.changed(layout=form.layout)
+    design = form.design(problem, options)
+    if problem.channel.secure:
+        problem, design = with_retries(form, problem, options, design)
+    plan = Plan.of(problem, design, run=run, coin=coin, algorithm=form.name, form=form.form)
+    if isinstance(plan.channel, SecureSums):
+        plan = on_the_ring(form, plan, options, plan.channel)
+    form.pricing.check_samplers(form, plan, plan.relation, plan.delta)
+    return plan
+
+
+def with_retries(form: Algorithm, problem: Problem, options: Any, design: Design) -> tuple[Problem, Design]:
+    """A design of secure sums: of all their bits, and with room for the releases that may be asked again.
+
+    Such a retry costs as much as the dearest release. Shares of mu^2 follow the budget, which the retries make smaller:
+    so it is designed again until there is room.
+    """
+    retries = problem.channel.retries
+    for _ in range(8 if retries else 0):
+        events = [release.event(problem.relation, count=1) for release in design.releases]
+        if not all(isinstance(event, Gaussian) for event in events):
+            raise InputError(f"spare={retries}: solver={form.name!r} samples, and has no spare releases.")
+        dearest = max(event.mu for event in events if isinstance(event, Gaussian))
+        spare = retries * (dearest / problem.mu) ** 2
+        if spare / (1 + spare) <= problem.channel.reserve:
+            break
+        reserve = spare / (1 + spare) * (1 + 2.0**-20)
+        problem = problem.changed(sealing=problem.channel.sealing.changed(reserve=reserve))
+        design = form.design(problem, options)
+    plain = tuple(release.model_copy(update={"dropped": 0}) for release in design.releases)
+    return problem, design.changed(releases=plain)
+
+
+def on_the_ring(form: Algorithm, plan: Plan, options: Any, channel: SecureSums) -> Plan:
+    """A plan whose sealed sums are opened on the grid on which they are exact.
+
+    So no party rounds its part, and by rows the sum is that of data in one place, bit for bit, but for noise. Where it
+    is too wide for its sampler on a grid so fine, rows and slopes have fewer bits. By columns they always have few, and
+    no share of the noise is below 8 steps.
+    """
+    bits, too_wide = grid_bits(plan), 0.0
+    releases, queries = list[Release](), queries_of(form, plan, plan.names[0])
+    for release in plan.releases:
+        query = queries[release.query]
+        step = query.joint_step(bits) or release.step
+        times = (release.first, release.count)
+        finer = Release.of(query, *times, release.std, step, release.rate)  # rounds less, and costs less
+        charged = "zero-out" if release.rate is not None else plan.relation
+        std = release.std * finer.charged(charged) / release.charged(charged)
+        if channel.products:  # its grid is not finer where epsilon is large: then noise is what a grid can have
+            least = LEAST_SHARE * float(np.max(query.noise_weights)) * step / math.sqrt(channel.share)
+            std = max(std, least * (1 + 2.0**-30))
+        releases.append(Release.of(query, *times, std, step, release.rate))
+        part = max(channel.share, channel.top_up)
+        scale = release.std * math.sqrt(part) / step / float(np.min(query.noise_weights))
+        too_wide = max(too_wide, scale / MAX_WIDE)
+    found = plan.model_copy(update={"releases": tuple(releases)})
+    word_bits(found)  # refuses sums that no ring element holds
+    if too_wide <= 1.0 or channel.products:
+        return found
+    fewer = bits - math.ceil(math.log2(too_wide) / 2)
+    if fewer < FEWEST_BITS:
+        raise InputError(
+            f"epsilon={plan.epsilon:g} with {plan.records} records: noise would drown everything; take a larger "
+            "epsilon, or more records."
+        )
+    problem = plan.changed_problem(sealing=channel.sealing.changed(bits=fewer))
+    return plan_by(form, problem, options, run=plan.run, coin=plan.coin)
+
+
+def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> None:
+    """Refuse a plan that seals what is no sum over all parties."""
+    channel = plan.channel
+    if not isinstance(channel, SecureSums):
+        return
+    word_bits(plan)
+    for release in plan.releases:
+        query = queries[release.query]
+        if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
+            raise RefusedError(f"the plan seals {release.query!r} of {form.name}, which is no sum over all parties.")
+        noise = release.std * math.sqrt(plan.noises()) / float(np.min(query.noise_weights))
+        check_room(plan.records, release.charged_zero_out, release.step, noise)
+        step = query.joint_step(grid_bits(plan)) if channel.products else None
+        if step is not None and release.step != step:
+            raise RefusedError(
+                f"the plan opens {release.query!r} on the grid {release.step!r}, and products of sealed columns are "
+                f"whole numbers of {step!r}: its noise would be another than was charged."
+            )
+        if isinstance(query, GramMatrix) and channel.products and release.count > 1:
+            raise RefusedError(
+                f"the plan opens {release.query!r} of sealed columns {release.count} times; once is all."
+            )
+
+
+def choose(problem: Problem, served: Container[str] | None = None) -> str:
+    """`solver="auto"`: a rule of public numbers; the first of its list that fits and that the rows of all `served`.
+
+    signal = N mu / sqrt(d K), mu the Gaussian budget (halved for replace-one), K parties: how far the mean gradient of
+    a record stands above its noise. The constants come from `benchmarks/solvers.py`.
+    """
+    found, sealed = preferences(problem), problem.channel.secure
+    fits = (name for name in found if mismatch(name, problem.scaled_loss, problem.split, sealed=sealed) is None)
+    return next((name for name in fits if served is None or name in served), found[0])

@@ -118,7 +118,7 @@ class NoNumbers(Numbers):
 class Algorithm(ABC):
     """One form of a solver: `design` picks public numbers, `queries` says what parties may be asked, `coordinate` asks.
 
-    A family of forms is a folder. `registry` takes the first form of a solver that fits the problem and the options.
+    A family is a folder. `algorithms.find` takes the first form of a solver that fits the problem and the options.
     """
 
     name: ClassVar[str]  # of the solver
@@ -136,6 +136,7 @@ class Algorithm(ABC):
     sealed: ClassVar[tuple[str, ...]] = ()  # where its sums may be sealed: it uses nothing but sums over all parties
     pricing: ClassVar[Pricing] = Pricing()  # a published form may have a true price of its own
     numbers: ClassVar[type[Numbers]] = NoNumbers  # that its plans have
+    asks: ClassVar[tuple[type[Query], ...]] = (Query,)  # classes of its queries; `Query`: may look at single records
     lasts: ClassVar[tuple[str, ...]] = ()  # of the memory, what neither the rows nor a later message give again
 
     @abstractmethod
@@ -145,11 +146,6 @@ class Algorithm(ABC):
     @abstractmethod
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         """What a party may be asked under the plan, public parts only."""
-
-    @classmethod
-    def asks(cls) -> tuple[type[Query], ...]:
-        """The classes of these queries; of a form that does not say so any, which may look at single records."""
-        return (Query,)
 
     @abstractmethod
     def coordinate(self, plan: Plan) -> Coordination:

@@ -19,7 +19,7 @@ from sottovoce.plan.problem import Problem
 
 if TYPE_CHECKING:
     from sottovoce.algorithms import Solution
-    from sottovoce.algorithms.whitened.evidence import Evidence
+    from sottovoce.algorithms.whitened.rule import Evidence
     from sottovoce.estimators.fits import Fit
 
 Array = NDArray[np.float64]

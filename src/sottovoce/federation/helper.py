@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from sottovoce import algorithms
-from sottovoce.algorithms.registry import check_sums
+from sottovoce.algorithms import check_sums
 from sottovoce.door.dealing import DealingGate
 from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply

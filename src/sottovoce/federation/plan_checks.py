@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sottovoce import algorithms
-from sottovoce.algorithms import Algorithm
-from sottovoce.algorithms.registry import check_sums, served
+from sottovoce.algorithms import Algorithm, check_sums, served
 from sottovoce.data import devices
 from sottovoce.data.block import RecordRows, SumRows
 from sottovoce.data.dataset import Dataset

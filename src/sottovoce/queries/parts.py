@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.door.query import Array, Derived, NoisyRows, Query, Reals, Round, Told, World
+from sottovoce.door.query import Array, Derived, NoisyRows, Query, Reals, Round, Told, World, label_party
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Loss
 from sottovoce.plan.problem import Problem
@@ -204,3 +204,25 @@ def cut(slopes: Array, bound: float, bits: int | None) -> Array:
         return np.ascontiguousarray(slopes)
     cutoff = np.fmax(np.fmin(np.asarray(slopes, dtype=np.float64), bound), -bound)  # float32 would pass the bound
     return toward_zero(np.ascontiguousarray(cutoff), bits - math.ceil(math.log2(bound)))
+
+
+class NoisyLabels(Query):
+    """The scaled labels, cut to [-1, 1], one for each record and 0 for a null row.
+
+    Guarantee: zero-out moves them by at most 1, replace-one by 2. The world does not see them: what a model makes of
+    them is cut, and priced, elsewhere. Edges: `bound` may be a little more than 1.
+    """
+
+    name = "labels"
+    title: ClassVar[str] = "the label of every person"
+    each_person: ClassVar[bool] = True
+    answered_by = label_party
+    world_sees: ClassVar[World] = "nothing"
+    together: ClassVar[bool] = True
+    rounding_entries = 1.0
+
+    def __init__(self, problem: Problem, bound: float = 1.0) -> None:
+        self.length, self.bound = problem.records, bound
+
+    def value(self, round: Round) -> Array:
+        return np.where(round.rows.usable_rows, np.clip(round.rows.labels, -1.0, 1.0), 0.0)

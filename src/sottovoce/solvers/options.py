@@ -191,7 +191,9 @@ class Options:
         """The same solver with some options changed; None gives one back to its rule."""
         for name in changes:
             if name not in self.names():
-                raise unknown_option(type(self), name)
+                meant = did_you_mean(name, self.names())
+                known = ", ".join(self.names())
+                raise InputError(f"{name!r} is no option of solver={self.name!r}{meant} It takes {known}.")
         return dataclasses.replace(self, **changes)
 
     @classmethod
@@ -227,11 +229,3 @@ class Options:
         """The values, those of lists and arrays as tuples."""
         values = (getattr(self, name) for name in self.names())
         return tuple(tuple(np.asarray(v).tolist()) if np.iterable(v) and not isinstance(v, str) else v for v in values)
-
-
-def unknown_option(kind: type[Options], name: str) -> InputError:
-    """The error about an option that a solver does not have, with those that it has."""
-    return InputError(
-        f"{name!r} is no option of solver={kind.name!r}{did_you_mean(name, kind.names())} "
-        f"It takes {', '.join(kind.names())}."
-    )

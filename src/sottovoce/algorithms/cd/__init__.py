@@ -5,7 +5,6 @@ from __future__ import annotations
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.cd.exact import ExactCD, ExactGreedyCD
 from sottovoce.algorithms.cd.greedy import PrivateGreedyCD
-from sottovoce.algorithms.cd.private import PrivateCD
-from sottovoce.algorithms.cd.published import PublishedCD
+from sottovoce.algorithms.cd.private import PrivateCD, PublishedCD
 
 FORMS: tuple[Algorithm, ...] = (PrivateCD(), ExactCD(), PublishedCD(), PrivateGreedyCD(), ExactGreedyCD())

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.accelerated import prox_of
 from sottovoce.algorithms.base import (
     WALK,
     Algorithm,
+    Array,
     Coordination,
     TailAverage,
     check_penalty,
@@ -19,9 +19,10 @@ from sottovoce.algorithms.base import (
     total,
 )
 from sottovoce.door.query import Query
+from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan.release import Release, grid_step
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.joint import gradient_sum
 from sottovoce.solvers import Gradient
@@ -47,6 +48,7 @@ class PrivateGradient(Algorithm):
     sealed: ClassVar[tuple[str, ...]] = ("rows", "columns")
     weighted: ClassVar[bool] = True
     numbers: ClassVar[type[Numbers]] = GradientNumbers
+    asks: ClassVar[tuple[type[Query], ...]] = (GradientSum,)
 
     def design(self, problem: Problem, options: Gradient) -> Design:
         """As many rounds, up to 1000, as keep the noise's random walk below WALK; step 1 / curvature."""
@@ -54,10 +56,6 @@ class PrivateGradient(Algorithm):
         release = Release.at_mu(query, 0, rounds, problem.mu, problem.relation)
         numbers = GradientNumbers(slope_bound=query.slope_bound, step=step)
         return Design(rounds=rounds, numbers=numbers, releases=(release,))
-
-    @classmethod
-    def asks(cls) -> tuple[type[Query], ...]:
-        return (GradientSum,)
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (gradient_sum(plan, plan.numbers.slope_bound),)
@@ -95,3 +93,46 @@ def rule(problem: Problem, options: Gradient) -> tuple[GradientSum, float, int]:
         return query, step, given(options.rounds, 1000)
     walk = step * query.slope_bound * math.sqrt(problem.noises() * problem.dimension) / problem.mu
     return query, step, given(options.rounds, min(1000, max(10, round(WALK * problem.records / walk))))
+
+
+class GradientClasses(PrivateGradient):
+    """The same with a matrix W; a term x l'(x'W, y) of the sum is as long as the product of the two.
+
+    Guarantee: as of two classes, with G the bound of a row of slopes (`proof.md`).
+    """
+
+    form: ClassVar[str] = "classes"
+    title: ClassVar[str] = "gradient descent for several classes"
+    several: ClassVar[bool] = True
+    sealed = ("rows",)
+
+
+class PublishedGradient(PrivateGradient):
+    """std = Delta sqrt(2 ln(1.25 T / delta)) sqrt(T ln(1/delta)) / epsilon, steps 1/(alpha k): as printed."""
+
+    form: ClassVar[str] = "published"
+    title: ClassVar[str] = "SGD2 with its published noise"
+    published: ClassVar[bool] = True
+
+    def design(self, problem: Problem, options: Gradient) -> Design:
+        query, step, rounds = rule(problem, options)
+        share = math.sqrt(2 * math.log(1.25 * rounds / problem.delta)) * math.sqrt(rounds * math.log(1 / problem.delta))
+        std = query.sensitivity(problem.relation) * share / problem.epsilon
+        return Design(
+            rounds=rounds,
+            numbers=GradientNumbers(slope_bound=query.slope_bound, step=step),
+            releases=(Release.of(query, 0, rounds, std, grid_step(query, std)),),
+            claimed_epsilon=problem.epsilon,
+        )
+
+    def step(self, plan: Plan, t: int) -> float:
+        """1 / (alpha t), where there is an alpha; the printed steps are for strongly convex problems."""
+        decay = plan.scaled_regulariser.ridge
+        return min(plan.numbers.step, 1 / (decay * (t + 1))) if decay else float(plan.numbers.step)
+
+
+def prox_of(regulariser: ScaledRegulariser, weights: Array, step: float) -> Array:
+    """The prox of a penalty that is a sum over the classes, column by column."""
+    if weights.ndim == 1:
+        return regulariser.prox(weights, step)
+    return np.column_stack([regulariser.prox(column, step) for column in weights.T])

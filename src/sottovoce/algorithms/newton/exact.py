@@ -41,6 +41,42 @@ class ExactNewtonNumbers(Numbers):
 STILL = 1e-12  # it has converged when no step moves the scores by more than this share of their size
 
 
+class AtWeights(Plain):
+    """A sum over the records at public weights."""
+
+    needs: ClassVar[type] = BlockRows
+
+    def __init__(self, loss: Loss, dimension: int) -> None:
+        self.loss, self.dimension = loss, dimension
+        self.takes = {"weights": Reals((dimension,))}
+
+
+class CurvatureSum(AtWeights):
+    """X' diag(l'') X as its upper triangle."""
+
+    name = "curvature"
+    title: ClassVar[str] = "curvatures of the loss"
+
+    def __init__(self, loss: Loss, dimension: int) -> None:
+        super().__init__(loss, dimension)
+        self.length = dimension * (dimension + 1) // 2
+
+    def value(self, round: Round) -> Array:
+        weights, curvature = round.told["weights"], self.loss.curvature
+        return round.rows.over(lambda block: block.gram(weights, curvature))[np.triu_indices(self.dimension)]
+
+
+class LossSum(AtWeights):
+    """sum_i l(x_i'w, y_i)."""
+
+    name = "loss"
+    title: ClassVar[str] = "sums of the loss"
+
+    def value(self, round: Round) -> Array:
+        weights, value = round.told["weights"], self.loss.value
+        return round.rows.over(lambda block: np.array([block.scalar_sum(weights, value)]))
+
+
 class ExactNewton(PrivateNewton):
     """w <- w + scale (u - w), u = argmin <g, u> + 1/2 |u - w|^2_H + N pen(u), H the exact curvature.
 
@@ -54,6 +90,7 @@ class ExactNewton(PrivateNewton):
     title: ClassVar[str] = "Newton's method with step halving, without privacy"
     private: ClassVar[bool | None] = False
     numbers: ClassVar[type[Numbers]] = ExactNewtonNumbers
+    asks: ClassVar[tuple[type[Query], ...]] = (GradientSum, CurvatureSum, LossSum)
 
     def design(self, problem: Problem, options: Any) -> Design:
         """At most 100 steps, each of them halved at most 40 times."""
@@ -61,10 +98,6 @@ class ExactNewton(PrivateNewton):
         queries = self._queries(problem, numbers.slope_bound)
         releases = tuple(Release.of(query, 0, min(50 * rounds, MOST_ROUNDS), 0.0, 1.0) for query in queries)
         return Design(rounds=rounds, numbers=numbers, releases=releases)
-
-    @classmethod
-    def asks(cls) -> tuple[type[Query], ...]:
-        return GradientSum, CurvatureSum, LossSum
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return self._queries(plan, plan.numbers.slope_bound)
@@ -120,39 +153,3 @@ def relative_length(move: Array, points: tuple[Array, ...], metric: Array) -> fl
     if whole <= 0.0:
         return math.inf if move.any() else 0.0
     return math.sqrt(max(float(move @ metric @ move), 0.0) / whole)
-
-
-class AtWeights(Plain):
-    """A sum over the records at public weights."""
-
-    needs: ClassVar[type] = BlockRows
-
-    def __init__(self, loss: Loss, dimension: int) -> None:
-        self.loss, self.dimension = loss, dimension
-        self.takes = {"weights": Reals((dimension,))}
-
-
-class CurvatureSum(AtWeights):
-    """X' diag(l'') X as its upper triangle."""
-
-    name = "curvature"
-    title: ClassVar[str] = "curvatures of the loss"
-
-    def __init__(self, loss: Loss, dimension: int) -> None:
-        super().__init__(loss, dimension)
-        self.length = dimension * (dimension + 1) // 2
-
-    def value(self, round: Round) -> Array:
-        weights, curvature = round.told["weights"], self.loss.curvature
-        return round.rows.over(lambda block: block.gram(weights, curvature))[np.triu_indices(self.dimension)]
-
-
-class LossSum(AtWeights):
-    """sum_i l(x_i'w, y_i)."""
-
-    name = "loss"
-    title: ClassVar[str] = "sums of the loss"
-
-    def value(self, round: Round) -> Array:
-        weights, value = round.told["weights"], self.loss.value
-        return round.rows.over(lambda block: np.array([block.scalar_sum(weights, value)]))

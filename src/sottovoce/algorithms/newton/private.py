@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
+
+import numpy as np
 
 from sottovoce.algorithms.base import (
     CONVEX,
     MOST_ROUNDS,
     SMOOTH,
     Algorithm,
+    Array,
     Coordination,
     Need,
     Solution,
@@ -20,9 +24,9 @@ from sottovoce.algorithms.base import (
     spread_of,
     total,
 )
-from sottovoce.algorithms.newton.metric import RULES, NewtonDescent
 from sottovoce.door.query import Query
 from sottovoce.penalties.quadratic import Metric, Quadratic
+from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
@@ -30,6 +34,59 @@ from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import gradient_sum
 from sottovoce.solvers import Newton
+
+FLOOR = 0.4  # of the curvature bound: below it a step could run away
+
+
+@dataclass(frozen=True)
+class DampingRule:
+    """The constants of the rule for one kind of loss."""
+
+    gram_share: float
+    per_round: float
+    per_gram: float
+
+    def damping(self, dimension: int, records: int, rounds: int, std_gram: float, std_gradient: float) -> float:
+        """lam0, from public numbers."""
+        return max(
+            std_gradient * math.sqrt(rounds) * dimension / self.per_round,
+            self.per_gram * std_gram * math.sqrt(dimension),
+            std_gradient**2 * dimension / records,
+        )
+
+
+RULES = {"classification": DampingRule(0.10, 200.0, 0.35), "regression": DampingRule(0.15, 20.0, 1.4)}
+
+
+class NewtonDescent:
+    """Steps in the metric k H + lam0 I of a released Gram matrix H; `mean` is that of the iterates from `start` on."""
+
+    def __init__(
+        self, gram: Array, damping: float, problem: Problem, regulariser: ScaledRegulariser, start: int
+    ) -> None:
+        values, self.vectors = np.linalg.eigh(gram)
+        self.values = np.maximum(values, 0.0)
+        self.damping, self.regulariser = damping, regulariser
+        self.loss, self.records = problem.scaled_loss, problem.records
+        self.weights = np.zeros(len(gram))
+        self._tail = TailAverage(len(gram), start)
+
+    def mean_square(self, weights: Array) -> float:
+        """The mean square of the scores, w'Hw / N."""
+        return float(self.values @ (self.vectors.T @ weights) ** 2) / self.records
+
+    def step(self, number: int, gradient: Array) -> None:
+        """From `weights`, at which the gradient was asked, to the next ones."""
+        k = max(FLOOR * self.loss.curvature_bound, self.loss.mean_curvature(self.mean_square(self.weights)))
+        metric = Metric(k * self.values + self.damping, self.vectors)
+        self.weights = metric.step(self.weights, gradient, self.regulariser, self.records)
+        self._tail.add(number, self.weights)
+
+    @property
+    def mean(self) -> Array:
+        """Of the second half of the iterates, if `start` is half of the rounds."""
+        return self._tail.value
+
 
 SOFTENING = 0.1  # of the damping: enough where a path leaves the weights at which gradients were asked
 
@@ -60,6 +117,7 @@ class PrivateNewton(Algorithm):
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
     numbers: ClassVar[type[Numbers]] = NewtonNumbers
+    asks: ClassVar[tuple[type[Query], ...]] = (GradientSum, GramMatrix)
 
     def design(self, problem: Problem, options: Newton) -> Design:
         """The rule above; it needs no tuning."""
@@ -75,10 +133,6 @@ class PrivateNewton(Algorithm):
         damping = rule.damping(problem.dimension, problem.records, rounds, std_gram, std_gradient)
         numbers = NewtonNumbers(slope_bound=gradient.slope_bound, damping=damping)
         return Design(rounds=rounds, numbers=numbers, releases=releases)
-
-    @classmethod
-    def asks(cls) -> tuple[type[Query], ...]:
-        return GradientSum, GramMatrix
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return gradient_sum(plan, plan.numbers.slope_bound), GramMatrix(plan.dimension, plan.row_square)

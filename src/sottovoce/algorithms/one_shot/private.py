@@ -19,7 +19,7 @@ from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.queries.labels import NoisyLabels
+from sottovoce.queries.parts import NoisyLabels
 from sottovoce.queries.sketches import make_sketch
 from sottovoce.solvers import OneShot, Sketch
 

@@ -10,9 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from sottovoce.algorithms.base import Algorithm, Array, Asking, Coordination, Need, answer, answers, given, slope_bound
-from sottovoce.algorithms.newton.metric import RULES
-from sottovoce.algorithms.score.combination import Correlations, combine, expectations
-from sottovoce.algorithms.score.fits import NARROW, WIDE, OwnFit, cut_of, join_fits
+from sottovoce.algorithms.newton.private import RULES
+from sottovoce.algorithms.score.fits import NARROW, WIDE, Correlations, OwnFit, combine, cut_of, expectations, join_fits
 from sottovoce.algorithms.score.queries import labels_last, score_queries
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.door.frames import MAX_BYTES

@@ -18,7 +18,7 @@ from sottovoce.plan.problem import Problem
 from sottovoce.privacy.relation import Relation, either
 from sottovoce.queries.gradient import GradientSum, check_norm
 from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.labels import NoisyLabels
+from sottovoce.queries.parts import NoisyLabels
 
 
 def labels_last(problem: Problem) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class PrivateSGD(Algorithm):
     weighted: ClassVar[bool] = True
     private: ClassVar[bool | None] = None
     numbers: ClassVar[type[Numbers]] = SGDNumbers
+    asks: ClassVar[tuple[type[Query], ...]] = (GradientSum, ColumnSizes)
 
     def design(self, problem: Problem, options: SGD) -> Design:
         """A rate of 0.1 and 200 rounds; the step keeps the noise's random walk below WALK."""
@@ -78,10 +79,6 @@ class PrivateSGD(Algorithm):
         )
         sizes = () if problem.private else (Release.of(ColumnSizes(problem.dimension), 0, 1, 0.0, 1.0),)
         return Design(rounds=rounds, numbers=numbers, releases=(*sizes, release))
-
-    @classmethod
-    def asks(cls) -> tuple[type[Query], ...]:
-        return GradientSum, ColumnSizes
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         kind = GradientSum if plan.numbers.schedule == "all" else NamedGradient

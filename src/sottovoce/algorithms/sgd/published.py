@@ -43,54 +43,6 @@ class NamedRecordPricing(Pricing):
         return {"world": strongest(hidden, seen), "coordinator": seen, "parties": seen}
 
 
-class PublishedSGD(Algorithm):
-    """w <- Proj(w - eta(t) G_t), eta(t) = |C| / sqrt(t (n^2 L^2 + p std^2)), G_t = n times one record's gradient.
-
-    n^2 rounds, std = 4 L n ln(1.25 n^2/delta) / epsilon; the last iterate, as printed.
-
-    Guarantee: as many Gaussians as the most named record has uses, unamplified (`proof.md`).
-    """
-
-    name: ClassVar[str] = "sgd"
-    form: ClassVar[str] = "published"
-    title: ClassVar[str] = "SGD1 as published: one named record a round"
-    published: ClassVar[bool] = True
-    options: ClassVar[tuple[str, ...] | None] = ("rounds", "slope_bound")
-    pricing: ClassVar[Pricing] = NamedRecordPricing()
-    numbers: ClassVar[type[Numbers]] = PublishedSGDNumbers
-
-    def design(self, problem: Problem, options: SGD) -> Design:
-        n, slope = problem.records, slope_bound(problem, options)
-        rounds = given(options.rounds, n * n)
-        std = 4 * slope * n * math.log(1.25 * n * n / problem.delta) / problem.epsilon
-        query = RecordGradient(problem, problem.names[0], slope)
-        return Design(
-            rounds=rounds,
-            numbers=PublishedSGDNumbers(slope_bound=slope, radius=RADIUS),
-            releases=(Release.of(query, 0, rounds, std, grid_step(query, std)),),
-            claimed_epsilon=problem.epsilon,
-        )
-
-    @classmethod
-    def asks(cls) -> tuple[type[Query], ...]:
-        return (RecordGradient,)
-
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        return (RecordGradient(plan, party, plan.numbers.slope_bound),)
-
-    def coordinate(self, plan: Plan) -> Coordination:
-        """Ask for the gradient of the record that the coin names, and step."""
-        weights, radius = np.zeros(plan.dimension), plan.numbers.radius
-        spread = math.sqrt((plan.records * plan.numbers.slope_bound) ** 2 + plan.dimension * plan.releases[0].std ** 2)
-        for t in range(plan.rounds):
-            index = named_records(plan)[1][t : t + 1]
-            gradient = yield from answer("record", weights=weights, index=index)
-            step = radius / (spread * math.sqrt(t + 1))
-            weights = plan.scaled_regulariser.prox(weights - step * gradient, step)
-            weights *= min(1.0, radius / max(float(np.linalg.norm(weights)), 1e-300))
-        return weights
-
-
 @functools.lru_cache(maxsize=4)
 def named_records(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(owner, place inside the owner) of the record of each round."""
@@ -137,3 +89,48 @@ class RecordGradient(Query):
         row = round.rows.take(round.told["index"])
         told = Round(round.plan, round.number, round.told, row)
         return self.records * self.gradient.value(told)
+
+
+class PublishedSGD(Algorithm):
+    """w <- Proj(w - eta(t) G_t), eta(t) = |C| / sqrt(t (n^2 L^2 + p std^2)), G_t = n times one record's gradient.
+
+    n^2 rounds, std = 4 L n ln(1.25 n^2/delta) / epsilon; the last iterate, as printed.
+
+    Guarantee: as many Gaussians as the most named record has uses, unamplified (`proof.md`).
+    """
+
+    name: ClassVar[str] = "sgd"
+    form: ClassVar[str] = "published"
+    title: ClassVar[str] = "SGD1 as published: one named record a round"
+    published: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...] | None] = ("rounds", "slope_bound")
+    pricing: ClassVar[Pricing] = NamedRecordPricing()
+    numbers: ClassVar[type[Numbers]] = PublishedSGDNumbers
+    asks: ClassVar[tuple[type[Query], ...]] = (RecordGradient,)
+
+    def design(self, problem: Problem, options: SGD) -> Design:
+        n, slope = problem.records, slope_bound(problem, options)
+        rounds = given(options.rounds, n * n)
+        std = 4 * slope * n * math.log(1.25 * n * n / problem.delta) / problem.epsilon
+        query = RecordGradient(problem, problem.names[0], slope)
+        return Design(
+            rounds=rounds,
+            numbers=PublishedSGDNumbers(slope_bound=slope, radius=RADIUS),
+            releases=(Release.of(query, 0, rounds, std, grid_step(query, std)),),
+            claimed_epsilon=problem.epsilon,
+        )
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
+        return (RecordGradient(plan, party, plan.numbers.slope_bound),)
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """Ask for the gradient of the record that the coin names, and step."""
+        weights, radius = np.zeros(plan.dimension), plan.numbers.radius
+        spread = math.sqrt((plan.records * plan.numbers.slope_bound) ** 2 + plan.dimension * plan.releases[0].std ** 2)
+        for t in range(plan.rounds):
+            index = named_records(plan)[1][t : t + 1]
+            gradient = yield from answer("record", weights=weights, index=index)
+            step = radius / (spread * math.sqrt(t + 1))
+            weights = plan.scaled_regulariser.prox(weights - step * gradient, step)
+            weights *= min(1.0, radius / max(float(np.linalg.norm(weights)), 1e-300))
+        return weights

@@ -5,11 +5,9 @@ from __future__ import annotations
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.sharing.admm_exact import ExactADMM
 from sottovoce.algorithms.sharing.admm_feature import FeatureADMM
-from sottovoce.algorithms.sharing.admm_fresh import FreshADMM
-from sottovoce.algorithms.sharing.admm_noisy_rows import NoisyRowsADMM
 from sottovoce.algorithms.sharing.admm_published import PublishedADMM
 from sottovoce.algorithms.sharing.fdml_exact import ExactFDML
-from sottovoce.algorithms.sharing.fdml_noisy_rows import NoisyRowsFDML
+from sottovoce.algorithms.sharing.private import FreshADMM, NoisyRowsADMM, NoisyRowsFDML
 
 FORMS: tuple[Algorithm, ...] = (
     PublishedADMM(),

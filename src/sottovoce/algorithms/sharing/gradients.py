@@ -41,8 +41,16 @@ from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.relation import inside
-from sottovoce.queries.labels import NoisyLabels
-from sottovoce.queries.parts import FLOAT, PartGradient, PartQuery, PartRows, PartSlopes, RowScores, part_norm
+from sottovoce.queries.parts import (
+    FLOAT,
+    NoisyLabels,
+    PartGradient,
+    PartQuery,
+    PartRows,
+    PartSlopes,
+    RowScores,
+    part_norm,
+)
 from sottovoce.solvers import ADMM, FDML
 
 OthersScores = Asking[tuple[dict[str, Array], dict[str, float]]]

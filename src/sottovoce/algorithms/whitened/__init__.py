@@ -5,8 +5,7 @@ from __future__ import annotations
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.whitened.classes import PrivateClasses
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
-from sottovoce.algorithms.whitened.exact import ExactWhitened
-from sottovoce.algorithms.whitened.exact_classes import ExactClasses
+from sottovoce.algorithms.whitened.exact import ExactClasses, ExactWhitened
 from sottovoce.algorithms.whitened.private import PrivateWhitened
 
 FORMS: tuple[Algorithm, ...] = (PrivateWhitened(), ExactWhitened(), PrivateClasses(), ExactClasses(), ColumnsWhitened())

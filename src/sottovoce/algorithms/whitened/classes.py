@@ -10,7 +10,7 @@ import numpy as np
 
 from sottovoce.algorithms.base import Array, Asking, Solution, check_penalty, total
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, constant_of, shape_of
+from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, projection_shape
 from sottovoce.algorithms.whitened.rule import Descent, Units, White
 from sottovoce.door.query import Query
 from sottovoce.losses import ClassesLoss
@@ -37,6 +37,7 @@ class PrivateClasses(PrivateWhitened):
     form: ClassVar[str] = "classes"
     title: ClassVar[str] = "whitened descent for several classes"
     several: ClassVar[bool] = True
+    asks: ClassVar[tuple[type[Query], ...]] = (GramMatrix, ColumnSquares, ClassCounts, LengthSum, ProjectedGradient)
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         check_penalty(problem)
@@ -48,12 +49,8 @@ class PrivateClasses(PrivateWhitened):
         one, classes, rest = rule.shares_of_classes(problem.signal, moments)
         return {queries[0].name: moments, "classes": classes, "length": one, "gradient": rest}
 
-    @classmethod
-    def asks(cls) -> tuple[type[Query], ...]:
-        return GramMatrix, ColumnSquares, ClassCounts, LengthSum, ProjectedGradient
-
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
-        shape, loss, d = shape_of(plan), plan.scaled_loss, plan.dimension
+        shape, loss, d = projection_shape(plan), plan.scaled_loss, plan.dimension
         moments = GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)
         gradient = ProjectedGradient(shape, loss, first_round(plan, "gradient"))
         return moments, ClassCounts(loss.outputs), LengthSum(shape), gradient
@@ -94,7 +91,7 @@ class PrivateClasses(PrivateWhitened):
         pairs = zip(mean.T, descent.stiffness.T, strict=True)
         weights = np.array([white.weights(u, s, regulariser) for u, s in pairs])
         if plan.fit_intercept:
-            weights[:, -1] += start.offset / constant_of(plan)
+            weights[:, -1] += start.offset / plan.preparation.intercept_entry
         return Solution(weights)
 
 

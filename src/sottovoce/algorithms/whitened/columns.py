@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -11,16 +10,14 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Array, Asking, Solution, total
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.evidence import Evidence
-from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, constant_of, mean_of
-from sottovoce.algorithms.whitened.rule import Clips, Descent, FittedScore, White
+from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, mean_of
+from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedScore, White
 from sottovoce.data.slopes import cut
 from sottovoce.door.query import Query, Told
 from sottovoce.errors import InputError
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import (
     HeldLabels,
@@ -69,6 +66,7 @@ class ColumnsWhitened(PrivateWhitened):
     title: ClassVar[str] = "whitened descent over secure columns: moments, gradients of whitened rows, a rescale"
     splits = ()
     sealed = ("columns",)
+    asks: ClassVar[tuple[type[Query], ...]] = (Query,)
     rescales: ClassVar[int] = 6
 
     def design(self, problem: Problem, options: Whitened) -> Design:
@@ -79,26 +77,38 @@ class ColumnsWhitened(PrivateWhitened):
                 f"are more than {NEWTON_FEATURES}; choose fewer columns, or solver='gradient'."
             )
         design = super().design(problem, options)
-        return design.changed(releases=tuple(_on_grid(problem, release) for release in design.releases))
-
-    @classmethod
-    def asks(cls) -> tuple[type[Query], ...]:
-        return (Query,)
+        releases = []
+        for (
+            release
+        ) in design.releases:  # with all of its bits, and of gradients the grid by which the clip is a power of two
+            step = step_of(finest_exponent(problem, release)) if release.query == "gradient" else release.step
+            releases.append(release.model_copy(update={"dropped": 0, "step": step}))
+        return design.changed(releases=tuple(releases))
 
     def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
-        return tuple(_queries(plan, party))
+        loss, constant = plan.scaled_loss, plan.fit_intercept
+        found: list[Query] = [GramMatrix(plan.dimension, plan.row_square)]
+        if loss.kind == "regression":
+            residuals = HeldResiduals(plan, party)
+            found += [HeldLabels(plan, party), residuals] if constant else [residuals]
+        if isinstance(loss, Weighted):
+            found.append(HeldWeights(plan, party, loss))
+        found += [WholeLength(plan), WholeGradient(plan)]
+        if loss.kind == "classification":
+            found += [JointScores(plan), JointSquares(plan)] if constant else [JointSquares(plan)]
+            found.append(ScaleLookup(plan))
+        return tuple(found)
 
-    def noise(self, plan: Plan, query: str) -> float:
-        """In units of what a record adds, of gradients 31/32; in the rescale bits make noise of their own."""
-        found = super().noise(plan, query) / (WHOLE if query == "gradient" else 1.0)
-        return math.hypot(found, noise_of_bits(plan)) if query == "rescale" else found
+    def noise(self, plan: Plan, query: str, clips: Clips | None = None) -> float:
+        """In units of what a record adds, of gradients 31/32.
 
-    def clipped_noise(self, plan: Plan, query: str, clips: Clips) -> float:
-        """Of a mean of gradients; in the rescale each entry has its own bound."""
+        In the rescale bits make noise of their own, and with clips each entry has its own bound.
+        """
+        noise = super().noise(plan, query)
         if query != "rescale":
-            return super().clipped_noise(plan, query, clips)
-        length = float(np.linalg.norm(_bounds(clips, 1 + plan.fit_intercept)))
-        return math.hypot(super().noise(plan, query) * length, noise_of_bits(plan)) * clips.product
+            return noise / (WHOLE if query == "gradient" else 1.0)
+        length = 1.0 if clips is None else float(np.linalg.norm(_bounds(clips, 1 + plan.fit_intercept)))
+        return math.hypot(noise * length, math.sqrt(BITS / plan.release("rescale").count / plan.records))
 
     def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
         """Of whitened rows, in units of the radius: which is twice the clip that is told."""
@@ -128,7 +138,7 @@ class ColumnsWhitened(PrivateWhitened):
             return
         white, loss, start = cast("White", descent.white), descent.units.loss, np.zeros(plan.dimension)
         first: dict[str, NDArray[Any]] = {"projection": _triangle(whole_projection(plan, white, clips.cut))}
-        if constant := constant_of(plan):
+        if constant := plan.preparation.intercept_entry:
             start[-1] = message["offset"][0] / constant
         for _ in range(descent.rounds):
             level = slope_level(loss, clips.slope, _looked_up_spread(descent))
@@ -160,7 +170,7 @@ class ColumnsWhitened(PrivateWhitened):
         """Of classes; numbers need none, and the moments say how their scores are spread."""
         if plan.has("rescale"):
             return (yield from super().rescale(plan, white, descent, start))
-        regulariser, constant = plan.scaled_regulariser, constant_of(plan)
+        regulariser, constant = plan.scaled_regulariser, plan.preparation.intercept_entry
         weights = start.weights + white.weights(descent.mean, descent.stiffness, regulariser)
         found = regulariser.prox(weights, 0.0)
         score = FittedScore(np.where(np.arange(plan.dimension) < plan.features, found, 0.0), constant)
@@ -168,32 +178,6 @@ class ColumnsWhitened(PrivateWhitened):
         mean, radius = score.expected(white.moments, intercept)
         spread = (mean + intercept, radius / rule.SPREAD)
         return Solution(found, spread=spread, model=Evidence.of(white, descent, start.weights, found))
-
-
-def _queries(problem: Problem, party: str) -> Iterator[Query]:
-    loss, constant = problem.scaled_loss, problem.fit_intercept
-    yield GramMatrix(problem.dimension, problem.row_square)
-    if loss.kind == "regression":
-        labels, residuals = HeldLabels(problem, party), HeldResiduals(problem, party)
-        yield from (labels, residuals) if constant else (residuals,)
-    if isinstance(loss, Weighted):
-        yield HeldWeights(problem, party, loss)
-    yield WholeLength(problem)
-    yield WholeGradient(problem)
-    if loss.kind == "classification":
-        yield from (JointScores(problem), JointSquares(problem)) if constant else (JointSquares(problem),)
-        yield ScaleLookup(problem)
-
-
-def _on_grid(problem: Problem, release: Release) -> Release:
-    """With all of its bits, and of gradients the grid by which the clip is a power of two."""
-    step = step_of(finest_exponent(problem, release)) if release.query == "gradient" else release.step
-    return release.model_copy(update={"dropped": 0, "step": step})
-
-
-def noise_of_bits(plan: Plan) -> float:
-    """What the bits of the rescale add to the noise of its mean gradient."""
-    return math.sqrt(BITS / plan.release("rescale").count / plan.records)
 
 
 def whole_projection(plan: Plan, white: White, cut: float) -> NDArray[np.int64]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,8 +24,7 @@ from sottovoce.algorithms.base import (
     total,
 )
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.evidence import Evidence
-from sottovoce.algorithms.whitened.rule import Clips, Descent, FittedScore, Moments, Units, White
+from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedScore, Moments, Units, White
 from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Told
 from sottovoce.losses import Weighted
@@ -72,6 +70,7 @@ class PrivateWhitened(Algorithm):
     sealed = ("rows",)
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
+    asks: ClassVar[tuple[type[Query], ...]] = (GramMatrix, ColumnSquares, NumberSum, ProjectedGradient)
     rescales: ClassVar[int] = RESCALES
 
     def design(self, problem: Problem, options: Whitened) -> Design:
@@ -93,13 +92,19 @@ class PrivateWhitened(Algorithm):
         rest += 0.0 if "rescale" in names else rescale
         return dict.fromkeys(names, one) | {names[0]: moments, "gradient": rest, "rescale": rescale}
 
-    @classmethod
-    def asks(cls) -> tuple[type[Query], ...]:
-        return GramMatrix, ColumnSquares, NumberSum, ProjectedGradient
-
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
         """In the order in which they are asked."""
-        return tuple(_queries(plan))
+        loss, d, constant = plan.scaled_loss, plan.dimension, plan.fit_intercept
+        shape = projection_shape(plan)
+        found: list[Query] = [GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)]
+        if loss.kind == "regression":
+            found += [LabelSum(), ResidualSum(d)] if constant else [ResidualSum(d)]
+        if isinstance(loss, Weighted):
+            found.append(WeightSum(loss))
+        found += [LengthSum(shape), ProjectedGradient(shape, loss, first_round(plan, "gradient"))]
+        found += [ScoreSum(d), SquareSum(d)] if constant else [SquareSum(d)]
+        rescale = ScaleGradient(Shape(d, "vectors", 1 + constant), loss, first_round(plan, "rescale"))
+        return *found, rescale
 
     def remember(self, _plan: Plan, _rows: Block) -> dict[str, Any]:
         """Rows seen through the P of the stage, once it is told; one that lost them is told P and C again."""
@@ -119,14 +124,14 @@ class PrivateWhitened(Algorithm):
             gram = GramMatrix(plan.dimension).matrix((yield from total("gram")))
             return rule.of_gram(gram / plan.records, self.noise(plan, "gram"))
         squares = yield from total("squares")
-        return rule.of_squares(squares / plan.records, self.noise(plan, "squares"), constant_of(plan))
+        return rule.of_squares(squares / plan.records, self.noise(plan, "squares"), plan.preparation.intercept_entry)
 
     def start(self, plan: Plan) -> Asking[ConstantModel]:
         """For numbers at the mean label, in units of the mean absolute residual there; for classes at 0."""
-        weights, residual = np.zeros(plan.dimension), 0.0
+        weights, residual, constant = np.zeros(plan.dimension), 0.0, plan.preparation.intercept_entry
         if plan.has("label"):
             mean = yield from mean_of(plan, "label")
-            weights[-1] = mean / (1 + 4 * self.noise(plan, "label") ** 2) / constant_of(plan)
+            weights[-1] = mean / (1 + 4 * self.noise(plan, "label") ** 2) / constant
         if plan.has("residual"):
             mean = yield from mean_of(plan, "residual", weights=weights)
             residual = max(mean, 0.0) + self.noise(plan, "residual")
@@ -134,7 +139,7 @@ class PrivateWhitened(Algorithm):
         if plan.has("weight"):
             mean, noise = (yield from mean_of(plan, "weight")), self.noise(plan, "weight")
             units = units.weighed(min(max(mean, noise, min(plan.class_weight)), 1.0))
-        return ConstantModel(weights, weights[-1:] * constant_of(plan), units)
+        return ConstantModel(weights, weights[-1:] * constant, units)
 
     def whiten(self, plan: Plan, moments: Moments, units: Units) -> Asking[White]:
         """2. P; the parties say how long whitened rows are on average, which sets the clip."""
@@ -147,8 +152,8 @@ class PrivateWhitened(Algorithm):
     def descend(self, plan: Plan, white: White, start: ConstantModel) -> Asking[Descent]:
         """3. Gradients of whitened rows, one after the other, each at the point that those before led to."""
         clips, left = self.clips(plan, white)
-        descent = self.descent(plan, white, start, left, self.clipped_noise(plan, "gradient", clips))
-        message = {"offset": start.offset, **shape_of(plan).message(white.matrix)}
+        descent = self.descent(plan, white, start, left, self.noise(plan, "gradient", clips) * clips.product)
+        message = {"offset": start.offset, **projection_shape(plan).message(white.matrix)}
         yield from self.gradients(plan, "gradient", descent, clips, message)
         return descent
 
@@ -157,11 +162,16 @@ class PrivateWhitened(Algorithm):
 
         Both are shrunk toward the constant model at the start, so where noise rules that is what is left.
         """
-        constant, regulariser = constant_of(plan), plan.scaled_regulariser
+        constant, regulariser = plan.preparation.intercept_entry, plan.scaled_regulariser
         weights = start.weights + white.weights(descent.mean, descent.stiffness, regulariser)
         score = FittedScore(np.where(np.arange(plan.dimension) < plan.features, weights, 0.0), constant)
         intercept, offset = float((weights - start.weights)[-1]) * constant, float(start.weights[-1]) * constant
-        mean, unit = yield from self.measure(plan, score, white.moments, intercept)
+        mean, radius = score.expected(white.moments, intercept)
+        if constant:
+            mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, radius))
+            mean += radius * mean_score / (1 + (rule.SPREAD * self.noise(plan, "score")) ** 2)
+        mean_square = yield from mean_of(plan, "square", weights=score.standardised(mean, radius))
+        unit = radius * rule.score_deviation(mean_square, self.noise(plan, "square"))
         slope, *shift = yield from self.slope_and_shift(plan, score, (mean, unit, intercept, offset), white.units)
         rescaled = max(slope, 0.0) / unit * score.weights
         if constant:
@@ -169,17 +179,6 @@ class PrivateWhitened(Algorithm):
         rescaled = regulariser.prox(rescaled, 0.0)
         spread = (float(offset + shift[0] if constant else 0.0), float(max(slope, 0.0)))
         return Solution(rescaled, spread=spread, model=Evidence.of(white, descent, start.weights, rescaled))
-
-    def measure(
-        self, plan: Plan, score: FittedScore, moments: Moments, intercept: float
-    ) -> Asking[tuple[float, float]]:
-        """The mean and the deviation of a score."""
-        mean, radius = score.expected(moments, intercept)
-        if score.constant:
-            mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, radius))
-            mean += radius * mean_score / (1 + (rule.SPREAD * self.noise(plan, "score")) ** 2)
-        mean_square = yield from mean_of(plan, "square", weights=score.standardised(mean, radius))
-        return mean, radius * rule.score_deviation(mean_square, self.noise(plan, "square"))
 
     def slope_and_shift(
         self, plan: Plan, score: FittedScore, at: tuple[float, float, float, float], units: Units
@@ -196,7 +195,7 @@ class PrivateWhitened(Algorithm):
             damping=0.0,
             prior=units.variance,
             variance=units.variance / 2,
-            noise=self.clipped_noise(plan, "rescale", clips),
+            noise=self.noise(plan, "rescale", clips) * clips.product,
             rounds=plan.release("rescale").count,
             units=units,
             penalised=lambda point, stiffness: score.penalised(point, stiffness, unit, regulariser),
@@ -205,13 +204,10 @@ class PrivateWhitened(Algorithm):
         yield from self.gradients(plan, "rescale", descent, clips, message)
         return score.penalised(descent.mean, descent.stiffness, unit, regulariser)
 
-    def noise(self, plan: Plan, query: str) -> float:
+    def noise(self, plan: Plan, query: str, _clips: Clips | None = None) -> float:
         """The standard deviation of a mean over the records, all rounds of the query taken as one."""
         release = plan.release(query)
         return release.std * math.sqrt(plan.noises() / release.count) / plan.records
-
-    def clipped_noise(self, plan: Plan, query: str, clips: Clips) -> float:
-        return self.noise(plan, query) * clips.product
 
     def clips(self, plan: Plan, white: White) -> tuple[Clips, float]:
         """And what they leave of a row, on average."""
@@ -220,7 +216,7 @@ class PrivateWhitened(Algorithm):
 
     def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
         """Of whitened rows, in units of the radius."""
-        return mean_of(plan, "length", **shape_of(plan).message(white.matrix), radius=np.array([radius]))
+        return mean_of(plan, "length", **projection_shape(plan).message(white.matrix), radius=np.array([radius]))
 
     def descent(self, plan: Plan, white: White, _start: ConstantModel, left: float, noise: float) -> Descent:
         return Descent(
@@ -249,29 +245,9 @@ class PrivateWhitened(Algorithm):
             first = {}
 
 
-def _queries(problem: Problem) -> Iterator[Query]:
-    """What is asked, in order: a number apart from the moments, the gradients and the rescale."""
-    loss, d, constant = problem.scaled_loss, problem.dimension, problem.fit_intercept
-    shape = shape_of(problem)
-    yield GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)
-    if loss.kind == "regression":
-        yield from (LabelSum(), ResidualSum(d)) if constant else (ResidualSum(d),)
-    if isinstance(loss, Weighted):
-        yield WeightSum(loss)
-    yield LengthSum(shape)
-    yield ProjectedGradient(shape, loss, first_round(problem, "gradient"))
-    yield from (ScoreSum(d), SquareSum(d)) if constant else (SquareSum(d),)
-    yield ScaleGradient(Shape(d, "vectors", 1 + constant), loss, first_round(problem, "rescale"))
-
-
-def shape_of(problem: Problem) -> Shape:
+def projection_shape(problem: Problem) -> Shape:
     """How P is told: above 2,000 features as a diagonal."""
     return Shape(problem.dimension, "triangular" if problem.features <= NEWTON_FEATURES else "diagonal")
-
-
-def constant_of(plan: Plan) -> float:
-    """The last entry of every row; 0 without an intercept."""
-    return plan.preparation.intercept_entry
 
 
 def mean_of(plan: Plan, query: str, **told: NDArray[Any]) -> Asking[float]:

@@ -66,16 +66,9 @@ class Moments:
         """The inverse."""
         return coordinates if self.vectors is None else self.vectors @ coordinates
 
-    def matrix(self, factors: Array) -> Array:
-        """The matrix that multiplies each direction by its factor, or the diagonal of it."""
-        return factors if self.vectors is None else (self.vectors * factors) @ self.vectors.T
-
-    @property
-    def rest(self) -> Array:
-        """1 for every direction but the largest, which is mostly the mean and says nothing of the scores' spread."""
-        others = np.ones(len(self.values))
-        others[int(np.argmax(self.values))] = 0.0 if len(others) > 1 else 1.0
-        return others
+    def metric(self, values: Array) -> Metric:
+        """With these values along the directions."""
+        return DiagonalMetric(values) if self.vectors is None else Metric(values, self.vectors)
 
 
 def projection(moments: Moments, q: Array) -> Array:
@@ -153,8 +146,13 @@ class Units:
 
 
 def prior(moments: Moments, units: Units) -> float:
-    """The variance v of the weights with which scores have the variance that is expected."""
-    return units.variance / float(moments.rest @ moments.values)
+    """The variance v of the weights with which scores have the variance that is expected.
+
+    The largest direction is left out: it is mostly the mean, which says nothing of the scores' spread.
+    """
+    others = np.ones(len(moments.values))
+    others[int(np.argmax(moments.values))] = 0.0 if len(others) > 1 else 1.0
+    return units.variance / float(others @ moments.values)
 
 
 def whitening(moments: Moments, units: Units, noise: float) -> Array:
@@ -211,6 +209,7 @@ class White:
 
     def __post_init__(self) -> None:
         self.matrix = projection(self.moments, self.q)
+        self.squares = self.q * self.moments.values  # mean squares of a whitened row along the directions
 
     def out(self, coordinates: Array) -> Array:
         """Coordinates along the directions as those along the columns; of several classes column by column."""
@@ -224,11 +223,6 @@ class White:
             return vectors
         return by_column(lambda v: self.moments.into(self.matrix @ v) / np.sqrt(self.q), vectors)
 
-    @property
-    def squares(self) -> Array:
-        """Mean squares of a whitened row along the directions."""
-        return self.q * self.moments.values
-
     def clips(self, noise: float) -> Clips:
         """Nearly equal lengths and ordinary slopes, widened where the noise allows it; no row is longer than sqrt q."""
         first, longest = Clips(CUT * self.length, self.units.slope), math.sqrt(self.q.max())
@@ -236,9 +230,8 @@ class White:
 
     def weights(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
         """The w = P u, of the rows as they were, with the least 1/2 |u - point|^2 in the metric + penalty."""
-        free, values, vectors = self.moments.out(np.sqrt(self.q) * point), stiffness / self.q, self.moments.vectors
-        metric = DiagonalMetric(values) if vectors is None else Metric(values, vectors)
-        return metric.step(free, np.zeros_like(free), regulariser, 1)
+        free = self.moments.out(np.sqrt(self.q) * point)
+        return self.moments.metric(stiffness / self.q).step(free, np.zeros_like(free), regulariser, 1)
 
     def penalised(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
         """The u of these weights."""
@@ -404,3 +397,46 @@ class Descent:
 def by_column(function: Callable[[Array], Array], array: Array) -> Array:
     """A function of vectors, of a matrix column by column."""
     return function(array) if array.ndim == 1 else np.column_stack([function(column) for column in array.T])
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The mean loss as 1/2 |w - weights|^2 in the metric K + R, along the directions of the moments.
+
+    `curvature` is K, what the records have; `restraint` is R, the damping and the prior that hold noise back. Both are
+    of a fit without a penalty, whose `weights` they restrain toward the constant model `start`.
+    """
+
+    moments: Moments
+    curvature: Array
+    restraint: Array
+    start: Array
+    weights: Array
+    units: Units
+
+    @classmethod
+    def of(cls, white: White, descent: Descent, start: Array, weights: Array) -> Evidence:
+        """Of the last round, for rows as they were before they were whitened."""
+        known = descent.curvature
+        return cls(white.moments, known / white.q, (descent.stiffness - known) / white.q, start, weights, white.units)
+
+    def model(self, regulariser: ScaledRegulariser, share: float) -> Array:
+        """The weights of least loss + penalty, where only this share of R is left: a penalty takes its place."""
+        values = self.curvature + share * self.restraint
+        along = self.moments.into(self.weights - self.start)
+        centre = self.start + self.moments.out((self.curvature + self.restraint) / values * along)
+        return self.moments.metric(values).step(centre, np.zeros_like(centre), regulariser, 1)
+
+    def degrees_of_freedom(self, weights: Array, regulariser: ScaledRegulariser, share: float) -> float:
+        """The trace of (K + share R + P)^-1 K over the weights that are not zero, P the curvature of the penalty.
+
+        So much less is the loss that a model has on its own records, in sum, than on others. Without R it is the number
+        of those weights for l1, and sum h / (h + alpha) for l2, h the eigenvalues of K.
+        """
+        used, (_, squared, _, _) = np.flatnonzero(weights), regulariser.by_coordinate(len(weights))
+        values = self.curvature + share * self.restraint
+        if self.moments.vectors is None:
+            return float((self.curvature / (values + squared))[used].sum())
+        rows = self.moments.vectors[used]
+        stiff = (rows * values) @ rows.T + np.diag(squared[used])
+        return float(np.trace(np.linalg.solve(stiff, (rows * self.curvature) @ rows.T))) if len(used) else 0.0
