@@ -19,13 +19,13 @@ from sklearn.model_selection import train_test_split
 
 import sottovoce as sv
 from sottovoce.errors import InputError
-from sottovoce.lab.datasets import Dataset
+from sottovoce.lab.datasets import PublicDataset
 
 Array = NDArray[Any]
 Job = tuple[Any, Array, Any, Array, dict[str, Any]]
 
 
-def split(data: Dataset, **declared: Any) -> Job:
+def split(data: PublicDataset, **declared: Any) -> Job:
     """80/20, random state 0, for sets without an official split."""
     train, test, y, y_test = train_test_split(data.X, data.y, test_size=0.2, random_state=0)
     return train, y, test, y_test, declared

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import Metric
-from sottovoce.penalties.scaled import ScaledRegulariser
 from support import REGULARISERS
 
 

@@ -15,8 +15,8 @@ from sottovoce.algorithms.sharing.updates import square_of
 from sottovoce.data.matrix import Products
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
+from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import PRECISION, PenalisedStep
-from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.penalties.separable import NormPenalty
 
 LOSSES = [

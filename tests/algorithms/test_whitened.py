@@ -22,8 +22,8 @@ from sottovoce.data.grid import exact_bits, exact_product, exact_weights, toward
 from sottovoce.data.slopes import Slope
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import LeakError, RefusedError
+from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, Metric
-from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, Relation, either

@@ -22,7 +22,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.door.query import Query
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.formats import PLAN
-from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.release import ROUNDING, Release, grid_step

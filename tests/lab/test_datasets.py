@@ -19,8 +19,8 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from sottovoce.errors import InputError
-from sottovoce.lab import datasets
-from sottovoce.lab.datasets import Dataset, fetch, load, names, sha256_of, verify
+from sottovoce.lab import dataset_files, datasets
+from sottovoce.lab.datasets import CHECKSUMS, PublicDataset, dataset_names, fetch, load, sha256_of, verify_files
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def unpacked(path: Path) -> str:
     return lzma.decompress(path.read_bytes()).decode()
 
 
-def here(name: str, split: str, folder: Path) -> Dataset:
+def here(name: str, split: str, folder: Path) -> PublicDataset:
     """A data set of the folder, nothing fetched; a test that needs one which is not there is skipped."""
     try:
         return load(name, split=split, folder=folder, download=False)
@@ -133,7 +133,7 @@ class TestContents:
 
     def test_adult_encodes_the_listed_categories(self, data_folder: Path) -> None:
         data = here("adult", "test", data_folder)
-        assert list(data.columns) == [name for name in datasets._ADULT_COLUMNS if name != "income"]
+        assert list(data.columns) == [name for name in dataset_files.ADULT_HEADER.split(",") if name != "income"]
         missing = 0
         for column in datasets.ADULT_CATEGORIES:
             group = [j for j, name in enumerate(data.feature_names) if name.startswith(column + "=")]
@@ -158,15 +158,15 @@ class TestContents:
         assert model.score(scaled[1], test.y) == pytest.approx(0.8530, abs=0.003)
 
     def test_verify_tells_right_from_wrong(self, data_folder: Path, tmp_path: Path) -> None:
-        if not (checked := verify(data_folder)):
+        if not (checked := verify_files(data_folder)):
             pytest.skip(f"{data_folder} has no file whose checksum is recorded")
         assert all(checked.values())
         put(tmp_path, "data/a9a/train.svm.xz", b"something else")
-        assert verify(tmp_path / "data") == {"a9a/train.svm.xz": False}
-        assert verify() == {}
+        assert verify_files(tmp_path / "data") == {"a9a/train.svm.xz": False}
+        assert verify_files() == {}
 
 
-def both(name: str, split: str, *folders: Path) -> list[Dataset]:
+def both(name: str, split: str, *folders: Path) -> list[PublicDataset]:
     return [load(name, split=split, folder=folder, download=False) for folder in folders]
 
 
@@ -181,7 +181,7 @@ class TestOriginalFiles:
     def test_a9a(self, data_folder: Path, folder: Path, split: str) -> None:
         part = datasets._SETS["a9a"].parts[split]
         text = unpacked(data_folder / "a9a" / f"{split}.svm.xz").replace("\n", " \n")
-        assert sha256_of(put(folder, f"a9a/{part.file}", text)) == part.sha256
+        assert sha256_of(put(folder, f"a9a/{part.file}", text)) == CHECKSUMS[f"a9a/{part.file}"]
         original, copy = both("a9a", split, folder, data_folder)
         assert (original.X != copy.X).nnz == 0
         np.testing.assert_array_equal(original.y, copy.y)
@@ -193,7 +193,7 @@ class TestOriginalFiles:
         text = unpacked(data_folder / "adult" / f"{split}.csv.xz").split("\n", 1)[1].replace(",", ", ")
         if split == "test":
             text = "|1x3 Cross validator\n" + text.replace("\n", ".\n")
-        assert sha256_of(put(folder, f"adult/{part.file}", text + "\n")) == part.sha256
+        assert sha256_of(put(folder, f"adult/{part.file}", text + "\n")) == CHECKSUMS[f"adult/{part.file}"]
         original, copy = both("adult", split, folder, data_folder)
         np.testing.assert_array_equal(original.X, copy.X)
         np.testing.assert_array_equal(original.y, copy.y)
@@ -223,7 +223,7 @@ class TestOriginalFiles:
             )
         path = put(folder, f"electricity/{file}", text)
         if file.endswith(".arff"):
-            assert sha256_of(path) == datasets._SETS["electricity"].parts["all"].sha256
+            assert sha256_of(path) == CHECKSUMS["electricity/electricity.arff"]
         original, copy = both("electricity", "all", folder, data_folder)
         np.testing.assert_array_equal(original.X, copy.X)
         np.testing.assert_array_equal(original.y, copy.y)
@@ -250,7 +250,7 @@ class TestOriginalFiles:
         shrink(monkeypatch, "year_prediction_msd", rows=5, cut=3)
         X = np.arange(450.0).reshape(5, 90) - 100.5
         rows = "".join(f"{1990 + i},{','.join(map(str, row))}\n" for i, row in enumerate(X))
-        header = ",".join(datasets._YEAR_COLUMNS) + "\n"
+        header = dataset_files.YEAR_HEADER + "\n"
         if form == "zip":
             buffer = io.BytesIO()
             with zipfile.ZipFile(buffer, "w") as archive:
@@ -310,7 +310,7 @@ def shrink(monkeypatch: pytest.MonkeyPatch, name: str, *, rows: int, cut: int = 
 
 class TestFinding:
     def test_names(self) -> None:
-        assert set(names()) == {
+        assert set(dataset_names()) == {
             "a9a",
             "adult",
             "phishing",

@@ -21,7 +21,7 @@ from sottovoce.data.slopes import cut as projected_cut
 from sottovoce.errors import InputError
 from sottovoce.losses import base
 from sottovoce.losses.base import Kind, Loss, Vector
-from sottovoce.losses.softmax import Softmax
+from sottovoce.losses.several import Softmax
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.queries.gradient import clipped_derivative

@@ -14,7 +14,7 @@ from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.errors import InputError
 from sottovoce.estimators.declarations import solver_name
 from sottovoce.estimators.session import Purchase
-from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.problem import Problem
 
 if TYPE_CHECKING:

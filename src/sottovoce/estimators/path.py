@@ -17,7 +17,7 @@ from sottovoce.errors import InputError
 from sottovoce.estimators.declarations import solver_name
 from sottovoce.estimators.fits import Fit
 from sottovoce.estimators.plots import axes_for
-from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
 

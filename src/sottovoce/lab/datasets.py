@@ -14,34 +14,31 @@ later load. Files that a user puts in a folder are used as they are; `verify` co
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import http.client
 import logging
 import math
 import os
-import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sottovoce.data.files import Table, read_columns, read_file, read_table
-from sottovoce.data.files.format import Asked
-from sottovoce.data.files.libsvm import Libsvm
-from sottovoce.data.files.lines import COMPRESSED, SPACES, open_data
+from sottovoce.data.files import Table
+from sottovoce.data.files.lines import COMPRESSED
 from sottovoce.data.matrix import Matrix
 from sottovoce.errors import InputError
+from sottovoce.lab import dataset_files as files
+from sottovoce.lab.dataset_files import ADULT_CATEGORIES as ADULT_CATEGORIES
+from sottovoce.lab.dataset_files import ADULT_NUMBERS as ADULT_NUMBERS
 
 FOLDER_VARIABLE = "SOTTOVOCE_DATA"
 TIMEOUT = 30.0  # seconds without a byte
@@ -52,14 +49,28 @@ Ranges = tuple[tuple[float, ...], tuple[float, ...]]
 _log = logging.getLogger("sottovoce.data")
 
 
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """A public data set, or one split of it, with what its documentation says about every row.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Documented:
+    """What the documentation of a data set says about every row; None where it says nothing.
 
-    `row_norm`, `label_bound` (low, high) and `feature_ranges` (lows, highs) are public, never read off the
-    rows, so an estimator may be given them as they are; `bounds_from` says where they come from. None where
-    nothing is documented. `columns` has the raw columns where `X` encodes them (adult). `fragment` is True
-    where only a part of the rows was found: good for trying code, not for reporting a figure.
+    `row_norm`, `label_bound` (low, high) and `feature_ranges` (lows, highs) are public, never read off the rows, so an
+    estimator may be given them as they are; `bounds_from` says where they come from.
+    """
+
+    task: Task
+    citation: str
+    row_norm: float | None = None
+    feature_ranges: Ranges | None = None
+    label_bound: tuple[float, float] | None = None
+    bounds_from: str = ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PublicDataset(Documented):
+    """A public data set, or one split of it.
+
+    `columns` has the raw columns where `X` encodes them (adult). `fragment` is True where only a part of the rows was
+    found: good for trying code, not for reporting a figure.
     """
 
     name: str
@@ -67,22 +78,16 @@ class Dataset:
     X: Matrix
     y: NDArray[Any]
     feature_names: tuple[str, ...]
-    task: Task
-    citation: str
-    row_norm: float | None = None
-    feature_ranges: Ranges | None = None
-    label_bound: tuple[float, float] | None = None
-    bounds_from: str = ""
     columns: Mapping[str, NDArray[Any]] | None = None
     fragment: bool = False
 
 
-def names() -> tuple[str, ...]:
+def dataset_names() -> tuple[str, ...]:
     """The data sets that `load` knows."""
     return tuple(_SETS)
 
 
-def load(name: str, *, split: str = "train", folder: str | Path | None = None, download: bool = True) -> Dataset:
+def load(name: str, *, split: str = "train", folder: str | Path | None = None, download: bool = True) -> PublicDataset:
     """The data set `name`; `split` is "train", "test" or "all" (the only one without an official split).
 
     Found in `folder` (or where `SOTTOVOCE_DATA` says), else in the cache, else downloaded unless
@@ -94,7 +99,7 @@ def load(name: str, *, split: str = "train", folder: str | Path | None = None, d
     cell has a 0 in each of them.
     """
     if name not in _SETS:
-        raise InputError(f"name={name!r} is no known data set. Known are: {', '.join(names())}.")
+        raise InputError(f"name={name!r} is no known data set. Known are: {', '.join(_SETS)}.")
     known = _SETS[name]
     if split not in known.splits:
         unofficial = " It has no official split: divide it yourself, with a stated seed."
@@ -103,17 +108,16 @@ def load(name: str, *, split: str = "train", folder: str | Path | None = None, d
             + (unofficial if known.splits == ("all",) else "")
         )
     folders = [*_named_folder(folder), cache_folder()]
-    parts = [part for part_split, part in known.parts.items() if split in (part_split, "all") or known.cut]
     tables, fragment = [], False
-    for part in parts:
-        found = _find(folders, name, part.forms)
-        if found is None and split == "all" and known.fragment:
-            found = _find(folders, *known.fragment)
-            fragment = found is not None
-        path, read = found or _fetch(name, known, part, folders, download)
+    for part in (part for part_split, part in known.parts.items() if split in (part_split, "all") or known.cut):
+        path = files.find_file(folders, name, part.forms)
+        if path is None and split == "all" and known.fragment:
+            path = files.find_file(folders, known.fragment, ["data.csv"])
+            fragment = path is not None
+        path = path or _fetch(name, part, folders, download)
         if path.parent.parent == cache_folder():
-            _check_cached(path, part)
-        table = read(path)
+            _check_cached(path, name, part)
+        table = part.forms[_without_compression(path.name)](path)
         if table.X.shape != (part.rows, known.features) and not fragment:
             raise InputError(
                 f"{path} has {table.X.shape[0]} rows and {table.X.shape[1]} features; {name} has "
@@ -125,32 +129,26 @@ def load(name: str, *, split: str = "train", folder: str | Path | None = None, d
     if known.cut and split != "all":
         rows = slice(known.cut) if split == "train" else slice(known.cut, None)
         X, y = X[rows], y[rows]
-    return Dataset(
+    return PublicDataset(
         name=name,
         split=split,
         X=X,
         y=y,
         feature_names=table.feature_names,
-        task=known.task,
-        citation=known.citation,
-        row_norm=known.row_norm,
-        feature_ranges=known.feature_ranges,
-        label_bound=known.label_bound,
-        bounds_from=known.bounds_from,
-        columns=table.columns if isinstance(table, _EncodedTable) else None,
+        columns=table.columns if isinstance(table, files.EncodedTable) else None,
         fragment=fragment,
+        **{field.name: getattr(known, field.name) for field in fields(Documented)},
     )
 
 
-def verify(folder: str | Path | None = None) -> dict[str, bool]:
+def verify_files(folder: str | Path | None = None) -> dict[str, bool]:
     """Does each file of the folder whose checksum is recorded here have it? Absent files are left out."""
-    pinned = {f"{name}/{part.file}": part.sha256 for name, known in _SETS.items() for part in known.parts.values()}
-    result = {}
-    for root in _named_folder(folder) or [cache_folder()]:
-        for file, expected in (CHECKSUMS | pinned).items():
-            if expected and (root / file).is_file():
-                result[file] = sha256_of(root / file) == expected
-    return result
+    return {
+        file: sha256_of(root / file) == expected
+        for root in _named_folder(folder) or [cache_folder()]
+        for file, expected in CHECKSUMS.items()
+        if (root / file).is_file()
+    }
 
 
 def cache_folder() -> Path:
@@ -211,33 +209,24 @@ class _Part:
     forms: Mapping[str, Reader]
     url: str
     file: str  # its name in the cache: one of the forms, perhaps compressed
-    sha256: str | None = None
 
 
-@dataclass(frozen=True)
-class _Set:
-    """What is known of a data set, all of it public. `cut` is the row at which one file splits in two."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Set(Documented):
+    """What is known of a data set, all of it public.
 
-    task: Task
+    `cut` is the row at which one file splits in two. `fragment` is the folder of a part of the rows.
+    """
+
     features: int
     parts: Mapping[str, _Part]
     home: str
-    citation: str
-    row_norm: float | None = None
-    feature_ranges: Ranges | None = None
-    label_bound: tuple[float, float] | None = None
-    bounds_from: str = ""
     cut: int = 0
-    fragment: tuple[str, Mapping[str, Reader]] | None = None
+    fragment: str = ""
 
     @property
     def splits(self) -> tuple[str, ...]:
         return ("all",) if len(self.parts) == 1 and not self.cut else ("train", "test", "all")
-
-
-@dataclass(frozen=True, eq=False)
-class _EncodedTable(Table):
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def _named_folder(folder: str | Path | None) -> list[Path]:
@@ -251,41 +240,34 @@ def _named_folder(folder: str | Path | None) -> list[Path]:
     return [path]
 
 
-def _find(folders: list[Path], name: str, forms: Mapping[str, Reader]) -> tuple[Path, Reader] | None:
-    for folder in folders:
-        for file, read in forms.items():
-            for suffix in ("", *COMPRESSED):
-                path = folder / name / (file + suffix)
-                if path.is_file():
-                    return path, read
-    return None
+def _without_compression(file: str) -> str:
+    return next((file.removesuffix(end) for end in COMPRESSED if file.endswith(end)), file)
 
 
-def _fetch(name: str, known: _Set, part: _Part, folders: list[Path], download: bool) -> tuple[Path, Reader]:
-    target = cache_folder() / name / part.file
+def _fetch(name: str, part: _Part, folders: list[Path], download: bool) -> Path:
+    known, target = _SETS[name], cache_folder() / name / part.file
     reason = "Downloading was not asked for."
     if download:
         _log.info("downloading %s to %s", part.url, target)
         try:
-            fetch(part.url, target, sha256=part.sha256)
+            fetch(part.url, target, sha256=CHECKSUMS.get(f"{name}/{part.file}"))
         except InputError as error:
             reason = str(error)
-    found = _find([cache_folder()], name, part.forms)
-    if found is None:
-        looked = " and ".join(str(folder / name) for folder in folders)
-        if known.fragment and _find(folders, *known.fragment):
-            reason = f"There is a fragment of it, which serves split='all' only. {reason}"
-        raise InputError(
-            f"{name}: found none of {', '.join(part.forms)} (plain or {', '.join(COMPRESSED)}) in {looked}. "
-            f"{reason} Get it from {known.home} and set {FOLDER_VARIABLE} to the folder that holds {name}/."
-        )
-    return found
+    if path := files.find_file([cache_folder()], name, part.forms):
+        return path
+    looked = " and ".join(str(folder / name) for folder in folders)
+    if known.fragment and files.find_file(folders, known.fragment, ["data.csv"]):
+        reason = f"There is a fragment of it, which serves split='all' only. {reason}"
+    raise InputError(
+        f"{name}: found none of {', '.join(part.forms)} (plain or {', '.join(COMPRESSED)}) in {looked}. "
+        f"{reason} Get it from {known.home} and set {FOLDER_VARIABLE} to the folder that holds {name}/."
+    )
 
 
-def _check_cached(path: Path, part: _Part) -> None:
+def _check_cached(path: Path, name: str, part: _Part) -> None:
     """Refuse a cached download that is not what was pinned, or not what came the first time."""
     record = _record(path)
-    expected = part.sha256 if path.name == part.file else None
+    expected = CHECKSUMS.get(f"{name}/{part.file}") if path.name == part.file else None
     if expected is None and record.is_file():
         expected = record.read_text().split(" ")[0]
     if expected is not None and sha256_of(path) != expected:
@@ -300,184 +282,32 @@ def _stack(tables: list[Table]) -> Table:
     stack: Any = sparse.vstack if sparse.issparse(tables[0].X) else np.concatenate
     X = stack([table.X for table in tables])
     y = np.concatenate([cast("NDArray[Any]", table.y) for table in tables])
-    encoded = [table.columns for table in tables if isinstance(table, _EncodedTable)]
+    encoded = [table.columns for table in tables if isinstance(table, files.EncodedTable)]
     if not encoded:
         return Table(X, y, tables[0].feature_names)
     columns = {name: np.concatenate([part[name] for part in encoded]) for name in encoded[0]}
-    return _EncodedTable(X, y, tables[0].feature_names, columns)
+    return files.EncodedTable(X, y, tables[0].feature_names, columns)
 
 
-_words = str.split
-
-
-@contextlib.contextmanager
-def _with_header(path: Path, names: Sequence[str] | None, member: str | None = None) -> Iterator[Path]:
-    """A CSV file with a header of one without, or of a member of an archive; declarations and comments are left out."""
-    if names is None:
-        yield path
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        table = Path(folder) / f"{path.name}.csv"
-        with table.open("wb") as file:
-            file.write(",".join(names).encode() + b"\n")
-            with open_data(path) if member is None else _open_member(path, member) as stream:
-                file.writelines(line for line in stream if line.strip(SPACES) and line.lstrip(b" ")[:1] not in b"@%|")
-        yield table
-
-
-@contextlib.contextmanager
-def _open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
-                yield stream
-        else:
-            with tarfile.open(path) as bundle, cast("IO[bytes]", bundle.extractfile(member)) as stream:
-                yield stream
-    except (EOFError, KeyError, OSError, zlib.error, zipfile.BadZipFile, tarfile.TarError):
-        raise InputError(f"{path} is damaged, or has no {member}. Download it again.") from None
-
-
-def _labelled(path: Path, label: str, names: Sequence[str] | None = None, member: str | None = None) -> Table:
-    with _with_header(path, names, member) as table:
-        return read_table(table, label=label)
-
-
-def _svm(path: Path, features: int) -> Table:
-    """Of any name: the originals have no suffix."""
-    return read_file(path, Libsvm, Asked(features=features))
-
-
-_HOUSING_RAW = _words(
-    "longitude latitude housing_median_age total_rooms total_bedrooms population households median_income "
-    "median_house_value"
-)
-
-
-def _housing(path: Path, *, names: list[str] | None = _HOUSING_RAW, member: str | None = None) -> Table:
-    """The usual eight features of the nine StatLib columns: rooms, bedrooms and people per household."""
-    with _with_header(path, names, member) as table:
-        raw = read_columns(table)
-    households = raw["households"]
-    X = {
-        "MedInc": raw["median_income"],
-        "HouseAge": raw["housing_median_age"],
-        "AveRooms": raw["total_rooms"] / households,
-        "AveBedrms": raw["total_bedrooms"] / households,
-        "Population": raw["population"],
-        "AveOccup": raw["population"] / households,
-        "Latitude": raw["latitude"],
-        "Longitude": raw["longitude"],
-    }
-    return Table(np.column_stack(list(X.values())), raw["median_house_value"] / 100_000, tuple(X))
-
-
-ADULT_NUMBERS = {
-    "age": (17.0, 90.0),
-    "fnlwgt": (0.0, 1_000_000.0),
-    "education-num": (1.0, 16.0),
-    "capital-gain": (0.0, 99_999.0),
-    "capital-loss": (0.0, 9_999.0),
-    "hours-per-week": (1.0, 99.0),
-}
-ADULT_CATEGORIES = {
-    "workclass": """Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay
-        Never-worked""",
-    "education": """Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th
-        Masters 1st-4th 10th Doctorate 5th-6th Preschool""",
-    "marital-status": """Married-civ-spouse Divorced Never-married Separated Widowed Married-spouse-absent
-        Married-AF-spouse""",
-    "occupation": """Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty
-        Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing Transport-moving Priv-house-serv
-        Protective-serv Armed-Forces""",
-    "relationship": "Wife Own-child Husband Not-in-family Other-relative Unmarried",
-    "race": "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black",
-    "sex": "Female Male",
-    "native-country": """United-States Cambodia England Puerto-Rico Canada Germany Outlying-US(Guam-USVI-etc)
-        India Japan Greece South China Cuba Iran Honduras Philippines Italy Poland Jamaica Vietnam Mexico
-        Portugal Ireland France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary Guatemala
-        Nicaragua Scotland Thailand Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands""",
-}
-_ADULT_ONE_HOT = [(column, each) for column, listed in ADULT_CATEGORIES.items() for each in listed.split()]
-_ADULT_COLUMNS = _words(
-    "age workclass fnlwgt education education-num marital-status occupation relationship race sex "
-    "capital-gain capital-loss hours-per-week native-country income"
-)
-
-
-def _adult(path: Path, *, names: list[str] | None = None) -> Table:
-    with _with_header(path, names) as table:
-        columns = read_columns(table)
-    income = np.char.rstrip(columns.pop("income").astype(str), ".")  # the original test labels end in a dot
-    numbers = [columns[name] for name in ADULT_NUMBERS]
-    one_hot = [columns[column] == category for column, category in _ADULT_ONE_HOT]
-    features = (*ADULT_NUMBERS, *(f"{column}={category}" for column, category in _ADULT_ONE_HOT))
-    return _EncodedTable(np.column_stack([*numbers, *one_hot]).astype(np.float64), income, features, columns)
-
-
-_YEAR_COLUMNS = (
-    "year",
-    *(f"timbre_avg_{j}" for j in range(1, 13)),
-    *(f"timbre_cov_{j}" for j in range(1, 79)),
-)
-
-
-def _year(path: Path, *, names: Sequence[str] | None = _YEAR_COLUMNS, member: str | None = None) -> Table:
-    return _labelled(path, "year", names, member)
-
-
-def _gisette(path: Path) -> Table:
-    table = _svm(path, 5000)
-    X = cast("sparse.csr_matrix", table.X).toarray()  # nearly all of the scaled entries are not zero
-    return Table(X, table.y, table.feature_names)
-
-
-def _gisette_uci(path: Path) -> Table:
-    """The UCI form, its documented 0..999 mapped to [-1, 1] by these constants."""
-    labels = path.name[: path.name.index(".data")] + ".labels"
-    beside = _find([path.parent.parent], path.parent.name, {labels: _gisette_uci})
-    if beside is None:
-        raise InputError(f"{path} needs {labels} beside it.")
-    try:
-        with open_data(path) as rows, open_data(beside[0]) as stream:
-            X, y = np.loadtxt(rows, ndmin=2), np.loadtxt(stream, ndmin=1)
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"{path} or {labels} is not a table of numbers: {error}") from None
-    if len(X) != len(y):
-        raise InputError(f"{path} has {len(X)} rows but {labels} has {len(y)}.")
-    return Table(2 * X / 999 - 1, y, tuple(str(index) for index in range(1, X.shape[1] + 1)))
-
-
-_ELECTRICITY_COLUMNS = _words("date day period nswprice nswdemand vicprice vicdemand transfer class")
 _LIBSVM_PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 _UCI = "https://archive.ics.uci.edu"
 
-_svm_a9a = partial(_svm, features=123)
-_svm_phishing = partial(_svm, features=68)
-_electricity = partial(_labelled, label="class")
-_electricity_arff = partial(_labelled, label="class", names=_ELECTRICITY_COLUMNS)
+_a9a = partial(files.read_svm, features=123)
+_phishing = partial(files.read_svm, features=68)
+_electricity = partial(files.read_labelled, label="class")
+_electricity_arff = partial(
+    files.read_labelled, label="class", header="date,day,period,nswprice,nswdemand,vicprice,vicdemand,transfer,class"
+)
+_adult_original = partial(files.read_adult, header=files.ADULT_HEADER)
+_year_zip = partial(files.read_year, member="YearPredictionMSD.txt")
 
 _SETS: dict[str, _Set] = {
     "a9a": _Set(
         task="classification",
         features=123,
         parts={
-            "train": _Part(
-                rows=32_561,
-                forms={"train.svm": _svm_a9a, "a9a": _svm_a9a},
-                url=f"{_LIBSVM_PAGE}/a9a",
-                file="a9a",
-                sha256="f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
-            ),
-            "test": _Part(
-                rows=16_281,
-                forms={"test.svm": _svm_a9a, "a9a.t": _svm_a9a},
-                url=f"{_LIBSVM_PAGE}/a9a.t",
-                file="a9a.t",
-                sha256="1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
-            ),
+            "train": _Part(32_561, {"train.svm": _a9a, "a9a": _a9a}, f"{_LIBSVM_PAGE}/a9a", "a9a"),
+            "test": _Part(16_281, {"test.svm": _a9a, "a9a.t": _a9a}, f"{_LIBSVM_PAGE}/a9a.t", "a9a.t"),
         },
         home=f"{_LIBSVM_PAGE}.html#a9a",
         citation="UCI Adult (Becker and Kohavi 1996), made binary by J. Platt (1998), LIBSVM data page.",
@@ -486,28 +316,26 @@ _SETS: dict[str, _Set] = {
     ),
     "adult": _Set(
         task="classification",
-        features=len(ADULT_NUMBERS) + len(_ADULT_ONE_HOT),
+        features=len(ADULT_NUMBERS) + len(files.ADULT_ONE_HOT),
         parts={
             "train": _Part(
-                rows=32_561,
-                forms={"train.csv": _adult, "adult.data": partial(_adult, names=_ADULT_COLUMNS)},
-                url=f"{_UCI}/ml/machine-learning-databases/adult/adult.data",
-                file="adult.data",
-                sha256="5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+                32_561,
+                {"train.csv": files.read_adult, "adult.data": _adult_original},
+                f"{_UCI}/ml/machine-learning-databases/adult/adult.data",
+                "adult.data",
             ),
             "test": _Part(
-                rows=16_281,
-                forms={"test.csv": _adult, "adult.test": partial(_adult, names=_ADULT_COLUMNS)},
-                url=f"{_UCI}/ml/machine-learning-databases/adult/adult.test",
-                file="adult.test",
-                sha256="a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+                16_281,
+                {"test.csv": files.read_adult, "adult.test": _adult_original},
+                f"{_UCI}/ml/machine-learning-databases/adult/adult.test",
+                "adult.test",
             ),
         },
         home=f"{_UCI}/dataset/2/adult",
         citation="B. Becker and R. Kohavi (1996), Adult, UCI Machine Learning Repository, CC BY 4.0.",
         feature_ranges=(
-            (*(low for low, _ in ADULT_NUMBERS.values()), *(0.0 for _ in _ADULT_ONE_HOT)),
-            (*(high for _, high in ADULT_NUMBERS.values()), *(1.0 for _ in _ADULT_ONE_HOT)),
+            (*(low for low, _ in ADULT_NUMBERS.values()), *(0.0 for _ in files.ADULT_ONE_HOT)),
+            (*(high for _, high in ADULT_NUMBERS.values()), *(1.0 for _ in files.ADULT_ONE_HOT)),
         ),
         bounds_from=(
             "UCI: age above 16, sixteen levels of education, hours above 0, the categories. Fields of the "
@@ -520,10 +348,10 @@ _SETS: dict[str, _Set] = {
         features=68,
         parts={
             "all": _Part(
-                rows=11_055,
-                forms={"data.svm": _svm_phishing, "phishing": _svm_phishing},
-                url=f"{_LIBSVM_PAGE}/phishing",
-                file="phishing",
+                11_055,
+                {"data.svm": _phishing, "phishing": _phishing},
+                f"{_LIBSVM_PAGE}/phishing",
+                "phishing",
             )
         },
         home=f"{_LIBSVM_PAGE}.html#phishing",
@@ -536,16 +364,15 @@ _SETS: dict[str, _Set] = {
         features=8,
         parts={
             "all": _Part(
-                rows=45_312,
-                forms={
+                45_312,
+                {
                     "data.csv": _electricity,
                     "elecNormNew.csv": _electricity,
                     "elecNormNew.arff": _electricity_arff,
                     "electricity.arff": _electricity_arff,
                 },
-                url="https://openml.org/data/v1/download/2419/electricity.arff",
-                file="electricity.arff",
-                sha256="2d86fbc74c69a5c04bcde0119bce280dd6d8efa0115987edc75b77ccf024d7f2",
+                "https://openml.org/data/v1/download/2419/electricity.arff",
+                "electricity.arff",
             )
         },
         home="https://www.openml.org/d/151",
@@ -558,16 +385,15 @@ _SETS: dict[str, _Set] = {
         features=8,
         parts={
             "all": _Part(
-                rows=20_640,
-                forms={
-                    "data.csv": partial(_labelled, label="MedHouseVal"),
-                    "raw.csv": partial(_housing, names=None),
-                    "cal_housing.data": _housing,
-                    "cal_housing.tgz": partial(_housing, member="CaliforniaHousing/cal_housing.data"),
+                20_640,
+                {
+                    "data.csv": partial(files.read_labelled, label="MedHouseVal"),
+                    "raw.csv": partial(files.read_housing, header=None),
+                    "cal_housing.data": files.read_housing,
+                    "cal_housing.tgz": partial(files.read_housing, member="CaliforniaHousing/cal_housing.data"),
                 },
-                url="https://ndownloader.figshare.com/files/5976036",
-                file="cal_housing.tgz",
-                sha256="aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",
+                "https://ndownloader.figshare.com/files/5976036",
+                "cal_housing.tgz",
             )
         },
         home="https://www.dcc.fc.up.pt/~ltorgo/Regression/cal_housing.html",
@@ -580,15 +406,15 @@ _SETS: dict[str, _Set] = {
         features=90,
         parts={
             "all": _Part(
-                rows=515_345,
-                forms={
-                    "YearPredictionMSD.txt": _year,
-                    "data.csv": partial(_year, names=None),
-                    "yearpredictionmsd.zip": partial(_year, member="YearPredictionMSD.txt"),
-                    "YearPredictionMSD.txt.zip": partial(_year, member="YearPredictionMSD.txt"),
+                515_345,
+                {
+                    "YearPredictionMSD.txt": files.read_year,
+                    "data.csv": partial(files.read_year, header=None),
+                    "yearpredictionmsd.zip": _year_zip,
+                    "YearPredictionMSD.txt.zip": _year_zip,
                 },
-                url=f"{_UCI}/static/public/203/yearpredictionmsd.zip",
-                file="yearpredictionmsd.zip",
+                f"{_UCI}/static/public/203/yearpredictionmsd.zip",
+                "yearpredictionmsd.zip",
             )
         },
         home=f"{_UCI}/dataset/203/yearpredictionmsd",
@@ -596,23 +422,31 @@ _SETS: dict[str, _Set] = {
         label_bound=(1922.0, 2011.0),
         bounds_from="UCI: songs range from 1922 to 2011.",
         cut=463_715,
-        fragment=("year_prediction_msd_fragment", {"data.csv": partial(_year, names=None)}),
+        fragment="year_prediction_msd_fragment",
     ),
     "gisette": _Set(
         task="classification",
         features=5000,
         parts={
             "train": _Part(
-                rows=6000,
-                forms={"gisette_scale": _gisette, "train.svm": _gisette, "gisette_train.data": _gisette_uci},
-                url=f"{_LIBSVM_PAGE}/gisette_scale.bz2",
-                file="gisette_scale.bz2",
+                6000,
+                {
+                    "gisette_scale": files.read_gisette,
+                    "train.svm": files.read_gisette,
+                    "gisette_train.data": files.read_gisette_uci,
+                },
+                f"{_LIBSVM_PAGE}/gisette_scale.bz2",
+                "gisette_scale.bz2",
             ),
             "test": _Part(
-                rows=1000,
-                forms={"gisette_scale.t": _gisette, "test.svm": _gisette, "gisette_valid.data": _gisette_uci},
-                url=f"{_LIBSVM_PAGE}/gisette_scale.t.bz2",
-                file="gisette_scale.t.bz2",
+                1000,
+                {
+                    "gisette_scale.t": files.read_gisette,
+                    "test.svm": files.read_gisette,
+                    "gisette_valid.data": files.read_gisette_uci,
+                },
+                f"{_LIBSVM_PAGE}/gisette_scale.t.bz2",
+                "gisette_scale.t.bz2",
             ),
         },
         home=f"{_LIBSVM_PAGE}.html#gisette",
@@ -622,15 +456,21 @@ _SETS: dict[str, _Set] = {
     ),
 }
 
-# The recompressed files of the folder layout, for `verify`; the originals are pinned above.
+# Of the originals, which a download must have, and of recompressed files, for `verify_files`.
 CHECKSUMS = {
+    "a9a/a9a": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+    "a9a/a9a.t": "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
     "a9a/test.svm.xz": "93805ce9ce64b57c8832e835cdc701d8b4fba6937e125c2637faf829760f1496",
     "a9a/train.svm.xz": "200615394bea1386aad919be9f04c05a6a3dc5ec5db191aa0a7eb775ecb0be3b",
+    "adult/adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+    "adult/adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
     "adult/test.csv.xz": "8a2314e4f6904ecb05f97c248be31cca26eb99d1d849e29d9946cc1aa2bcce25",
     "adult/train.csv.xz": "3acf2421586d674f103bab9cfbcb587ee56bf2455bfa36c0aa4b9ecc2f7afac6",
+    "california_housing/cal_housing.tgz": "aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",
     "california_housing/data.csv.xz": "12e007ef77181bc903d67a056d2eb7a956d12266a4b7646393f735cf39fbe37c",
     "california_housing/raw.csv.xz": "ed09e2b872496e3fab0ba9018b6d9cbad070b68b5860607de98e74a2196d8bab",
     "electricity/data.csv.xz": "5b979737ff4b0d742cbec3a7c488f4f5e91347880ed4f4222f426974e406f16a",
+    "electricity/electricity.arff": "2d86fbc74c69a5c04bcde0119bce280dd6d8efa0115987edc75b77ccf024d7f2",
     "phishing/data.svm.xz": "eb1d232276bdb535bd9fa8a8428d34980ba201bfbbb25340bdd82db373354286",
-    "year_prediction_msd_fragment/data.csv.xz": ("351e2540147762e39a2b19c0f8eab17771c74c27c1e68e0413e5a1f0a473381f"),
+    "year_prediction_msd_fragment/data.csv.xz": "351e2540147762e39a2b19c0f8eab17771c74c27c1e68e0413e5a1f0a473381f",
 }

@@ -47,7 +47,6 @@ class Records:
     y: NDArray[Any]
 
     def take(self, rows: Any) -> Records:
-        """Some of them."""
         if isinstance(self.X, Mapping):
             return Records({name: cells[rows] for name, cells in self.X.items()}, self.y[rows])
         return Records(self.X[rows], self.y[rows])
@@ -97,7 +96,6 @@ class LookAlike:
 
     @property
     def features(self) -> int | None:
-        """Columns of a matrix."""
         return None if isinstance(self.records.X, Mapping) else int(self.records.X.shape[1])
 
     @property
@@ -107,7 +105,6 @@ class LookAlike:
         return count - min(count // 3, TEST)
 
     def draw(self, train: int, generator: np.random.Generator) -> tuple[Records, Records]:
-        """Without replacement."""
         order = generator.permutation(len(self.records.y))
         return self.records.take(order[:train]), self.records.take(order[train : train + TEST])
 
@@ -147,7 +144,6 @@ class MadeUp:
         return cls(problem, schema, float(strength), float(missing))
 
     def draw(self, train: int, generator: np.random.Generator) -> tuple[Records, Records]:
-        """Train and test records by the same effects."""
         count = train + TEST
         scores = np.zeros((count, self._outputs))
         X: Any

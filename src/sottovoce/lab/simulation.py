@@ -95,7 +95,6 @@ class Simulation:
         return tuple(said)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and texts."""
         return {"rows": self.table, "records": self.records, "of": self.of, "remarks": list(self.remarks)}
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
@@ -249,7 +248,6 @@ class Work:
 
     @property
     def fits(self) -> int:
-        """How many there are."""
         return self.runs * (1 + len(self.epsilons))
 
     @property
@@ -330,7 +328,6 @@ class Work:
             ) from None
 
     def _fitted(self, train: Records, test: Records, number: int, **changes: Any) -> dict[str, float]:
-        """The metrics of one fit."""
         seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
         model = clone(self.estimator).set_params(ledger=None, insecure_seed=seed, verbose=False, schema=None, **changes)
         bounds = self.problem.bounds

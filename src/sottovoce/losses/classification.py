@@ -33,17 +33,14 @@ class MarginLoss(Loss):
     kind: ClassVar[Kind] = "classification"
 
     def value(self, u: Vector, y: Vector) -> Vector:
-        """phi(y u)."""
         return np.asarray(self._phi(np.multiply(u, y)))
 
     def derivative(self, u: Vector, y: Vector, out: Vector | None = None) -> Vector:
-        """The slope y phi'(y u)."""
         work = np.asarray(np.multiply(u, y, out=out), dtype=np.float64)
         self._to_slope(work)
         return np.multiply(work, y, out=work)
 
     def curvature(self, u: Vector, y: Vector) -> Vector:
-        """phi''(y u)."""
         return np.asarray(self._bend(np.multiply(u, y)))
 
     def mean_curvature(self, variance: float) -> float:
@@ -103,7 +100,6 @@ class Logistic(MarginLoss):
     box: ClassVar[float] = kernels.BOX
 
     def slope_bound_within(self, norm: float) -> float:
-        """sigma(norm)."""
         return 1.0 / (1.0 + math.exp(-norm))
 
     def noisy_label_slope(self, u: Vector, y: Vector) -> Vector:
@@ -219,7 +215,6 @@ class SmoothedHinge(MarginLoss):
 
     @property
     def curvature_bound(self) -> float:
-        """1 / g."""
         return 1 / self.smoothing
 
     def _proximal(self, points: Vector, y: Vector, rho: float, _start: Vector) -> Vector:

@@ -23,20 +23,17 @@ class ResidualLoss(Loss):
     curvature_bound: ClassVar[float] = 1.0
 
     def value(self, u: Vector, y: Vector) -> Vector:
-        """l(u, y)."""
         residual = np.abs(np.subtract(u, y))
         slope = np.minimum(residual, self.slope_bound)
         return np.asarray(slope * (residual - 0.5 * slope))
 
     def derivative(self, u: Vector, y: Vector, out: Vector | None = None) -> Vector:
-        """clip(u - y, -k, k)."""
         residual = np.asarray(np.subtract(u, y, out=out), dtype=np.float64)
         if math.isinf(self.slope_bound):
             return residual
         return np.clip(residual, -self.slope_bound, self.slope_bound, out=residual)
 
     def curvature(self, u: Vector, y: Vector) -> Vector:
-        """1 where |u - y| <= k, else 0."""
         return np.asarray(np.abs(np.subtract(u, y)) <= self.slope_bound, dtype=np.float64)
 
     def mean_curvature(self, variance: float) -> float:
@@ -75,7 +72,6 @@ class Squared(ResidualLoss):
     slope_code: ClassVar[int | None] = kernels.SQUARED
 
     def noisy_label_slope(self, u: Vector, y: Vector) -> Vector:
-        """The slope u - y itself, of whatever label."""
         return u - y
 
 
@@ -99,5 +95,4 @@ class Huber(ResidualLoss):
 
     @property
     def slope_bound(self) -> float:
-        """The threshold."""
         return float(self.threshold)

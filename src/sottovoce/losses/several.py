@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
 from sottovoce.errors import InputError
-from sottovoce.losses.base import Kind, Loss, Vector
+from sottovoce.losses.base import _SEVERAL, Kind, Loss, Vector, Wrapping
+
+LEAST = 0.25  # variance of the scores below which a kink would count as if all of them were on it
+_Z = np.linspace(-6.0, 6.0, 241)
+_DENSITY = np.exp(-_Z * _Z / 2) / np.exp(-_Z * _Z / 2).sum()
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(61)
 
 
 class ClassesLoss(Loss):
@@ -41,11 +49,9 @@ class ClassesLoss(Loss):
         return _at_labels(others, own, y), lengths
 
     def derivative(self, u: Vector, y: Vector, out: Vector | None = None) -> Vector:  # noqa: ARG002
-        """The rows l'(u, y)."""
         return _at_labels(*self.sides(u), y)
 
     def mean_curvature(self, _variance: float) -> float:
-        """Not of one number: `mean_curvatures`."""
         raise InputError(f"loss={self.name!r} has no curvature of one score.")
 
     def reweighted(self, shares: Vector) -> Vector:
@@ -58,3 +64,126 @@ def _at_labels(others: Vector, own: Vector, y: Vector) -> Vector:
     place = np.arange(len(y)), y.astype(np.int64)
     others[place] = own[place]
     return others
+
+
+@dataclass(frozen=True)
+class OneVsRest(Wrapping, ClassesLoss):
+    """l(u, y) = sum_k inner(u_k, +1 if k is the class of y, else -1).
+
+    Its minimum is that of the classes' own problems, each with the labels +1 and -1. Its curvature is a diagonal
+    matrix: no class's score bends another's. A row of slopes is at most sqrt(classes) times as long as a slope, which
+    the hinge attains at scores of 0.
+    """
+
+    inner: Loss
+    classes: int
+
+    @property
+    def outputs(self) -> int:
+        return self.classes
+
+    @property
+    def slope_bound(self) -> float:
+        return math.sqrt(self.outputs) * self.inner.slope_bound
+
+    def value(self, u: Vector, y: Vector) -> Vector:
+        return np.asarray(self._each(self.inner.value, u, self._signs(u, y)).sum(axis=1))
+
+    def sides(self, u: Vector) -> tuple[Vector, Vector]:
+        ones = np.ones_like(u)
+        return self._each(self.inner.derivative, u, -ones), self._each(self.inner.derivative, u, ones)
+
+    def curvature(self, u: Vector, y: Vector) -> Vector:
+        return self._each(self.inner.curvature, u, self._signs(u, y))
+
+    def constant(self, shares: Vector) -> Vector:
+        """Where share l'(u, 1) + (1 - share) l'(u, -1) turns from below 0 to above it, within 30 of 0."""
+        return np.array(_constant(self, tuple(shares.tolist())))
+
+    def mean_curvatures(self, shares: Vector, variances: Vector) -> Vector:
+        """E l''(s) = E l'(s) z / deviation, s = constant + deviation z (Stein): kinks of l and jumps of l' count."""
+        deviations = np.sqrt(np.maximum(variances, LEAST))
+        slopes = self.mean_slopes(self.constant(shares) + deviations * _Z[:, None], shares)
+        return np.asarray((_DENSITY * _Z) @ slopes / deviations)
+
+    def mean_slopes(self, u: Vector, shares: Vector) -> Vector:
+        others, own = self.sides(u)
+        return np.asarray(shares * own + (1 - shares) * others)
+
+    @staticmethod
+    def _signs(u: Vector, y: Vector) -> Vector:
+        signs = np.full(u.shape, -1.0)
+        signs[np.arange(len(y)), y.astype(np.int64)] = 1.0
+        return signs
+
+    @staticmethod
+    def _each(function: object, u: Vector, signs: Vector) -> Vector:
+        """Of every score, as numbers of their own in double precision, whatever a registered loss returns."""
+        found = function(u.ravel(), signs.ravel())  # type: ignore[operator]
+        return np.array(found, dtype=np.float64).reshape(u.shape)
+
+
+@lru_cache(maxsize=4)  # asked for again and again in a run
+def _constant(loss: OneVsRest, shares: tuple[float, ...]) -> tuple[float, ...]:
+    low, high = np.full(len(shares), -30.0), np.full(len(shares), 30.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        falling = loss.mean_slopes(middle[None, :], np.array(shares))[0] < 0.0
+        low, high = np.where(falling, middle, low), np.where(falling, high, middle)
+    return tuple(((low + high) / 2).tolist())
+
+
+@dataclass(frozen=True)
+class Softmax(ClassesLoss):
+    """l(u, y) = log sum_k exp(u_k) - u_y. Adding a number to a row of scores changes nothing."""
+
+    classes: float
+
+    name: ClassVar[str] = "softmax"
+    relative: ClassVar[bool] = True
+    slope_bound: ClassVar[float] = math.sqrt(2.0)  # |p - e_y|
+    curvature_bound: ClassVar[float] = 0.5  # of diag(p) - p p', a matrix (Boehning 1992)
+
+    def __post_init__(self) -> None:
+        if not (self.classes == int(self.classes) and self.classes >= 2):
+            raise InputError(f"classes={self.classes!r} must be a whole number from 2.")
+
+    @property
+    def outputs(self) -> int:
+        return int(self.classes)
+
+    def value(self, u: Vector, y: Vector) -> Vector:
+        moved = u - u.max(axis=1, keepdims=True)
+        return np.asarray(np.log(np.exp(moved).sum(axis=1)) - moved[np.arange(len(y)), y.astype(np.int64)])
+
+    def sides(self, u: Vector) -> tuple[Vector, Vector]:
+        """Shares, and shares less 1: l'(u, y) = p - e_y."""
+        shares = self.shares(u)
+        return shares, shares - 1.0
+
+    def curvature(self, u: Vector, y: Vector) -> Vector:  # noqa: ARG002
+        shares = self.shares(u)
+        return np.asarray(shares * (1 - shares))
+
+    def constant(self, shares: Vector) -> Vector:
+        found = np.log(shares)
+        return np.asarray(found - found.mean())
+
+    def mean_curvatures(self, shares: Vector, variances: Vector) -> Vector:
+        """Of each class the mean of p (1 - p) / (1 - share), p = sigma(u), E p about the share.
+
+        diag(p) - p p' is diag(p), but for the direction in which all scores move alike: so p and not p (1 - p).
+        """
+        centre = np.log(shares / (1 - shares)) * np.sqrt(1 + math.pi / 8 * variances)
+        p = 1 / (1 + np.exp(-np.clip(centre[:, None] + np.sqrt(variances)[:, None] * _NODES, -500, 500)))
+        return np.asarray((p * (1 - p)) @ _WEIGHTS / _WEIGHTS.sum() / (1 - shares))
+
+    @staticmethod
+    def shares(u: Vector) -> Vector:
+        """p: what the scores say of each class."""
+        found = np.exp(u - u.max(axis=1, keepdims=True))
+        found /= found.sum(axis=1, keepdims=True)
+        return np.asarray(found)
+
+
+_SEVERAL[Softmax.name] = Softmax

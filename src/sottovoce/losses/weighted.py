@@ -31,19 +31,15 @@ class Weighted(Wrapping):
 
     @property
     def slope_bound(self) -> float:
-        """That of the loss, at the weight 1."""
         return self.inner.slope_bound
 
     def value(self, u: Vector, y: Vector) -> Vector:
-        """c_y times the loss."""
         return np.asarray(self.of(y) * self.inner.value(u, y))
 
     def derivative(self, u: Vector, y: Vector, out: Vector | None = None) -> Vector:
-        """c_y times the slope."""
         return np.multiply(self._along(u, y), self.inner.derivative(u, y), out=out)
 
     def curvature(self, u: Vector, y: Vector) -> Vector:
-        """c_y times the curvature."""
         return np.asarray(self._along(u, y) * self.inner.curvature(u, y))
 
     def mean_curvature(self, variance: float) -> float:
@@ -79,15 +75,12 @@ class WeightedClasses(Weighted, ClassesLoss):
         return slopes * self.of(y)[:, None], lengths * np.array(self.weights)
 
     def constant(self, shares: Vector) -> Vector:
-        """Of the shares of the weight."""
         return self.inner.constant(self.reweighted(shares))
 
     def mean_curvatures(self, shares: Vector, variances: Vector) -> Vector:
-        """Of the shares of the weight, times the mean weight."""
         return self.inner.mean_curvatures(self.reweighted(shares), variances) * float(shares @ np.array(self.weights))
 
     def reweighted(self, shares: Vector) -> Vector:
-        """Shares of the weight."""
         found = shares * np.array(self.weights)
         return np.asarray(found / found.sum())
 

@@ -75,7 +75,6 @@ class SparsePoint:
         return math.fsum(np.abs(self.values).tolist())
 
     def dense(self, dimension: int) -> Array:
-        """The vector with its zeros."""
         found = np.zeros(dimension)
         found[self.places] = self.values
         return found

@@ -13,8 +13,7 @@ import scipy.sparse.linalg as spla
 from numpy.typing import NDArray
 
 from sottovoce.penalties import kernels
-from sottovoce.penalties.base import Penalty
-from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.penalties.base import Penalty, ScaledRegulariser
 
 Array = NDArray[np.float64]
 
@@ -40,7 +39,6 @@ class Quadratic:
         return self.metric.step(self.centre, self.gradient, regulariser, records)
 
     def slope_at_zero(self) -> Array:
-        """Its gradient at u = 0."""
         vectors = self.metric.vectors
         return self.gradient - vectors @ (self.metric.values * (vectors.T @ self.centre))
 
@@ -53,7 +51,6 @@ class ExactQuadratic(Quadratic):
 
     @classmethod
     def of(cls, curvature: Array, centre: Array, gradient: Array) -> ExactQuadratic:
-        """The quadratic of that curvature."""
         values, vectors = np.linalg.eigh(curvature)
         return cls(Metric(np.maximum(values, 0.0), vectors), centre, gradient, curvature)
 
@@ -167,7 +164,6 @@ class PenalisedStep:
         return np.where(curvatures > 0.0, curvatures, 1.0)
 
     def _by_conjugate_gradients(self, weights: Array, gradient: Array) -> Array:
-        """With the diagonal as preconditioner."""
         found, left = weights.copy(), -(gradient + self._ridge * weights)
         scaled = left / self._diagonal
         direction, size = scaled, float(left @ scaled)

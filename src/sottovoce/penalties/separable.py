@@ -22,11 +22,9 @@ class NormPenalty(Penalty):
 
     @property
     def strong_convexity(self) -> float:
-        """The weight c of the squares."""
         return self.weights[1]
 
     def value(self, w: Vector) -> float:
-        """The sum b |w|_1 + (c / 2) |w|_2^2."""
         b, c = self.weights
         return float(b * np.abs(w).sum() + 0.5 * c * np.square(w).sum())
 
@@ -36,7 +34,6 @@ class NormPenalty(Penalty):
         return np.asarray((w - np.clip(w, -step * b, step * b)) / (1 + step * c))
 
     def by_coordinate(self) -> tuple[float, float, float, float]:
-        """(b, c) everywhere."""
         return (*self.weights, -math.inf, math.inf)
 
     def conjugate(self, p: Vector) -> float:
@@ -72,7 +69,6 @@ class L2(NormPenalty):
 
     @property
     def weights(self) -> tuple[float, float]:
-        """(0, alpha)."""
         return 0.0, float(self.alpha)
 
 
@@ -90,7 +86,6 @@ class L1(NormPenalty):
 
     @property
     def weights(self) -> tuple[float, float]:
-        """(alpha, 0)."""
         return float(self.alpha), 0.0
 
 
@@ -116,7 +111,6 @@ class ElasticNet(NormPenalty):
 
     @property
     def weights(self) -> tuple[float, float]:
-        """(alpha l1_ratio, alpha (1 - l1_ratio))."""
         return float(self.alpha * self.l1_ratio), float(self.alpha * (1 - self.l1_ratio))
 
 
@@ -141,18 +135,14 @@ class Box(Penalty):
         return {name: end for name, end in super().parameters().items() if math.isfinite(end)}
 
     def value(self, w: Vector) -> float:
-        """0 inside the box, infinite outside."""
         return 0.0 if np.all((w >= self.low) & (w <= self.high)) else math.inf
 
     def prox(self, w: Vector, step: float | Vector) -> Vector:  # noqa: ARG002 - no step moves an indicator
-        """clip(w, low, high)."""
         return np.clip(w, self.low, self.high)
 
     def by_coordinate(self) -> tuple[float, float, float, float]:
-        """Nothing inside the box."""
         return 0.0, 0.0, float(self.low), float(self.high)
 
     def conjugate(self, p: Vector) -> float:
-        """sum_j max(low p_j, high p_j)."""
         p = p[p != 0]
         return float((p * np.where(p > 0, self.high, self.low)).sum())

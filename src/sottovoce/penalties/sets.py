@@ -36,7 +36,6 @@ class Ball(ConstraintSet):
         )
 
     def diameter(self, dimension: int) -> float:  # noqa: ARG002 - the same in every dimension
-        """2 radius."""
         return 2 * self.radius
 
 
@@ -48,7 +47,6 @@ class L1Ball(Ball):
     name: ClassVar[str] = "l1_ball"
 
     def contains(self, w: Vector, tolerance: float = 1e-9) -> bool:
-        """|w|_1 <= radius (1 + tolerance)."""
         return bool(np.abs(w).sum() <= self.radius * (1 + tolerance))
 
     def project(self, w: Vector) -> Vector:
@@ -57,7 +55,6 @@ class L1Ball(Ball):
         return w.copy() if size.sum() <= self.radius else np.copysign(_onto_simplex(size, self.radius), w)
 
     def linear_oracle(self, gradient: Vector) -> Vector:
-        """-radius sign(g_j) e_j for the j with the largest |g_j|."""
         vertex = np.zeros_like(gradient)
         j = np.abs(gradient).argmax()
         vertex[j] = np.copysign(self.radius, -gradient[j])
@@ -72,15 +69,12 @@ class L2Ball(Ball):
     name: ClassVar[str] = "l2_ball"
 
     def contains(self, w: Vector, tolerance: float = 1e-9) -> bool:
-        """|w|_2 <= radius (1 + tolerance)."""
         return bool(np.linalg.norm(w) <= self.radius * (1 + tolerance))
 
     def project(self, w: Vector) -> Vector:
-        """The point w min(1, radius / |w|)."""
         return w * (self.radius / max(float(np.linalg.norm(w)), self.radius))
 
     def linear_oracle(self, gradient: Vector) -> Vector:
-        """-radius g / |g|."""
         norm = float(np.linalg.norm(gradient))
         return gradient * (-self.radius / norm) if norm > 0 else np.zeros_like(gradient)
 
@@ -93,7 +87,6 @@ class Simplex(Ball):
     name: ClassVar[str] = "simplex"
 
     def contains(self, w: Vector, tolerance: float = 1e-9) -> bool:
-        """Whether w_j >= 0 and sum_j w_j = radius, both up to tolerance * radius."""
         slack = tolerance * self.radius
         return bool(np.all(w >= -slack) and abs(w.sum() - self.radius) <= slack)
 
@@ -102,7 +95,6 @@ class Simplex(Ball):
         return _onto_simplex(w, self.radius)
 
     def linear_oracle(self, gradient: Vector) -> Vector:
-        """The vertex radius e_j for the j with the smallest g_j."""
         vertex = np.zeros_like(gradient)
         vertex[gradient.argmin()] = self.radius
         return vertex
@@ -126,20 +118,16 @@ class BoxSet(ConstraintSet):
         check_interval(self.low, self.high, bounded=True)
 
     def contains(self, w: Vector, tolerance: float = 1e-9) -> bool:
-        """Whether low <= w_j <= high, up to tolerance * max(|low|, |high|)."""
         slack = tolerance * max(abs(self.low), abs(self.high))
         return bool(np.all((w >= self.low - slack) & (w <= self.high + slack)))
 
     def project(self, w: Vector) -> Vector:
-        """clip(w, low, high)."""
         return np.clip(w, self.low, self.high)
 
     def linear_oracle(self, gradient: Vector) -> Vector:
-        """The end low where the gradient is positive, else high."""
         return np.where(gradient > 0, float(self.low), float(self.high))
 
     def diameter(self, dimension: int) -> float:
-        """sqrt(dimension) (high - low)."""
         return math.sqrt(dimension) * (self.high - self.low)
 
 
@@ -164,7 +152,6 @@ class Product(ConstraintSet):
             )
 
     def parameters(self) -> dict[str, Any]:
-        """Each part as its name and parameters, and the sizes."""
         parts = [{"name": part.name, **part.parameters()} for part in self.parts]
         return {"parts": parts, "sizes": list(self.sizes)}
 
@@ -178,19 +165,15 @@ class Product(ConstraintSet):
             raise InputError(f"penalty='product' with parameters {parameters}: {error}; {allowed}") from None
 
     def contains(self, w: Vector, tolerance: float = 1e-9) -> bool:
-        """Every block lies in its part."""
         return all(part.contains(block, tolerance) for part, block in self._blocks(w))
 
     def project(self, w: Vector) -> Vector:
-        """The projection of each block onto its part."""
         return np.concatenate([part.project(block) for part, block in self._blocks(w)])
 
     def linear_oracle(self, gradient: Vector) -> Vector:
-        """The oracle of each part at its block of the gradient."""
         return np.concatenate([part.linear_oracle(block) for part, block in self._blocks(gradient)])
 
     def diameter(self, dimension: int) -> float:
-        """sqrt(sum_k diameter_k^2)."""
         self._check(dimension)
         return math.hypot(*(part.diameter(size) for part, size in zip(self.parts, self.sizes, strict=True)))
 

@@ -17,7 +17,7 @@ from sottovoce.data.bounds import SMALLEST, Bounds
 from sottovoce.data.labels import is_class
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
-from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.channel import Channel
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.plan.sealing import Sealing

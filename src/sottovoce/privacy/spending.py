@@ -233,11 +233,9 @@ class Book:
         return free and whole > 0 and _at_most(math.fsum(each.part**2 for each in (*known, asked)), whole**2)
 
     def after(self, asked: Reservation) -> Book:
-        """The book with one more plan in it."""
         return replace(self, reservations=(*self.reservations, asked))
 
     def balance(self) -> Balance:
-        """What is spent and what is left."""
         terms, cost, plans = self.terms, self.cost(), len(self.reservations)
         rest = max(self.available - cost, 0.0)
         share = min(cost / terms.capacity, 1.0)

@@ -25,8 +25,8 @@ from sottovoce.algorithms.base import (
     total,
 )
 from sottovoce.door.query import Query
+from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import Metric, Quadratic
-from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release

@@ -11,8 +11,7 @@ from scipy.optimize import nnls
 
 from sottovoce.algorithms.newton.private import RULES, NewtonDescent
 from sottovoce.losses import Loss
-from sottovoce.penalties.base import ConstraintSet
-from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.penalties.base import ConstraintSet, ScaledRegulariser
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.gram import GramMatrix
 

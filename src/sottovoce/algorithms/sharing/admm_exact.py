@@ -27,8 +27,8 @@ from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Plain, Query, Reals, Round, label_party
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
+from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import PenalisedStep
-from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release

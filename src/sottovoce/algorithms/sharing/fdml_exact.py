@@ -28,7 +28,7 @@ from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Plain, Query, Reals, Round, Told, label_party
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release

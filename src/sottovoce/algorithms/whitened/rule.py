@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from sottovoce.losses import Loss
+from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, Metric
-from sottovoce.penalties.scaled import ScaledRegulariser
 
 Array = NDArray[np.float64]
 

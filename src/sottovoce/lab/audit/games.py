@@ -97,11 +97,9 @@ class Game:
         return Claim("mu", mu_for(epsilon, inside(plan.delta)))
 
     def neighbours(self) -> tuple[Data, Data]:
-        """Both data sets."""
         return neighbours(self.plan, self.records, self.relation)
 
     def sides(self) -> tuple[Side, Side]:
-        """Both data sets, prepared."""
         with _quiet():
             return tuple(Side(self.plan, data) for data in self.neighbours())  # type: ignore[return-value]
 

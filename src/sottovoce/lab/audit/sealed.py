@@ -263,7 +263,6 @@ class Anew(Randomness):
         self._source = source
 
     def bytes(self, count: int) -> bytes:
-        """The next ones of the source."""
         return self._source.bytes(count)
 
 
@@ -291,7 +290,6 @@ class _Protocol:
     def exchange(
         self, names: Iterable[str], frame: Frame, each: Mapping[str, Mapping[str, NDArray[Any]]]
     ) -> dict[str, Reply]:
-        """What the parties answer."""
         return {name: Reply(self.answered(name, frame, {**frame.arrays, **each.get(name, {})}), {}) for name in names}
 
     def answered(self, name: str, frame: Frame, arrays: Mapping[str, NDArray[Any]]) -> Frame:
@@ -308,7 +306,6 @@ class _Protocol:
         return Frame("answer", 0, frame.plan, frame.round, frame.query, dict(words), "")
 
     def sum(self, number: int, ask: Ask) -> Array:
-        """The opened value."""
         return self.sums.sum(number, ask, {name: self.side.queries[name][ask.query] for name in self.plan.names})
 
     def left(self, number: int, ask: Ask, pool: Pool) -> Opened:

@@ -35,9 +35,10 @@ from sottovoce.lab.bcfw.samplings import (
     SerialImportance,
     UniformSerial,
 )
-from sottovoce.lab.bcfw.solve import Inexact, Solution, Trace, solve, universal_step
+from sottovoce.lab.bcfw.solve import BlockSolution, Inexact, Trace, solve, universal_step
 
 __all__ = [
+    "BlockSolution",
     "Composite",
     "Distributed",
     "Elementary",
@@ -51,7 +52,6 @@ __all__ = [
     "Sampling",
     "SerialImportance",
     "Smooth",
-    "Solution",
     "Trace",
     "UniformSerial",
     "block_curvatures",

@@ -51,12 +51,10 @@ class Blocks:
         self.all_columns = np.arange(dimension)
 
     def slice(self, block: int) -> slice:
-        """The coordinates of a block."""
         return slice(int(self.offsets[block]), int(self.offsets[block + 1]))
 
     def columns(self, chosen: Integers) -> Integers:
-        """The coordinates of the chosen blocks, block after block."""
-        found: Integers = kernels.columns_of(chosen, self.offsets)
+        found: Integers = kernels.list_columns(chosen, self.offsets)
         return found
 
     def oracle(self, chosen: Integers, gradient: Vector) -> Vector:
@@ -73,7 +71,6 @@ class Blocks:
         return answer
 
     def diameters(self) -> Vector:
-        """The Euclidean diameter of each block."""
         return np.array([part.diameter(int(size)) for part, size in zip(self.parts, self.sizes, strict=True)])
 
     def start(self, x: ArrayLike | None) -> Vector:

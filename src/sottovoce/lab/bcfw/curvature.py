@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,7 +48,7 @@ def theorem_bound(
     gap0 = f(x_0) - min f, C a bound of the expected curvature, rho as `Inexact.rho` (0: exact oracles). It also holds
     with "line-search" (Lou and Cheung 2018, Theorem 1).
     """
-    _check(gap0, curvature, p_min, rho)
+    _check_bound(gap0, curvature, p_min, rho)
     bound = 2 * (gap0 + (1 + rho) * curvature / p_min) / (p_min * np.asarray(t, dtype=np.float64) + 2)
     return bound if bound.ndim else float(bound)
 
@@ -62,7 +62,7 @@ def recursion_bound(
     b_t <= 2 C / (t + 2) from t = 1 on, without gap0 (Jaggi 2013). With rho the steps must be universal, since the
     tolerances of `Inexact` are in terms of that step.
     """
-    _check(gap0, curvature, p_min, rho)
+    _check_bound(gap0, curvature, p_min, rho)
     bounds = [float(gap0)]
     for u in steps:
         if not 0 <= u <= 1:
@@ -71,7 +71,7 @@ def recursion_bound(
     return np.array(bounds)
 
 
-def _check(gap0: float, curvature: float, p_min: float, rho: float) -> None:
+def _check_bound(gap0: float, curvature: float, p_min: float, rho: float) -> None:
     if not 0 < p_min <= 1:
         raise InputError(f"p_min={p_min!r} must be above 0 and at most 1; it is the least probability of a block")
     for argument, value in (("gap0", gap0), ("curvature", curvature), ("rho", rho)):
@@ -234,10 +234,7 @@ def eso_bound(objective: Objective, constraint: ConstraintSet, sampling: Samplin
 
 def separable_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
     """min(c(P), c(A'A)) sum_i p_i u_i: Proposition 1 with the curvatures of the blocks, at most `eso_bound`."""
-    return _separable_bound(_Majorant(objective, constraint), sampling)
-
-
-def _separable_bound(majorant: _Majorant, sampling: Sampling) -> float:
+    majorant = _Majorant(objective, constraint)
     p, factor = _separable(majorant, sampling)
     return factor * float(p @ majorant.squares)
 
@@ -291,8 +288,8 @@ def pairwise_bound(objective: Objective, constraint: ConstraintSet, sampling: Sa
 def curvature_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
     """The least of the bounds: `pairwise_bound` and `separable_bound`, which the others are never below."""
     majorant = _Majorant(objective, constraint)
-    separable = _separable_bound(majorant, sampling)
-    return min(separable, float((checked_pairs(sampling) * majorant.products).sum()))
+    p, factor = _separable(majorant, sampling)
+    return min(factor * float(p @ majorant.squares), float((checked_pairs(sampling) * majorant.products).sum()))
 
 
 def _products(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> Matrix:
@@ -307,12 +304,6 @@ def _same_blocks(sampling: Sampling, blocks: Blocks) -> None:
 
 
 # A lower estimate
-
-
-class _Point(NamedTuple):
-    x: Vector
-    s: Vector
-    u: float
 
 
 def curvature_estimate(  # noqa: PLR0913
@@ -379,13 +370,15 @@ def _some_sets(
     return [(np.asarray(sampling.draw(source)), 1 / draws) for _ in range(draws)], False
 
 
-def _try(blocks: Blocks, source: np.random.Generator) -> _Point:
+def _try(blocks: Blocks, source: np.random.Generator) -> tuple[Vector, Vector, float]:
     corner, other, s = (blocks.oracle(blocks.all, source.standard_normal(blocks.dimension)) for _ in range(3))
     weight = source.choice([0.0, source.random()])
-    return _Point(corner + weight * (other - corner), s, float(source.choice([1.0, 1 / 3, 0.1, 1 / 30])))
+    return corner + weight * (other - corner), s, float(source.choice([1.0, 1 / 3, 0.1, 1 / 30]))
 
 
-def _bend(f: Objective, blocks: Blocks, point: _Point, sets: list[tuple[Integers, float]]) -> float:
+def _bend(
+    f: Objective, blocks: Blocks, point: tuple[Vector, Vector, float], sets: list[tuple[Integers, float]]
+) -> float:
     x, s, u = point
     gradient, value, total = f.gradient(x), f.value(x), 0.0
     for chosen, probability in sets:

@@ -33,8 +33,8 @@ def usable(chosen: Integers, blocks: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def columns_of(chosen: Integers, offsets: Integers) -> Integers:
-    """The coordinates of the chosen blocks, block after block."""
+def list_columns(chosen: Integers, offsets: Integers) -> Integers:
+    """The coordinates of the chosen blocks, block after block; likewise the entries of chosen columns of a matrix."""
     total = 0
     for i in chosen:
         total += offsets[i + 1] - offsets[i]
@@ -72,23 +72,8 @@ def dense_add(rows: NDArray[Any], columns: Integers, weights: Vector, step: floa
 
 
 @njit(cache=True, nogil=True)
-def sparse_rows(indptr: Integers, indices: Integers, columns: Integers) -> Integers:
-    """The rows of the entries of the chosen columns, column after column."""
-    total = 0
-    for j in columns:
-        total += indptr[j + 1] - indptr[j]
-    rows = np.empty(total, dtype=np.int64)
-    place = 0
-    for j in columns:
-        for entry in range(indptr[j], indptr[j + 1]):
-            rows[place] = indices[entry]
-            place += 1
-    return rows
-
-
-@njit(cache=True, nogil=True)
 def sparse_dots_at(indptr: Integers, data: Vector, columns: Integers, slopes: Vector) -> Vector:
-    """<a_j, slopes> for the chosen columns, the slopes given entry by entry in the order of ``sparse_rows``."""
+    """<a_j, slopes> for the chosen columns, the slopes given entry by entry, column after column."""
     found = np.empty(len(columns))
     place = 0
     for k in range(len(columns)):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,12 +24,7 @@ REFRESH = 1000  # passes over the matrix after which Ax is computed anew, so tha
 GOLDEN = (math.sqrt(5) - 1) / 2
 SEARCHES = 30  # of golden section: the best step to 1e-6
 
-
-class Snapshot(Protocol):
-    """The gradients at one iterate, which may be read while the iterate moves on."""
-
-    def gradient(self, columns: Integers) -> Vector:
-        """The partial derivatives at these coordinates."""
+Gradients = Callable[[Integers], Vector]  # of one iterate: the partial derivatives at coordinates
 
 
 class Objective(ABC):
@@ -69,19 +65,16 @@ class Iterate:
         self.x = np.array(x, dtype=np.float64)
 
     def value(self) -> float:
-        """f(x)."""
         return self.objective.value(self.x)
 
     def gradient(self, columns: Integers) -> Vector:
-        """The partial derivatives at these coordinates."""
         return _by_blocks(self.objective, self.x, self.offsets, columns)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Gradients:
         """The gradients at this x, safe to read while x moves on."""
-        return _Frozen(self.objective, self.x.copy(), self.offsets)
+        return partial(_by_blocks, self.objective, self.x.copy(), self.offsets)
 
     def move(self, columns: Integers, direction: Vector, step: float) -> None:
-        """Add step direction to x."""
         self.x[columns] += step * direction
 
     def search(self, columns: Integers, direction: Vector, step: float) -> float:
@@ -95,14 +88,6 @@ class Iterate:
         best = golden_section(value, step)
         self.move(columns, direction, best)
         return best
-
-
-class _Frozen:
-    def __init__(self, objective: Objective, x: Vector, offsets: Integers) -> None:
-        self.objective, self.x, self.offsets = objective, x, offsets
-
-    def gradient(self, columns: Integers) -> Vector:
-        return _by_blocks(self.objective, self.x, self.offsets, columns)
 
 
 def _by_blocks(objective: Objective, x: Vector, offsets: Integers, columns: Integers) -> Vector:
@@ -163,17 +148,14 @@ class MeanLoss(Smooth):
         self.quadratic = loss.quadratic
 
     def value(self, q: Vector) -> float:
-        """The mean of l(q_i, y_i)."""
         return float(self.loss.value(q, self.y).mean())
 
     def gradient(self, q: Vector) -> Vector:
-        """l'(q_i, y_i) / n."""
         slopes = self.loss.derivative(q, self.y)
         slopes /= len(self.y)
         return slopes
 
     def gradient_at(self, q: Vector, rows: Integers) -> Vector:
-        """l'(q_i, y_i) / n in these rows alone."""
         slopes = self.loss.derivative(q[rows], self.y[rows])
         slopes /= len(self.y)
         return slopes
@@ -205,25 +187,20 @@ class Composite(Objective):
         self.dimension = int(self.matrix.shape[1])
 
     def value(self, x: Vector) -> float:
-        """g(A x)."""
         return self.g.value(self.matrix @ x)
 
     def gradient(self, x: Vector, part: slice = slice(None)) -> Vector:
-        """A_part' grad g(A x)."""
         slopes = self.g.gradient(self.matrix @ x)
         return np.asarray(self.matrix[:, part].T @ slopes)
 
     def majorant(self) -> Any:
-        """sqrt(smoothness) A."""
         return math.sqrt(self.g.smoothness) * self.matrix
 
     @property
     def quadratic(self) -> bool:
-        """As g."""
         return self.g.quadratic
 
     def follow(self, x: Vector, offsets: Integers) -> Iterate:
-        """An iterate that keeps q = A x."""
         return _LinearIterate(self, x, offsets)
 
     def dots(self, columns: Integers, slopes: Vector) -> Vector:
@@ -267,15 +244,15 @@ class _LinearIterate(Iterate):
         f = self.objective
         if f.sparse:
             A = f.columns
-            rows = kernels.sparse_rows(A.indptr, A.indices, columns)
+            rows = A.indices[kernels.list_columns(columns, A.indptr)]
             if len(rows) < len(self.q):
-                slopes = f.g.gradient_at(self.q, rows)
-                found: Vector = kernels.sparse_dots_at(A.indptr, A.data, columns, slopes)
+                found: Vector = kernels.sparse_dots_at(A.indptr, A.data, columns, f.g.gradient_at(self.q, rows))
                 return found
         return f.dots(columns, f.g.gradient(self.q))
 
-    def snapshot(self) -> Snapshot:
-        return _Slopes(self.objective, self.objective.g.gradient(self.q))
+    def snapshot(self) -> Gradients:
+        slopes = self.objective.g.gradient(self.q)
+        return lambda columns: self.objective.dots(columns, slopes)
 
     def move(self, columns: Integers, direction: Vector, step: float) -> None:
         self.x[columns] += step * direction
@@ -302,14 +279,6 @@ class _LinearIterate(Iterate):
         self.moved += len(columns)
         if self.moved >= REFRESH * self.objective.dimension:
             self._refresh()
-
-
-class _Slopes:
-    def __init__(self, objective: Composite, slopes: Vector) -> None:
-        self.objective, self.slopes = objective, slopes
-
-    def gradient(self, columns: Integers) -> Vector:
-        return self.objective.dots(columns, self.slopes)
 
 
 def golden_section(value: Callable[[float], float], step: float) -> float:

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.errors import InputError
 from sottovoce.lab.bcfw.blocks import Blocks
-from sottovoce.lab.bcfw.objectives import Objective, Snapshot
-from sottovoce.lab.bcfw.samplings import Nice, whole
-from sottovoce.lab.bcfw.solve import Solution, as_trace, checked_step, duality_gap
+from sottovoce.lab.bcfw.objectives import Gradients, Objective
+from sottovoce.lab.bcfw.samplings import Nice, check_whole
+from sottovoce.lab.bcfw.solve import BlockSolution, as_trace, checked_step, duality_gap
 from sottovoce.penalties import ConstraintSet
 
 Vector = NDArray[np.float64]
@@ -24,7 +24,7 @@ PATIENCE = 0.05  # seconds after which a waiting thread looks whether the run is
 
 
 @dataclass(frozen=True)
-class ParallelSolution(Solution):
+class ParallelSolution(BlockSolution):
     """A solution with what happened on the way: delays are in rounds, from reading x to being applied."""
 
     mean_delay: float
@@ -76,15 +76,15 @@ def solve_parallel(  # noqa: PLR0913
     """
     blocks = Blocks(constraint, objective.dimension)
     Nice(blocks.count, tau)
-    whole("workers", workers, 1)
-    whole("rounds", rounds, 0)
+    check_whole("workers", workers, 1)
+    check_whole("rounds", rounds, 0)
     if every < 0 or not tolerance >= 0:
         raise InputError(f"every={every!r} and tolerance={tolerance!r} must not be negative")
     if tolerance > 0 and every == 0:
         every = max(1, -(-blocks.count // tau))
     steps = parallel_step(blocks.count, tau) if step is None else step
     iterate = objective.follow(blocks.start(start), blocks.offsets)
-    server = _Server(blocks, iterate.snapshot(), workers, np.random.default_rng(generator))
+    server = _AnswerServer(blocks, iterate.snapshot(), workers, np.random.default_rng(generator))
     recorded: list[tuple[int, float, float]] = []
     done = 0
     try:
@@ -99,7 +99,7 @@ def solve_parallel(  # noqa: PLR0913
             direction = np.concatenate([answer.vertex for answer in answers]) - iterate.x[columns]
             iterate.move(columns, direction, checked_step(steps, k))
             done = k + 1
-            server.publish(done, iterate.snapshot())
+            server.published = (done, iterate.snapshot())
     finally:
         server.close()
     value, gap = iterate.value(), duality_gap(iterate, blocks)
@@ -119,10 +119,10 @@ def solve_parallel(  # noqa: PLR0913
     )
 
 
-class _Server:
+class _AnswerServer:
     """The queue, the published gradients and the threads."""
 
-    def __init__(self, blocks: Blocks, first: Snapshot, workers: int, source: np.random.Generator) -> None:
+    def __init__(self, blocks: Blocks, first: Gradients, workers: int, source: np.random.Generator) -> None:
         self.blocks = blocks
         self.published = (0, first)  # replaced as a whole, so that a reader never sees half of it
         # Short: an answer that waits grows old.
@@ -135,9 +135,6 @@ class _Server:
         ]
         for thread in self.threads:
             thread.start()
-
-    def publish(self, version: int, snapshot: Snapshot) -> None:
-        self.published = (version, snapshot)
 
     def collect(self, version: int, tau: int) -> list[_Answer]:
         """The answers of tau different blocks."""
@@ -166,9 +163,9 @@ class _Server:
             answer: _Answer | BaseException
             try:
                 block = int(source.integers(self.blocks.count))
-                version, snapshot = self.published
+                version, gradients_at = self.published
                 chosen = np.array([block])
-                gradient = snapshot.gradient(self.blocks.columns(chosen))
+                gradient = gradients_at(self.blocks.columns(chosen))
                 answer = _Answer(block, self.blocks.oracle(chosen, gradient), version)
             except BaseException as error:
                 answer = error

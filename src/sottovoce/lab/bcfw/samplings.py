@@ -104,23 +104,19 @@ class Elementary(Sampling):
     """T = all blocks, always: the classical Frank-Wolfe method (Jaggi 2013)."""
 
     def __init__(self, blocks: int) -> None:
-        self.blocks = whole("blocks", blocks, 1)
+        self.blocks = check_whole("blocks", blocks, 1)
         self._all = np.arange(self.blocks)
 
     def draw(self, _generator: np.random.Generator) -> Integers:
-        """All blocks."""
         return self._all
 
     def probabilities(self) -> Vector:
-        """1."""
         return np.ones(self.blocks)
 
     def pairs(self) -> Matrix:
-        """1."""
         return np.ones((self.blocks, self.blocks))
 
     def sets(self) -> list[tuple[Integers, float]]:
-        """One."""
         return [(self._all, 1.0)]
 
 
@@ -128,26 +124,22 @@ class Nice(Sampling):
     """tau of the blocks, every such set alike: p_i = tau/d, P_ij = tau (tau - 1) / (d (d - 1))."""
 
     def __init__(self, blocks: int, tau: int) -> None:
-        self.blocks = whole("blocks", blocks, 1)
-        self.tau = whole("tau", tau, 1, self.blocks, "so many different blocks are drawn")
+        self.blocks = check_whole("blocks", blocks, 1)
+        self.tau = check_whole("tau", tau, 1, self.blocks, "so many different blocks are drawn")
 
     def draw(self, generator: np.random.Generator) -> Integers:
-        """A uniform set of tau blocks."""
         if self.tau == 1:
             return np.array([generator.integers(self.blocks)])
         return np.asarray(generator.choice(self.blocks, self.tau, replace=False, shuffle=False), dtype=np.int64)
 
     def probabilities(self) -> Vector:
-        """tau/d."""
         return np.full(self.blocks, self.tau / self.blocks)
 
     def pairs(self) -> Matrix:
-        """Off the diagonal tau (tau - 1) / (d (d - 1))."""
         other = self.tau * (self.tau - 1) / (self.blocks * max(self.blocks - 1, 1))
         return _with_diagonal(np.full((self.blocks, self.blocks), other), self.probabilities())
 
     def sets(self) -> list[tuple[Integers, float]]:
-        """The sets of tau blocks."""
         count = math.comb(self.blocks, self.tau)
         self._number(count)
         return [(np.array(chosen), 1 / count) for chosen in itertools.combinations(range(self.blocks), self.tau)]
@@ -167,19 +159,18 @@ class Distributed(Sampling):
     """
 
     def __init__(self, blocks: int, users: int, tau: int) -> None:
-        self.blocks = whole("blocks", blocks, 1)
-        self.users = whole("users", users, 1, self.blocks, "every user holds a block")
+        self.blocks = check_whole("blocks", blocks, 1)
+        self.users = check_whole("users", users, 1, self.blocks, "every user holds a block")
         if self.blocks % self.users:
             raise InputError(
                 f"users={users} does not divide blocks={blocks}; every user must hold equally many blocks: "
                 "change one of the two, or describe the sampling by a class of your own"
             )
         self.held = self.blocks // self.users
-        self.tau = whole("tau", tau, 1, self.held, "every user draws so many of the blocks it holds")
+        self.tau = check_whole("tau", tau, 1, self.held, "every user draws so many of the blocks it holds")
         self._first = self.held * np.arange(self.users)[:, None]
 
     def draw(self, generator: np.random.Generator) -> Integers:
-        """Of each user tau blocks."""
         if self.held > 1000:  # where a number for every block costs more than a call for every user
             local = [generator.choice(self.held, self.tau, replace=False, shuffle=False) for _ in range(self.users)]
             return np.asarray((self._first + np.array(local)).ravel(), dtype=np.int64)
@@ -189,11 +180,9 @@ class Distributed(Sampling):
         return np.asarray((self._first + order[:, : self.tau]).ravel())
 
     def probabilities(self) -> Vector:
-        """K tau/d."""
         return np.full(self.blocks, self.tau / self.held)
 
     def pairs(self) -> Matrix:
-        """As the class says."""
         p = self.probabilities()
         matrix = np.multiply.outer(p, p)
         same = np.equal.outer(self.owners(), self.owners())
@@ -201,7 +190,6 @@ class Distributed(Sampling):
         return _with_diagonal(matrix, p)
 
     def sets(self) -> list[tuple[Integers, float]]:
-        """The products of the users' sets."""
         count = math.comb(self.held, self.tau) ** self.users
         self._number(count)
         local = [np.array(chosen) for chosen in itertools.combinations(range(self.held), self.tau)]
@@ -226,19 +214,15 @@ class SerialImportance(Sampling):
         self._cumulated = _cumulated(self._p)
 
     def draw(self, generator: np.random.Generator) -> Integers:
-        """One block."""
         return np.array([np.searchsorted(self._cumulated, generator.random(), side="right")])
 
     def probabilities(self) -> Vector:
-        """The weights, scaled to sum to 1."""
         return self._p.copy()
 
     def pairs(self) -> Matrix:
-        """Diagonal."""
         return _with_diagonal(np.zeros((self.blocks, self.blocks)), self._p)
 
     def sets(self) -> list[tuple[Integers, float]]:
-        """The single blocks."""
         return [(np.array([i]), float(p)) for i, p in enumerate(self._p)]
 
 
@@ -251,19 +235,15 @@ class IndependentImportance(Sampling):
         proper(self)
 
     def draw(self, generator: np.random.Generator) -> Integers:
-        """The blocks whose coins fall."""
         return np.flatnonzero(generator.random(self.blocks) < self._p)
 
     def probabilities(self) -> Vector:
-        """As given."""
         return self._p.copy()
 
     def pairs(self) -> Matrix:
-        """p_i p_j off the diagonal."""
         return _with_diagonal(np.multiply.outer(self._p, self._p), self._p)
 
     def sets(self) -> list[tuple[Integers, float]]:
-        """All sets."""
         self._number(2 ** min(self.blocks, 64))
         found = []
         for coins in itertools.product((False, True), repeat=self.blocks):
@@ -278,8 +258,8 @@ class Listed(Sampling):
     """Any sampling, by its sets of blocks and their probabilities."""
 
     def __init__(self, blocks: int, sets: Iterable[Sequence[int]], probabilities: ArrayLike) -> None:
-        self.blocks = whole("blocks", blocks, 1)
-        self._sets = [_distinct(chosen, self.blocks) for chosen in sets]
+        self.blocks = check_whole("blocks", blocks, 1)
+        self._sets = [_check_set(chosen, self.blocks) for chosen in sets]
         weights = _vector("probabilities", probabilities)
         sums_to_one = abs(weights.sum() - 1) <= ROUNDING
         if len(weights) != len(self._sets) or not bool(np.all(weights >= 0)) or not sums_to_one:
@@ -292,18 +272,15 @@ class Listed(Sampling):
         proper(self)
 
     def draw(self, generator: np.random.Generator) -> Integers:
-        """One of the sets."""
         return self._sets[int(np.searchsorted(self._cumulated, generator.random(), side="right"))]
 
     def probabilities(self) -> Vector:
-        """The sum over the sets that hold the block."""
         p = np.zeros(self.blocks)
         for chosen, weight in zip(self._sets, self._weights, strict=True):
             p[chosen] += weight
         return p
 
     def sets(self) -> list[tuple[Integers, float]]:
-        """As given."""
         return [(chosen, float(weight)) for chosen, weight in zip(self._sets, self._weights, strict=True)]
 
 
@@ -319,7 +296,7 @@ def _with_diagonal(matrix: Matrix, diagonal: Vector) -> Matrix:
     return matrix
 
 
-def _distinct(chosen: Sequence[int], blocks: int) -> Integers:
+def _check_set(chosen: Sequence[int], blocks: int) -> Integers:
     found = np.asarray(chosen)
     good = found.ndim == 1 and (not len(found) or found.dtype.kind in "iu")
     if not good or len(np.unique(found)) != len(found) or not bool(np.all((found >= 0) & (found < blocks))):
@@ -334,7 +311,7 @@ def _vector(argument: str, values: ArrayLike) -> Vector:
     return found
 
 
-def whole(argument: str, value: Any, least: int, most: int | None = None, remedy: str = "") -> int:
+def check_whole(argument: str, value: Any, least: int, most: int | None = None, remedy: str = "") -> int:
     """The value as an int; refused unless it is a whole number in the range."""
     good = is_whole(value) and value >= least
     if not good or (most is not None and value > most):

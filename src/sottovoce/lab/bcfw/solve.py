@@ -14,7 +14,7 @@ from sottovoce.errors import InputError
 from sottovoce.lab.bcfw import kernels
 from sottovoce.lab.bcfw.blocks import Blocks
 from sottovoce.lab.bcfw.objectives import Iterate, Objective
-from sottovoce.lab.bcfw.samplings import Sampling, proper, whole
+from sottovoce.lab.bcfw.samplings import Sampling, check_whole, proper
 from sottovoce.penalties import ConstraintSet, Product
 
 Vector = NDArray[np.float64]
@@ -65,7 +65,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Solution:
+class BlockSolution:
     """Where a run ended. `gap` = max over s in M of <x - s, grad f(x)> >= f(x) - min f certifies `value`."""
 
     x: Vector
@@ -96,7 +96,7 @@ def solve(  # noqa: PLR0913
     gaps: bool = True,
     tolerance: float = 0.0,
     inexact: Inexact | None = None,
-) -> Solution:
+) -> BlockSolution:
     """Minimise f over M = M_1 x ... x M_d: in round t draw T and, for every block i in T, move x_i toward s_i.
 
     s_i has the least <s, grad_i f(x)> over M_i, and x_i <- x_i + gamma_t (s_i - x_i).
@@ -131,7 +131,7 @@ def solve(  # noqa: PLR0913
     blocks = Blocks(constraint, objective.dimension)
     _fits(sampling, blocks)
     p_min = sampling.smallest
-    whole("rounds", rounds, 0)
+    check_whole("rounds", rounds, 0)
     if every < 0 or not tolerance >= 0:
         raise InputError(f"every={every!r} and tolerance={tolerance!r} must not be negative")
     if tolerance > 0 and every == 0:
@@ -167,7 +167,7 @@ def solve(  # noqa: PLR0913
     value, gap = iterate.value(), duality_gap(iterate, blocks)
     if every and (not recorded or recorded[-1][0] != done):
         recorded.append((done, value, gap))
-    return Solution(iterate.x, value, gap, done, updates, as_trace(recorded))
+    return BlockSolution(iterate.x, value, gap, done, updates, as_trace(recorded))
 
 
 def duality_gap(iterate: Iterate, blocks: Blocks) -> float:

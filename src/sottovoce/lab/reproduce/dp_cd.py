@@ -33,12 +33,12 @@ from sklearn.linear_model import Lasso, LogisticRegression
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.federation.federation import Federation
-from sottovoce.lab.datasets import Dataset
+from sottovoce.lab.datasets import PublicDataset
 from sottovoce.lab.reproduce.tables import Paper, Row, Setup, Table
 from sottovoce.solvers import Order
 
 Array = NDArray[np.float64]
-Load = Callable[..., Dataset]  # of a name and a split
+Load = Callable[..., PublicDataset]  # of a name and a split
 
 SEED = 1000  # of the first run
 RUNS = {"DP-SGD": 5}  # as it is slow; 10 otherwise
@@ -60,7 +60,6 @@ class Task:
     scale: float = 1.0  # labels are divided by it in a fit, and slopes with them
 
     def objective(self, w: Array) -> float:
-        """F."""
         scores = self.X @ w
         if self.lasso:
             return float(np.mean((scores - self.signs) ** 2) / 2 + self.alpha * np.abs(w).sum())
@@ -76,7 +75,6 @@ class Task:
         return self.objective(np.ravel(model.fit(self.X, self.signs).coef_))
 
     def fit(self, **options: Any) -> Array:
-        """Coefficients of one private fit."""
         given = {"epsilon": self.epsilon, "delta": self.delta, "alpha": self.alpha, "fit_intercept": False}
         estimator = sv.PrivateLasso if self.lasso else sv.PrivateLogisticRegression
         return np.ravel(estimator(**(given | self.bounds | options)).fit(self.X, self.y).coef_)
@@ -157,7 +155,6 @@ class Walk:
     averaged: float  # share of the steps whose mean is the answer
 
     def options(self, task: Task, *, known: bool, order: Order = "cyclic") -> dict[str, Any]:
-        """Of an estimator."""
         return {
             "solver": sv.solvers.CD(
                 clip=self.clip / task.scale,
@@ -185,7 +182,6 @@ class Descent:
     rate: float | None = None
 
     def options(self) -> dict[str, Any]:
-        """Of an estimator."""
         tuned = {name: getattr(self, name) for name in ("slope_bound", "step", "rounds")}
         solver = sv.solvers.Gradient(**tuned) if self.rate is None else sv.solvers.SGD(rate=self.rate, **tuned)
         return {"entry_bound": None, "row_norm": self.row_norm, "solver": solver}

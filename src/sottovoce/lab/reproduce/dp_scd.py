@@ -26,7 +26,7 @@ from sklearn.model_selection import train_test_split
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.federation.federation import Federation
-from sottovoce.lab.datasets import Dataset
+from sottovoce.lab.datasets import PublicDataset
 from sottovoce.lab.reproduce.tables import Paper, Row, Setup, Table
 
 Array = NDArray[np.float64]
@@ -171,7 +171,7 @@ def years(setup: Setup) -> Table:
     return ridge(train, test, setup)
 
 
-def ridge(train: Dataset, test: Dataset, setup: Setup, batch: int = BATCH) -> Table:
+def ridge(train: PublicDataset, test: PublicDataset, setup: Setup, batch: int = BATCH) -> Table:
     """The authors' example: a quarter of the training part is left out, labels less their mean, batches of 1000."""
     X, _, y, _ = train_test_split(train.X, train.y, test_size=0.25, random_state=42)
     X, X_test = scaled(X, test.X)

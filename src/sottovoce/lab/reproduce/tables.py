@@ -10,7 +10,7 @@ from typing import Any
 
 from sottovoce.errors import InputError
 from sottovoce.files import check_no_ledger
-from sottovoce.lab.datasets import Dataset, load
+from sottovoce.lab.datasets import PublicDataset, load
 
 SUPPLIED = ("year_prediction_msd", "gisette")  # large and not fetched without being asked: the user supplies them
 
@@ -53,7 +53,7 @@ class Setup:
     folder: Path | None = None
     say: Callable[[str], None] = field(default=lambda _: None)
 
-    def load(self, name: str, split: str = "train") -> Dataset:
+    def load(self, name: str, split: str = "train") -> PublicDataset:
         """A public data set; downloaded where it is not found, unless it is one of SUPPLIED."""
         try:
             return load(name, split=split, folder=self.folder, download=name not in SUPPLIED)
@@ -84,7 +84,6 @@ class Reproduction:
     not_reproduced: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return asdict(self)
 
 

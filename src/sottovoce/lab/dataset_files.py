@@ -1,0 +1,176 @@
+"""How the files of the public data sets are read, each as its home has it."""
+
+from __future__ import annotations
+
+import contextlib
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from sottovoce.data.files import Table, read_columns, read_file, read_table
+from sottovoce.data.files.format import Asked
+from sottovoce.data.files.libsvm import Libsvm
+from sottovoce.data.files.lines import COMPRESSED, SPACES, open_data
+from sottovoce.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedTable(Table):
+    """A table with its columns as they were before they became numbers."""
+
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def find_file(folders: list[Path], name: str, files: Iterable[str]) -> Path | None:
+    """The first of the files, plain or compressed, that is in the sub-folder `name` of one of the folders."""
+    paths = (folder / name / (file + end) for folder in folders for file in files for end in ("", *COMPRESSED))
+    return next((path for path in paths if path.is_file()), None)
+
+
+@contextlib.contextmanager
+def _with_header(path: Path, header: str | None, member: str | None = None) -> Iterator[Path]:
+    """A CSV file with a header of one without, or of a member of an archive; declarations and comments are left out."""
+    if header is None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / f"{path.name}.csv"
+        with table.open("wb") as file:
+            file.write(header.encode() + b"\n")
+            with open_data(path) if member is None else _open_member(path, member) as stream:
+                file.writelines(line for line in stream if line.strip(SPACES) and line.lstrip(b" ")[:1] not in b"@%|")
+        yield table
+
+
+@contextlib.contextmanager
+def _open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+                yield stream
+        else:
+            with tarfile.open(path) as bundle, cast("IO[bytes]", bundle.extractfile(member)) as stream:
+                yield stream
+    except (EOFError, KeyError, OSError, zlib.error, zipfile.BadZipFile, tarfile.TarError):
+        raise InputError(f"{path} is damaged, or has no {member}. Download it again.") from None
+
+
+def read_labelled(path: Path, label: str, header: str | None = None, member: str | None = None) -> Table:
+    """A table with a header, or to which one is given."""
+    with _with_header(path, header, member) as table:
+        return read_table(table, label=label)
+
+
+def read_svm(path: Path, features: int) -> Table:
+    """Of any name: the originals have no suffix."""
+    return read_file(path, Libsvm, Asked(features=features))
+
+
+_HOUSING_HEADER = (
+    "longitude,latitude,housing_median_age,total_rooms,total_bedrooms,population,households,median_income,"
+    "median_house_value"
+)
+
+
+def read_housing(path: Path, *, header: str | None = _HOUSING_HEADER, member: str | None = None) -> Table:
+    """The usual eight features of the nine StatLib columns: rooms, bedrooms and people per household."""
+    with _with_header(path, header, member) as table:
+        raw = read_columns(table)
+    households = raw["households"]
+    X = {
+        "MedInc": raw["median_income"],
+        "HouseAge": raw["housing_median_age"],
+        "AveRooms": raw["total_rooms"] / households,
+        "AveBedrms": raw["total_bedrooms"] / households,
+        "Population": raw["population"],
+        "AveOccup": raw["population"] / households,
+        "Latitude": raw["latitude"],
+        "Longitude": raw["longitude"],
+    }
+    return Table(np.column_stack(list(X.values())), raw["median_house_value"] / 100_000, tuple(X))
+
+
+ADULT_NUMBERS = {
+    "age": (17.0, 90.0),
+    "fnlwgt": (0.0, 1_000_000.0),
+    "education-num": (1.0, 16.0),
+    "capital-gain": (0.0, 99_999.0),
+    "capital-loss": (0.0, 9_999.0),
+    "hours-per-week": (1.0, 99.0),
+}
+ADULT_CATEGORIES = {
+    "workclass": """Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay
+        Never-worked""",
+    "education": """Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th
+        Masters 1st-4th 10th Doctorate 5th-6th Preschool""",
+    "marital-status": """Married-civ-spouse Divorced Never-married Separated Widowed Married-spouse-absent
+        Married-AF-spouse""",
+    "occupation": """Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty
+        Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing Transport-moving Priv-house-serv
+        Protective-serv Armed-Forces""",
+    "relationship": "Wife Own-child Husband Not-in-family Other-relative Unmarried",
+    "race": "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black",
+    "sex": "Female Male",
+    "native-country": """United-States Cambodia England Puerto-Rico Canada Germany Outlying-US(Guam-USVI-etc)
+        India Japan Greece South China Cuba Iran Honduras Philippines Italy Poland Jamaica Vietnam Mexico
+        Portugal Ireland France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary Guatemala
+        Nicaragua Scotland Thailand Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands""",
+}
+ADULT_ONE_HOT = [(column, level) for column, levels in ADULT_CATEGORIES.items() for level in levels.split()]
+ADULT_HEADER = (
+    "age,workclass,fnlwgt,education,education-num,marital-status,occupation,relationship,race,sex,capital-gain,"
+    "capital-loss,hours-per-week,native-country,income"
+)
+
+
+def read_adult(path: Path, *, header: str | None = None) -> Table:
+    """Six numbers, then a 0/1 column for each category; `columns` has them as they were."""
+    with _with_header(path, header) as table:
+        columns = read_columns(table)
+    income = np.char.rstrip(columns.pop("income").astype(str), ".")  # the original test labels end in a dot
+    numbers = [columns[name] for name in ADULT_NUMBERS]
+    one_hot = [columns[column] == category for column, category in ADULT_ONE_HOT]
+    features = (*ADULT_NUMBERS, *(f"{column}={category}" for column, category in ADULT_ONE_HOT))
+    return EncodedTable(np.column_stack([*numbers, *one_hot]).astype(np.float64), income, features, columns)
+
+
+YEAR_HEADER = ",".join(["year", *(f"timbre_avg_{j}" for j in range(1, 13)), *(f"timbre_cov_{j}" for j in range(1, 79))])
+
+
+def read_year(path: Path, *, header: str | None = YEAR_HEADER, member: str | None = None) -> Table:
+    """The year, and 90 averages and covariances of timbre."""
+    return read_labelled(path, "year", header, member)
+
+
+def read_gisette(path: Path) -> Table:
+    """The scaled LIBSVM form, dense."""
+    table = read_svm(path, 5000)
+    X = cast("sparse.csr_matrix", table.X).toarray()  # nearly all of the scaled entries are not zero
+    return Table(X, table.y, table.feature_names)
+
+
+def read_gisette_uci(path: Path) -> Table:
+    """The UCI form, its documented 0..999 mapped to [-1, 1] by these constants."""
+    labels = path.name[: path.name.index(".data")] + ".labels"
+    beside = find_file([path.parent.parent], path.parent.name, [labels])
+    if beside is None:
+        raise InputError(f"{path} needs {labels} beside it.")
+    try:
+        with open_data(path) as rows, open_data(beside) as stream:
+            X, y = np.loadtxt(rows, ndmin=2), np.loadtxt(stream, ndmin=1)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{path} or {labels} is not a table of numbers: {error}") from None
+    if len(X) != len(y):
+        raise InputError(f"{path} has {len(X)} rows but {labels} has {len(y)}.")
+    return Table(2 * X / 999 - 1, y, tuple(map(str, range(1, X.shape[1] + 1))))
