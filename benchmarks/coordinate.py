@@ -31,7 +31,7 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.errors import InputError
 from sottovoce.lab.reproduce import Setup
-from sottovoce.lab.reproduce.dp_cd import PROBLEMS, Problem, Task
+from sottovoce.lab.reproduce.dp_cd import PROBLEMS, PaperProblem, Task
 
 RELATIONS = ("zero-out", "replace-one")
 METHODS = ("known", "private", "random", "DP-SGD", "cd", "auto", "greedy")
@@ -54,7 +54,7 @@ GREEDY = sv.solvers.GreedyCD(rounds=20, clip=0.4, step=1.0, choice_share=0.75)  
 class Experiment:
     """A problem of the paper, the figures to reach, and what else belongs to it."""
 
-    problem: Problem
+    problem: PaperProblem
     limits: dict[str, float]
     greedy: bool = False
     share: bool = False  # of the initial error, instead of F/F* - 1

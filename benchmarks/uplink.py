@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 import sottovoce as sv
 from sottovoce.federation.federation import Federation
-from sottovoce.lab.reproduce.frank_wolfe import PARTIES, answer, people, published_bytes
+from sottovoce.lab.reproduce.frank_wolfe import PARTIES, answer_bytes, draw_people, published_bytes
 from sottovoce.plan.plan import Plan
 
 Array = NDArray[Any]
@@ -59,8 +59,8 @@ def model(arguments: argparse.Namespace, seed: int, **options: Any) -> sv.Privat
 
 def reserved(plan: Plan) -> int:
     """The answers of frank-wolfe if every party sends as many features as it may."""
-    features = PARTIES * plan.numbers.cap * answer("feature", plan.numbers.sketch_size)
-    return plan.rounds * answer("atom", 1) + features
+    features = PARTIES * plan.numbers.cap * answer_bytes("feature", plan.numbers.sketch_size)
+    return plan.rounds * answer_bytes("atom", 1) + features
 
 
 def checked(name: str, said: dict[str, int], computed: int) -> int:
@@ -72,7 +72,7 @@ def checked(name: str, said: dict[str, int], computed: int) -> int:
 
 def measure(arguments: argparse.Namespace, kind: str, records: int) -> dict[str, Any]:
     """One row of the table."""
-    parts, y = people(kind, records)
+    parts, y = draw_people(kind, records)
     federation = Federation.by_columns(parts, y)
     runs = arguments.runs or RUNS.get(records, 6)
     sent: list[dict[str, int]] = []
@@ -80,7 +80,7 @@ def measure(arguments: argparse.Namespace, kind: str, records: int) -> dict[str,
     for seed in range(runs):
         fitted = model(arguments, seed, solver=sv.solvers.FrankWolfe(cap=arguments.cap, sketch="count")).fit(federation)
         sent.append(fitted.communication_.uplink)
-        features.append(sent[-1].get("features", 0) // answer("feature", fitted.plan_.numbers.sketch_size))
+        features.append(sent[-1].get("features", 0) // answer_bytes("feature", fitted.plan_.numbers.sketch_size))
     seconds = (time.perf_counter() - start) / runs
     plan = fitted.plan_
     row: dict[str, Any] = {
@@ -102,7 +102,7 @@ def measure(arguments: argparse.Namespace, kind: str, records: int) -> dict[str,
         checked("the published rule", paper.communication_.uplink, row["paper"])
     shot = model(arguments, 0, solver="one-shot")
     numbers = shot.plan(federation).numbers.sketch_size
-    row["one_shot"] = PARTIES * answer("rows", records * numbers) + answer("labels", records)
+    row["one_shot"] = PARTIES * answer_bytes("rows", records * numbers) + answer_bytes("labels", records)
     if records <= arguments.largest and kind == "rare":
         checked("one-shot", shot.fit(federation).communication_.uplink, row["one_shot"])
     return row

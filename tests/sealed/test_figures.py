@@ -21,7 +21,7 @@ from secure_plans import NUMBERS, plan_for
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Round
-from sottovoce.lab.audit.sealed import Opened, SealedColumns, keyed
+from sottovoce.lab.audit.sealed import OpenedSum, SealedColumns, keyed
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.randomness import SeededRandomness
@@ -249,7 +249,7 @@ def under_fixed_coins(plan: Plan, X: Array, y: Array, weights: Sequence[Array]) 
     gradient = queries["gradient"]
     assert isinstance(gradient, JointGradient)
     told = [("gram", {}), *(("gradient", gradient.message(each)) for each in weights)]
-    asks = [Opened(name, number, each, np.zeros(0, dtype=np.int64), 0.0) for number, (name, each) in enumerate(told)]
+    asks = [OpenedSum(name, number, each, np.zeros(0, dtype=np.int64), 0.0) for number, (name, each) in enumerate(told)]
     sums = SealedColumns(plan, data, "world").exact(asks, keys)
     steps = [plan.release(one.query).step * np.asarray(queries[one.query].noise_weights) for one in asks]
     return [each * step for each, step in zip(sums, steps, strict=True)]

@@ -21,7 +21,7 @@ from sottovoce.door.query import Round
 from sottovoce.federation.sealed_columns import dealer
 from sottovoce.federation.sealed_columns.messages import place_of, widths_of
 from sottovoce.lab.audit import sealed as audited
-from sottovoce.lab.audit.sealed import Keys, Opened, Pool, SealedColumns, SealedRows, _Protocol, keyed
+from sottovoce.lab.audit.sealed import Keys, OpenedSum, Pool, SealedColumns, SealedRows, _Protocol, keyed
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.mechanisms import wide_gaussian
@@ -135,7 +135,7 @@ def test_by_columns_gradients_have_the_noise_that_is_declared(relation: Any) -> 
     side, run, keys = by_columns(plan)
     rng, query = np.random.default_rng(5), side.queries[plan.names[0]]["gradient"]
     assert isinstance(query, JointGradient)
-    seen: dict[Pool, list[Opened]] = {pool: [] for pool in POOLS}
+    seen: dict[Pool, list[OpenedSum]] = {pool: [] for pool in POOLS}
     for number in range(rounds):
         ask = Ask("gradient", query.message(rng.normal(size=2 * width)))
         run.sum(number, ask)
@@ -194,7 +194,7 @@ def whitened_noise() -> dict[str, NDArray[np.float64]]:
     assert np.linalg.cond(matrix) > 100
     level, weights = slope_level(query.loss, 1.0, 0.5), np.full(dimension, 0.3)
     told = {**look_up_message(weights, level), "chances": slope_chances(query.loss, 1.0, level)}
-    unit, found, seen = plan.release("gradient").std / plan.release("gradient").step, list[Any](), list[Opened]()
+    unit, found, seen = plan.release("gradient").std / plan.release("gradient").step, list[Any](), list[OpenedSum]()
     for number in range(first, first + rounds):
         ask = Ask(
             "gradient", {**told, **({"projection": matrix[np.tril_indices(dimension)]} if number == first else {})}

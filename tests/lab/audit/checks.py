@@ -49,8 +49,8 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Request
 from sottovoce.lab.audit.catalogue import EVALUATED, STIFF, audit_plan
-from sottovoce.lab.audit.sealed import Opened, SealedColumns, keyed
-from sottovoce.lab.audit.transcript import Asked, Message, Side, Transcript
+from sottovoce.lab.audit.sealed import OpenedSum, SealedColumns, keyed
+from sottovoce.lab.audit.transcript import Answered, Question, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.release import Release
@@ -307,7 +307,7 @@ def sources(plan: Plan, seed: int) -> dict[str, SeededRandomness]:
     return {name: SeededRandomness(seed, name) for name, _ in plan.parties}
 
 
-def again(side: Side, transcript: Transcript, gates: Mapping[str, Any], louder: float = 1.0) -> Iterator[Message]:
+def again(side: Side, transcript: Transcript, gates: Mapping[str, Any], louder: float = 1.0) -> Iterator[Answered]:
     """Every message of a run, answered once more at other gates.
 
     `louder`: the coordinator multiplies its numbers by it, wherever the parties do not object.
@@ -319,7 +319,7 @@ def again(side: Side, transcript: Transcript, gates: Mapping[str, Any], louder: 
         told = {name: louder * array if array.dtype == np.float64 else array for name, array in m.told.items()}
         if louder == 1.0 or side.queries[m.party][m.query].objection(m.round, told) is not None:
             told = dict(m.told)
-        yield side.answer(gates, memories, Asked(m.party, m.query, m.round, told))
+        yield side.answer(gates, memories, Question(m.party, m.query, m.round, told))
 
 
 # ------------------------------------------------------------------------------------------------ values
@@ -508,7 +508,7 @@ def sealed_sensitivity(case: Case) -> dict[str, float]:
     return reached
 
 
-def _louder(side: SealedColumns, one: Opened, louder: float) -> Opened:
+def _louder(side: SealedColumns, one: OpenedSum, louder: float) -> OpenedSum:
     """The same question with larger weights, where a party takes them."""
     told = {name: louder * array if name == "weights" else array for name, array in one.told.items()}
     wrong = side.queries[side.plan.names[0]][one.query].objection(one.number, told)
@@ -790,7 +790,7 @@ def _noise(side: Side, transcript: Transcript) -> dict[tuple[str, str], np.ndarr
     return found
 
 
-def _residual(side: Side, made: Message, memories: Any) -> np.ndarray:
+def _residual(side: Side, made: Answered, memories: Any) -> np.ndarray:
     """What was released less the value that led to it."""
     release = side.releases[made.query]
     seen = value_of(made.released.arrays, release.scale)
@@ -836,7 +836,7 @@ def own_randomness() -> None:
 # ------------------------------------------------------------------------------------------------ (iv) and (v)
 
 
-def shape_of(plan: Plan, message: Message) -> tuple[Any, ...]:
+def shape_of(plan: Plan, message: Answered) -> tuple[Any, ...]:
     """Everything about a message that an eavesdropper sees without reading its numbers."""
     arrays = message.released.arrays
     frame = encode(Frame("answer", 1, plan.digest, message.round, message.query, arrays))
@@ -966,7 +966,7 @@ def persistence(case: Case) -> None:
         weights = np.arange(1.0, 1.0 + len(m.told["weights"])) / 8
         told = [{**m.told, "weights": factor * weights} for factor in (1.0, 2.0)]
         one, two = (
-            value_of(side.answer(gates, memories, Asked(m.party, m.query, m.round, said)).released.arrays, 1.0)
+            value_of(side.answer(gates, memories, Question(m.party, m.query, m.round, said)).released.arrays, 1.0)
             for said in told
         )
         earlier = getattr(gates[m.party], "earlier", one)
@@ -1207,12 +1207,12 @@ def nonsense(case: Case) -> None:
                 _refused(side, m, {**m.told, name: each}, name)
 
 
-def _refused(side: Side, message: Message, told: Mapping[str, Any], name: str) -> None:
+def _refused(side: Side, message: Answered, told: Mapping[str, Any], name: str) -> None:
     reason = side.queries[message.party][message.query].objection(message.round, told)
     if reason is None:
         gates, memories = side.gates(sources(side.plan, 20)), side.memories()
         try:
-            side.answer(gates, memories, Asked(message.party, message.query, message.round, told))
+            side.answer(gates, memories, Question(message.party, message.query, message.round, told))
         except RefusedError:
             return
         raise AssertionError(f"{message.query}: {name} {told[name].ravel()[-3:]} is answered")

@@ -16,7 +16,7 @@ import sottovoce as sv
 from sottovoce.algorithms import SOLVERS
 from sottovoce.door import gate
 from sottovoce.errors import InputError
-from sottovoce.lab.audit import audit
+from sottovoce.lab.audit import run_audit
 from sottovoce.lab.audit.catalogue import audit_plan, catalogue
 from sottovoce.lab.audit.games import Game, neighbours, play
 from sottovoce.lab.audit.runner import at_audit_scale, own_games, plot
@@ -138,8 +138,8 @@ def test_a_plan_of_ones_own_without_noise_has_nothing_to_audit() -> None:
 def test_results_are_the_same_for_a_seed_however_the_work_is_shared(tmp_path: Any) -> None:
     """And they can be drawn."""
     pytest.importorskip("matplotlib")
-    here = audit(["scd-primal"], seed=3)
-    there = audit(["scd-primal"], seed=3, processes=2)
+    here = run_audit(["scd-primal"], seed=3)
+    there = run_audit(["scd-primal"], seed=3, processes=2)
     assert [r.measured for r in here] == [r.measured for r in there]
     assert [r.name for r in here] == ["scd-primal"]
     assert not math.isnan(here[0].seconds)
@@ -149,4 +149,4 @@ def test_results_are_the_same_for_a_seed_however_the_work_is_shared(tmp_path: An
 
 def test_an_unknown_name_is_told_with_the_names_there_are() -> None:
     with pytest.raises(InputError, match="gradient, zero-out"):
-        audit(["nothing"])
+        run_audit(["nothing"])

@@ -15,7 +15,7 @@ from sottovoce.door.gate import value_of
 from sottovoce.door.query import Round
 from sottovoce.lab.audit.catalogue import BALL, ENTRIES, audit_plan
 from sottovoce.lab.audit.games import neighbours
-from sottovoce.lab.audit.likelihood import View, log_likelihood
+from sottovoce.lab.audit.likelihood import AdversaryView, log_likelihood
 from sottovoce.lab.audit.transcript import Side
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness
@@ -170,6 +170,6 @@ def test_messages_of_kept_rows_are_weighed_as_one_draw_of_their_noise() -> None:
         rows = [np.asarray(side.blocks[name].rows[:, 0], dtype=float) for side in (first, second)]
         expected += float(np.sum((noisy - rows[1]) ** 2) - np.sum((noisy - rows[0]) ** 2)) / (2 * std**2)
     kept = {"gram": 0, "gradient": 0}  # of the other releases nothing is seen
-    view = View(visible=kept)
+    view = AdversaryView(visible=kept)
     found = log_likelihood(first, transcript, view) - log_likelihood(second, transcript, view)
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)

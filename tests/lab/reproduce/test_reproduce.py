@@ -13,14 +13,14 @@ from sottovoce.app.cli import app
 from sottovoce.errors import InputError
 from sottovoce.lab import reproduce
 from sottovoce.lab.datasets import load
-from sottovoce.lab.reproduce import MissingDataError, Setup, Table, admm, dp_cd, dp_scd, frank_wolfe, sgd
+from sottovoce.lab.reproduce import MissingDataError, PaperTable, Setup, admm, dp_cd, dp_scd, frank_wolfe, sgd
 
 pytestmark = pytest.mark.slow
 
 QUICK = Setup(quick=True)
 
 
-def by_place(table: Table) -> dict[tuple[str, object], reproduce.Row]:
+def by_place(table: PaperTable) -> dict[tuple[str, object], reproduce.Row]:
     return {(row.series, row.at): row for row in table.rows}
 
 
@@ -30,9 +30,9 @@ def test_names_and_parts():
         assert reproduce.paper(name).parts
         assert reproduce.paper(name).not_reproduced
     with pytest.raises(InputError, match=r"'adam' is no paper.*dp-cd, dp-scd, admm, frank-wolfe, sgd"):
-        reproduce.run("adam")
+        reproduce.run_paper("adam")
     with pytest.raises(InputError, match=r"'curves' is no part of admm.*a9a, gisette, guarantee, claims"):
-        reproduce.run("admm", only="curves")
+        reproduce.run_paper("admm", only="curves")
 
 
 class TestPublishedNumbers:
@@ -61,7 +61,7 @@ class TestTrueEpsilons:
 
     def test_coordinate_descent(self):
         rows = {}
-        for row in dp_cd.claims(QUICK).rows:
+        for row in dp_cd.compare_dp_cd_claims(QUICK).rows:
             rows[row.series, row.at, row.published] = row.ours
         counted, literal = "every step counted", "T as printed, 100 inner steps"
         expected = {
@@ -77,7 +77,7 @@ class TestTrueEpsilons:
             assert rows[place] == pytest.approx(value, rel=0.02), place
 
     def test_dual_coordinate_descent(self):
-        rows = {(row.at, row.published, row.series): row.ours for row in dp_scd.claims(QUICK).rows}
+        rows = {(row.at, row.published, row.series): row.ours for row in dp_scd.compare_dp_scd_claims(QUICK).rows}
         first, second, third = (
             "rate 0.01, 1,000 rounds, delta 1e-05",
             "rate 0.05, 200 rounds, delta 1e-05",
@@ -95,20 +95,20 @@ class TestTrueEpsilons:
             assert rows[at, claimed, "replace-one"] == pytest.approx(replace_one, rel=0.02)
 
     def test_sgd(self):
-        rows = by_place(sgd.claims(QUICK))
+        rows = by_place(sgd.compare_sgd_claims(QUICK))
         for n, value in (("100", 1.03), ("1,000", 2.76), ("10,000", 7.96), ("100,000", 24.8)):
             assert rows["SGD1, coordinator", f"n = {n}"].ours == pytest.approx(value, rel=0.02)
             assert rows["SGD1, world (certified)", f"n = {n}"].ours < 0.2
         assert rows["SGD2", "50 rounds"].ours == pytest.approx(0.169, rel=0.02)
 
     def test_frank_wolfe(self):
-        rows = by_place(frank_wolfe.claims(QUICK))
+        rows = by_place(frank_wolfe.compare_frank_wolfe_claims(QUICK))
         assert rows["", "in one place (Talwar et al.), claimed 1"].ours == pytest.approx(0.83, rel=0.01)
         assert rows["", "4 parties, 50 rounds, claimed 1"].ours == pytest.approx(1.7, rel=0.03)
         assert rows["", "4 parties, 50 rounds, claimed 4"].ours == pytest.approx(8.3, rel=0.02)
 
     def test_admm_has_none_and_tells_the_labels(self):
-        epsilon, *labels = admm.claims(QUICK).rows
+        epsilon, *labels = admm.compare_admm_claims(QUICK).rows
         assert (epsilon.published, epsilon.ours) == (1.0, math.inf)
         assert [row.ours for row in labels] == [1.0, 1.0]
 
@@ -122,7 +122,7 @@ def test_noise_of_sgd():
 
 
 def test_excess_of_sgd():
-    rows = {row.at: row for row in sgd.excess(QUICK).rows}
+    rows = {row.at: row for row in sgd.measure_sgd_excess(QUICK).rows}
     # 8 m p (sigma^2 + n^2) / (n Delta T) with m = 2, p = 3, n = 60, Delta = 0.01, T = 50 and sigma = 268.4.
     assert rows["SGD2 as printed"].published == pytest.approx(121_059, rel=1e-3)
     assert 0 <= rows["SGD2 as printed"].ours < 121_059
@@ -136,7 +136,7 @@ def test_bytes_and_excess_of_frank_wolfe(monkeypatch):
     assert published == {1000.0: 438_400, 10_000.0: 2_604_000}
     assert all(0 < row.ours < 0.1 * row.published for row in table.rows)
     assert "the rule 0.77" in table.note
-    by_size = by_place(frank_wolfe.excess(QUICK))
+    by_size = by_place(frank_wolfe.measure_frank_wolfe_excess(QUICK))
     assert by_size["frank-wolfe", 2000.0].ours < by_size["as printed (Talwar et al.)", 2000.0].ours
 
 
@@ -158,7 +158,7 @@ class TestEpochs:
 
     def test_converge_to_the_central_optimum(self, problem):
         X, y = problem
-        parts = admm.cut(X, (2, 2, 2))
+        parts = admm.split_columns(X, (2, 2, 2))
         *_, (weights, _) = admm.epochs(parts, y, 0.0, 600)
         # At the optimum the gradient of sum log(1 + exp(-y s)) + 0.001 |x|^2 vanishes.
         scores = np.sum([part @ own for part, own in zip(parts, weights, strict=True)], axis=0)
@@ -168,7 +168,7 @@ class TestEpochs:
 
     def test_noise_moves_them(self, problem):
         X, y = problem
-        clean, noisy = (list(admm.epochs(admm.cut(X, (3, 3)), y, s, 5)) for s in (0.0, 1.0))
+        clean, noisy = (list(admm.epochs(admm.split_columns(X, (3, 3)), y, s, 5)) for s in (0.0, 1.0))
         assert np.array_equal(clean[0][0][0], noisy[0][0][0])  # the first update has seen no noise
         assert not np.allclose(clean[4][0][0], noisy[4][0][0])
 
@@ -227,12 +227,12 @@ class TestMissingData:
     )
     def test_is_an_error_that_names_the_file(self, name, part, file, tmp_path):
         with pytest.raises(MissingDataError, match=rf"found none of {file}.*SOTTOVOCE_DATA"):
-            reproduce.run(name, Setup(quick=True, folder=tmp_path), only=part)
+            reproduce.run_paper(name, Setup(quick=True, folder=tmp_path), only=part)
 
     def test_other_parts_run_all_the_same(self, tmp_path, monkeypatch):
-        parts = {"gisette": reproduce.paper("admm").parts["gisette"], "claims": admm.claims}
+        parts = {"gisette": reproduce.paper("admm").parts["gisette"], "claims": admm.compare_admm_claims}
         monkeypatch.setattr(admm, "PAPER", reproduce.Paper("source", parts, ("the baseline",)))
-        made = reproduce.run("admm", Setup(quick=True, folder=tmp_path))
+        made = reproduce.run_paper("admm", Setup(quick=True, folder=tmp_path))
         assert [table.title for table in made.tables] == ["What the messages tell"]
         assert made.not_reproduced[0] == "the baseline"
         assert "gisette_scale" in made.not_reproduced[1]
@@ -242,15 +242,17 @@ class TestMissingData:
             admm, "PAPER", reproduce.Paper("source", {"gisette": reproduce.paper("admm").parts["gisette"]})
         )
         with pytest.raises(MissingDataError, match="gisette_scale"):
-            reproduce.run("admm", Setup(quick=True, folder=tmp_path))
+            reproduce.run_paper("admm", Setup(quick=True, folder=tmp_path))
 
     def test_any_other_error_is_not_taken_for_missing_data(self, monkeypatch):
         def broken(setup):
             raise InputError("a wrong option")
 
-        monkeypatch.setattr(admm, "PAPER", reproduce.Paper("source", {"claims": admm.claims, "broken": broken}))
+        monkeypatch.setattr(
+            admm, "PAPER", reproduce.Paper("source", {"claims": admm.compare_admm_claims, "broken": broken})
+        )
         with pytest.raises(InputError, match="a wrong option"):
-            reproduce.run("admm", QUICK)
+            reproduce.run_paper("admm", QUICK)
 
 
 class TestCommand:
@@ -287,8 +289,8 @@ def test_lines_and_dots_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     rows = (reproduce.Row("s", 1.0, 0.5, 0.4, ""), reproduce.Row("s", 100.0, None, 0.2, ""))
     dots = (reproduce.Row("", "a", 1.0, math.inf, ""), reproduce.Row("", "b", None, 2.0, ""))
-    tables = (Table("lines", "loss", "epoch", rows), Table("dots", "epsilon", "setting", dots, log=True))
-    reproduce.draw(reproduce.Reproduction("x", "y", tables, ()), tmp_path / "x.png")
+    tables = (PaperTable("lines", "loss", "epoch", rows), PaperTable("dots", "epsilon", "setting", dots, log=True))
+    reproduce.draw_tables(reproduce.Reproduction("x", "y", tables, ()), tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 10_000
 
 
@@ -297,4 +299,4 @@ def test_lines_and_dots_are_drawn(tmp_path):
     [(None, "-"), (math.inf, "infinite"), (0.3251, "0.3251"), (806_400.0, "806,400"), (2.4e-3, "0.0024")],
 )
 def test_numbers_as_cells(value, text):
-    assert reproduce.number(value) == text
+    assert reproduce.format_number(value) == text

@@ -57,7 +57,7 @@ def audit(
     plan = None if job is None else planned(load_job(job)).plan
     start = time.perf_counter()
     with progress_bar("attacking", aside()) as advance:
-        results = runner.audit(only or (), plan=plan, thorough=thorough, processes=processes, progress=advance)
+        results = runner.run_audit(only or (), plan=plan, thorough=thorough, processes=processes, progress=advance)
     seconds = time.perf_counter() - start
     if plot is not None:
         runner.plot(results, plot)

@@ -13,7 +13,7 @@ from sottovoce.app.cli.console import AsJson, aside, out, print_json, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.lab.reproduce import Table
+    from sottovoce.lab.reproduce import PaperTable
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="dp-cd, dp-scd, admm, frank-wolfe or sgd.", show_default=False)
@@ -40,7 +40,7 @@ def reproduce(
     - `sottovoce reproduce admm --quick --plot admm.png`
     - `sottovoce reproduce admm --only gisette --data ~/data`
     """
-    from sottovoce.lab.reproduce import Setup, draw, paper, run
+    from sottovoce.lab.reproduce import Setup, draw_tables, paper, run_paper
 
     console, start = out(), time.perf_counter()
     source = paper(name).source
@@ -48,9 +48,9 @@ def reproduce(
         console.print(f"{name}: {source}\n")
     with aside().status(name) as status:
         setup = Setup(quick, data, status.update)
-        made = run(name, setup, only=only, done=None if as_json else lambda found: show(found, console))
+        made = run_paper(name, setup, only=only, done=None if as_json else lambda found: show(found, console))
     if plot is not None:
-        draw(made, plot)
+        draw_tables(made, plot)
     seconds = time.perf_counter() - start
     if as_json:
         print_json({**made.to_dict(), "seconds": seconds})
@@ -62,18 +62,18 @@ def reproduce(
     console.print(f"\n{seconds:.0f} s{'' if plot is None else f'; drawn to {plot}'}")
 
 
-def show(found: Table, console: Console) -> None:
+def show(found: PaperTable, console: Console) -> None:
     """One table; a setting is written where it changes."""
-    from sottovoce.lab.reproduce import number
+    from sottovoce.lab.reproduce import format_number
 
     of = ("of",) if any(row.series for row in found.rows) else ()
     listing = table(*of, found.axis, *(f"{head}>" for head in found.heads), "settings", title=found.title)
     before = ""
     for row in found.rows:
-        at = row.at if isinstance(row.at, str) else number(row.at)
-        ours = number(row.ours) if row.spread is None else f"{row.ours:.3g} ± {row.spread:.2g}"
+        at = row.at if isinstance(row.at, str) else format_number(row.at)
+        ours = format_number(row.ours) if row.spread is None else f"{row.ours:.3g} ± {row.spread:.2g}"
         series = (row.series,) if of else ()
-        listing.add_row(*series, at, number(row.published), ours, "" if row.how == before else row.how)
+        listing.add_row(*series, at, format_number(row.published), ours, "" if row.how == before else row.how)
         before = row.how
     console.print(listing)
     console.print(f"{found.measure}. {found.note}".strip() + "\n")

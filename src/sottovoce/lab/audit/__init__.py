@@ -1,5 +1,5 @@
 """`sottovoce audit`: attacks on the real release functions, and what they prove."""
 
-from sottovoce.lab.audit.runner import audit
+from sottovoce.lab.audit.runner import run_audit
 
-__all__ = ["audit"]
+__all__ = ["run_audit"]

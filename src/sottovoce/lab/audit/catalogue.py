@@ -135,17 +135,17 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
     def game(name: str, plan: Mapping[str, Any], **fields: Any) -> None:
         made[name] = lambda: Game(name, audit_plan(**plan), **fields)
 
-    _one_place(game)
-    _by_rows(game)
-    _by_columns(game)
-    _sealed_rows(game)
-    _sealed_columns(game)
-    _evaluations(game)
-    _published(game)
+    _add_one_place(game)
+    _add_by_rows(game)
+    _add_by_columns(game)
+    _add_sealed_rows(game)
+    _add_sealed_columns(game)
+    _add_evaluations(game)
+    _add_published(game)
     return made
 
 
-def _one_place(game: Callable[..., None]) -> None:
+def _add_one_place(game: Callable[..., None]) -> None:
     for solver, plan in CENTRAL.items():
         runs = FEW if solver in ("frank-wolfe", "greedy-cd") else MANY
         for relation in ("replace-one", "zero-out"):
@@ -157,7 +157,7 @@ def _one_place(game: Callable[..., None]) -> None:
     game("scd-primal", {"solver": "scd-primal", "rounds": 3, "clip": 0.1, "features": 1}, runs=MANY)
 
 
-def _by_rows(game: Callable[..., None]) -> None:
+def _add_by_rows(game: Callable[..., None]) -> None:
     """Two holders: whoever sees each message, and the world, for whom their noises add."""
     for solver in ("newton", "whitened", "gradient", "sgd", "scd", "cd"):
         plan = {"solver": solver, "split": "rows", "parties": 2, "relation": "zero-out", **CENTRAL[solver]}
@@ -165,7 +165,7 @@ def _by_rows(game: Callable[..., None]) -> None:
         game(f"{solver} by rows, model", plan, adversary="world", sees="model", runs=MANY)
 
 
-def _by_columns(game: Callable[..., None]) -> None:
+def _add_by_columns(game: Callable[..., None]) -> None:
     """Two holders of a column each; a person is with both."""
     for name, options in COLUMNS.items():
         solver = name.split()[0]
@@ -185,7 +185,7 @@ def _by_columns(game: Callable[..., None]) -> None:
     game("admm by columns, a feature", plan, runs=MANY)
 
 
-def _sealed_rows(game: Callable[..., None]) -> None:
+def _add_sealed_rows(game: Callable[..., None]) -> None:
     """Three holders whose sums are sealed; what pools beyond the promise has a third of the noise."""
     for solver in ("newton", "whitened", "gradient", "sgd", "cd"):
         plan: dict[str, Any] = {"solver": solver, "split": "rows", "parties": 3, "sealing": Sealing(curious=2)}
@@ -196,7 +196,7 @@ def _sealed_rows(game: Callable[..., None]) -> None:
                 game(f"{solver} by rows, sealed, {view}{name}", plan, runs=SOME, account=account, **fields)
 
 
-def _sealed_columns(game: Callable[..., None]) -> None:
+def _add_sealed_columns(game: Callable[..., None]) -> None:
     """Two holders whose products are sealed. A party knows its own column, so its neighbours agree there."""
     for solver in ("newton", "whitened", "gradient"):
         plan: dict[str, Any] = {"solver": solver, "split": "columns", "parties": 2, "features": 1}
@@ -216,7 +216,7 @@ def accounts(relation: Relation) -> Iterator[tuple[str, Relation | None]]:
     yield from ((f", charged under {other}", other) for other in RELATIONS if other != relation)
 
 
-def _evaluations(game: Callable[..., None]) -> None:
+def _add_evaluations(game: Callable[..., None]) -> None:
     """A model is told by its plan; what leaves is one vector of cells."""
     for what, fields in EVALUATED.items():
         plan, both = {"solver": "evaluation", **fields}, ((1.0, 0.0, 1.0), (1.0, 0.0, -1.0), (math.nan, math.nan, 1.0))
@@ -226,7 +226,7 @@ def _evaluations(game: Callable[..., None]) -> None:
         game(f"evaluation of {what} by rows", {**plan, "split": "rows", "parties": 2}, runs=SOME, records=records)
 
 
-def _published(game: Callable[..., None]) -> None:
+def _add_published(game: Callable[..., None]) -> None:
     """The papers' own calibrations; some of them cannot hold, at a setting where few runs show it."""
     game("gradient as published (SGD2)", {"solver": "gradient", "rounds": 3, "epsilon": 2.0, **PAPER}, runs=MANY)
     # One of 300 people is with a holder alone, and is named 340 times: as often as the most named of so many is.

@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import algorithms
 from sottovoce.algorithms import Solution
 from sottovoce.data.block import Matrix
-from sottovoce.lab.audit.likelihood import View, log_likelihood
+from sottovoce.lab.audit.likelihood import AdversaryView, log_likelihood
 from sottovoce.lab.audit.measure import ALARM, Measure, lower_bound, mu_of_profile
 from sottovoce.lab.audit.sealed import Anew, Pool, SealedColumns, SealedRows, keyed
-from sottovoce.lab.audit.transcript import Asked, Side, Transcript
+from sottovoce.lab.audit.transcript import Question, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.accounting import epsilon_of
@@ -96,39 +96,30 @@ class Game:
         epsilon = form.pricing.epsilons(form, plan, relation)[self.adversary]
         return Claim("mu", mu_for(epsilon, inside(plan.delta)))
 
-    def neighbours(self) -> tuple[Data, Data]:
-        return neighbours(self.plan, self.records, self.relation)
-
-    def sides(self) -> tuple[Side, Side]:
-        with _quiet():
-            return tuple(Side(self.plan, data) for data in self.neighbours())  # type: ignore[return-value]
-
     def statistics(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
         """A row for each of `runs` runs on one of the two sides."""
         if self.plan.channel.secure:
             return self._sealed(which, runs, randomness)
-        sides = self.sides()
-        sources = {name: randomness(name) for name in sides[0].blocks}
-        return np.array([self.statistic(sides, self._run(sides[which], sources)) for _ in range(runs)])
+        with _quiet():
+            first, second = (Side(self.plan, data) for data in neighbours(self.plan, self.records, self.relation))
+        side, sources = (first, second)[which], {name: randomness(name) for name in first.blocks}
+        play = functools.partial(named_rounds, side) if self.sees == "uses" else side.play
+        return np.array([self.statistic((first, second), play(sources)) for _ in range(runs)])
 
     def _sealed(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
         """The log-likelihood ratios of sums that were sealed, less what the adversary knows of them."""
         pool: Pool = "coordinator and parties" if self.pools else self.adversary
         plan, keys = keyed(self.plan, randomness)
-        data = self.neighbours()
+        data = neighbours(self.plan, self.records, self.relation)
         sources = {name: Anew(randomness(name)) for name in (*plan.names, COORDINATOR)}
         with _quiet():
             if plan.sealed_columns:
                 parts = [SealedColumns(plan, one, pool, self.script) for one in data]
                 played = (parts[which].play(plan, keys, sources) for _ in range(runs))
-                ratios = [parts[0].log_likelihood(s, keys) - parts[1].log_likelihood(s, keys) for s in played]
-                return np.array(ratios)
+                return np.array([parts[0].log_likelihood(s, keys) - parts[1].log_likelihood(s, keys) for s in played])
             sides = [SealedRows(plan, one, pool) for one in data]
-            runs_ = (sides[which].sealed_play(plan, keys, sources) for _ in range(runs))
-            return np.array([log_likelihood(sides[0], t) - log_likelihood(sides[1], t) for t in runs_])
-
-    def _run(self, side: Side, sources: Mapping[str, Randomness]) -> Transcript:
-        return named_rounds(side, sources) if self.sees == "uses" else side.play(sources)
+            transcripts = (sides[which].sealed_play(plan, keys, sources) for _ in range(runs))
+            return np.array([log_likelihood(sides[0], t) - log_likelihood(sides[1], t) for t in transcripts])
 
     def statistic(self, sides: tuple[Side, Side], transcript: Transcript) -> Any:
         """Larger where the view looks more like the first side."""
@@ -137,12 +128,12 @@ class Game:
         if self.sees == "uses":  # the slope of the canary is the same in each of them, and negative
             return -math.fsum(float(message.released.arrays["grid"][0]) for message in transcript.messages)
         if self.sees == "span":
-            return distance(sides[1], transcript) - distance(sides[0], transcript)
-        view = View()
+            return distance_from_spans(sides[1], transcript) - distance_from_spans(sides[0], transcript)
+        view = AdversaryView()
         if self.sees == "moves":
-            view = View(visible={"state": self.plan.dimension})
+            view = AdversaryView(visible={"state": self.plan.dimension})
         elif self.sees == "duals":
-            view = View(members=lambda grid: np.flatnonzero(grid[self.plan.dimension :]))
+            view = AdversaryView(members=lambda grid: np.flatnonzero(grid[self.plan.dimension :]))
         return log_likelihood(sides[0], transcript, view) - log_likelihood(sides[1], transcript, view)
 
 
@@ -251,19 +242,22 @@ def named_rounds(side: Side, sources: Mapping[str, Randomness]) -> Transcript:
     gates, memories = side.gates(sources), side.memories()
     told = {"weights": np.zeros(side.plan.dimension), "index": np.zeros(1, dtype=np.int64)}
     party = side.plan.parties[0][0]
-    messages = (side.answer(gates, memories, Asked(party, "record", round_, told)) for round_ in turns(side.plan))
+    messages = (
+        side.answer(gates, memories, Question(party, "record", round_, told))
+        for round_ in first_party_rounds(side.plan)
+    )
     return Transcript(tuple(messages), Solution(np.zeros(0)))
 
 
 @functools.lru_cache(maxsize=4)
-def turns(plan: Plan) -> tuple[int, ...]:
+def first_party_rounds(plan: Plan) -> tuple[int, ...]:
     """The rounds in which the plan has the first party answer."""
     party = plan.names[0]
     (record,) = algorithms.of(plan).queries(plan, party)
     return tuple(number for number in range(plan.rounds) if record.answered_by(plan, party, number))
 
 
-def distance(side: Side, transcript: Transcript) -> float:
+def distance_from_spans(side: Side, transcript: Transcript) -> float:
     """How far the messages are from the spans of the parties' columns, relatively; the log of the largest."""
     found = []
     for message in transcript.messages:

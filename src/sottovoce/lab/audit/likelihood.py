@@ -31,7 +31,7 @@ NOTHING = 1e-3  # of the largest singular value: below it messages of kept rows 
 
 
 @dataclass(frozen=True)
-class View:
+class AdversaryView:
     """What an adversary sees beside the values of a plan's releases.
 
     `members` reads off a message which records were sampled, where the form shows it. `visible` says of a query how
@@ -42,13 +42,13 @@ class View:
     visible: Mapping[str, int] | None = None
 
 
-def log_likelihood(side: Side, transcript: Transcript, view: View | None = None) -> float:
+def log_likelihood(side: Side, transcript: Transcript, view: AdversaryView | None = None) -> float:
     """Log Pr[transcript | data], up to a constant that no data set changes.
 
     Exact for Gaussian releases, walks, selections, noisy maxima and functions of kept rows. Where records are sampled
     in secret, exact if one record at most is no null row and nothing is kept of who was sampled; else near.
     """
-    shadows = {name: Shadow(side.releases, view or View()) for name in side.blocks}
+    shadows = {name: Shadow(side.releases, view or AdversaryView()) for name in side.blocks}
     memories = side.memories()
     for message in transcript.messages:
         shadows[message.party].observed = message.released
@@ -56,7 +56,7 @@ def log_likelihood(side: Side, transcript: Transcript, view: View | None = None)
     return math.fsum(shadow.total() for shadow in shadows.values())
 
 
-class Rows:
+class KeptRows:
     """A party's rows, of which functions of noisy versions were released: the weights and the messages so far."""
 
     def __init__(self, rows: Array, std: float) -> None:
@@ -80,10 +80,10 @@ class Rows:
 class Shadow:
     """A gate that draws nothing: it weighs what another gate let out."""
 
-    def __init__(self, releases: Mapping[str, Release], view: View) -> None:
+    def __init__(self, releases: Mapping[str, Release], view: AdversaryView) -> None:
         self._releases, self._view = releases, view
         self._sum = 0.0
-        self._kept: dict[str, Rows] = {}
+        self._kept: dict[str, KeptRows] = {}
         self.observed: Released
 
     def total(self) -> float:
@@ -113,7 +113,7 @@ class Shadow:
             if k:
                 following = query.follow(np.asarray(grids[k - 1] * release.step, dtype=np.float64), round)
                 round = following or round
-            self._weigh(release, query.noise_weights, grid, round, lambda at: _grid(query, release, at))
+            self._weigh(release, query.noise_weights, grid, round, lambda at: _in_steps(query, release, at))
 
     def _walk(self, query: Walk, release: Release, round: Round) -> None:
         """Each number of a walk depends on those released before it: the noise that leads to them is found in turn."""
@@ -137,7 +137,7 @@ class Shadow:
         if query.signed:
             scores, place = self._signed(query, release, round)
         else:
-            scores = _grid(query, release, round) * (release.step / release.std)
+            scores = _in_steps(query, release, round) * (release.step / release.std)
             place = int(self.observed.arrays["grid"][0])
         self._sum += float(scores[place] - _log_sum(scores))
 
@@ -156,14 +156,14 @@ class Shadow:
         release = self._releases[query.source.name]
         if query.source.name not in self._kept:
             rows = query.source.value(round).reshape(len(round.rows), -1)
-            self._kept[query.source.name] = Rows(np.trunc(rows / release.step) * release.step, release.std)
+            self._kept[query.source.name] = KeptRows(np.trunc(rows / release.step) * release.step, release.std)
         kept = self._kept[query.source.name]
         kept.weights.append(query.derive(np.eye(kept.rows.shape[1]), round.told))
         kept.messages.append(self.observed.arrays["value"])
 
     def _signed(self, query: Choice, release: Release, round: Round) -> tuple[Array, int]:
         """Scores in units of the noise, as all (j, +), all (j, -) and staying, and the place of what was released."""
-        values = _grid(query, release, round) * (release.step / release.std)
+        values = _in_steps(query, release, round) * (release.step / release.std)
         signed, stay = (values[:-1], values[-1:]) if query.stays else (values, values[:0])
         code, size = int(self.observed.arrays["grid"][0]), len(signed)
         place = 2 * size if code == 0 else code - 1 if code > 0 else size - code - 1
@@ -173,12 +173,7 @@ class Shadow:
         return (self._view.visible or {}).get(query, len(grid))
 
     def _weigh(
-        self,
-        release: Release,
-        weights: Any,
-        grid: Integers,
-        round: Round,
-        values: Callable[[Round], Array],
+        self, release: Release, weights: Any, grid: Integers, round: Round, values: Callable[[Round], Array]
     ) -> None:
         """The density of a Gaussian release; of a secret sample, of the mixture over whether its record was drawn."""
         scale = release.std / release.step / weights
@@ -202,7 +197,7 @@ class Shadow:
             self._sum += float(np.logaddexp(without, drawn)) if len(records) else without - math.log1p(-release.rate)
 
 
-def _grid(query: Query, release: Release, round: Round) -> Array:
+def _in_steps(query: Query, release: Release, round: Round) -> Array:
     return np.asarray(np.rint(query.value(round) / release.step))
 
 

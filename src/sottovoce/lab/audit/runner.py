@@ -32,7 +32,7 @@ MOST_RECORDS = 16  # of a party, there
 SECONDS, FEWEST, MOST = 12.0, 250, 1000  # what a game of it may take in a process, and its runs of each side
 
 
-def audit(  # noqa: PLR0913
+def run_audit(  # noqa: PLR0913
     only: Sequence[str] = (),
     *,
     plan: Plan | None = None,
@@ -50,7 +50,7 @@ def audit(  # noqa: PLR0913
     if not chosen:
         raise InputError(f"only={list(only)!r} names no game; there are: {'; '.join(games)}.")
     found: dict[str, list[Any]] = {name: [] for name in chosen}
-    with _workers(processes) as pool:
+    with _start_workers(processes) as pool:
         futures: dict[Future[Any], str] = {}
         for name in chosen:
             runs = _game(games[name]).runs * (THOROUGH if thorough else 1)
@@ -65,15 +65,15 @@ def audit(  # noqa: PLR0913
     return [_result(_game(games[name]), found[name]) for name in chosen]
 
 
-def _result(game: Game, found: Sequence[Claim | Piece]) -> Result:
+def _result(game: Game, found: Sequence[Claim | Played]) -> Result:
     """The pieces in their order, whichever came first."""
     (claim,) = (item for item in found if isinstance(item, Claim))
-    pieces = sorted((item for item in found if isinstance(item, Piece)), key=lambda piece: piece.start)
+    pieces = sorted((item for item in found if isinstance(item, Played)), key=lambda piece: piece.start)
     first, second = (np.concatenate([piece.found for piece in pieces if piece.which == w]) for w in (0, 1))
     return verdict(game, claim, first, second, math.fsum(piece.seconds for piece in pieces))
 
 
-def _workers(processes: int) -> Executor:
+def _start_workers(processes: int) -> Executor:
     """New processes, since one that has threads is not safely copied; one process is this one."""
     if processes == 1:
         return ThreadPoolExecutor(1)
@@ -86,16 +86,16 @@ def _begins(name: str, start: str) -> bool:
 
 
 @functools.cache
-def _named(name: str) -> Game:
+def _make_game(name: str) -> Game:
     return catalogue()[name]()
 
 
 def _game(game: Game | str) -> Game:
-    return _named(game) if isinstance(game, str) else game
+    return _make_game(game) if isinstance(game, str) else game
 
 
 @dataclass(frozen=True)
-class Piece:
+class Played:
     """The statistics of some runs on one side, and how much computing they took."""
 
     which: int
@@ -104,11 +104,11 @@ class Piece:
     seconds: float
 
 
-def _played(game: Game | str, which: int, start: int, runs: int, seed: int | None) -> Piece:
+def _played(game: Game | str, which: int, start: int, runs: int, seed: int | None) -> Played:
     begun = time.process_time()
     made = _game(game)
     found = made.statistics(which, runs, source(seed, made.name, which, start))
-    return Piece(which, start, found, time.process_time() - begun)
+    return Played(which, start, found, time.process_time() - begun)
 
 
 def _claimed(game: Game | str) -> Claim:

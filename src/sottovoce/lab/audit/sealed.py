@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Ask, Solution
-from sottovoce.algorithms.base import Coordination, Rounds
+from sottovoce.algorithms.base import Coordination
 from sottovoce.data.block import Block, Matrix
 from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import SEAL, Released
@@ -35,7 +35,7 @@ from sottovoce.federation.replies import Reply
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.party import ColumnRun
-from sottovoce.lab.audit.transcript import Message, Side, Transcript
+from sottovoce.lab.audit.transcript import Answered, Side, Transcript, play_rounds
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
@@ -55,6 +55,9 @@ Keys = Mapping[str, PairKeys]
 class _Seen:
     """A party's side of sealed sums that remembers what it put in, noise and all, without the masks."""
 
+    put_in: Integers
+    drawn: Integers
+
     def sealed(self: Any, values: Integers, noise: Noise, label: Label, randomness: Randomness) -> Integers:
         words: Integers = self.kind.sealed(self, values, noise, label, randomness)
         mask = masks(self._keys, self.name, label[4], label, words.size)
@@ -65,14 +68,10 @@ class _Seen:
 
 class _SeenRows(_Seen, Sealer):
     kind = Sealer
-    put_in: Integers
-    drawn: Integers
 
 
 class _SeenColumns(_Seen, ColumnSealer):
     kind = ColumnSealer
-    put_in: Integers
-    drawn: Integers
 
 
 class _SilentColumns(ColumnSealer):
@@ -108,7 +107,7 @@ def _whole(words: NDArray[np.uint64], bits: int) -> Integers:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedSum:
     """A sum that was opened: what is left of it to an adversary, in steps of its grid, and with how much noise."""
 
     query: str
@@ -119,10 +118,10 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Sums:
+class OpenedSums:
     """All sums of a run, in order, and the model."""
 
-    opened: tuple[Opened, ...]
+    opened: tuple[OpenedSum, ...]
     solution: Solution
 
 
@@ -166,35 +165,26 @@ class SealedRows(Side):
         """A run, as `Coordinator.run` has it; the first party's messages are what is left of the sums."""
         sealers = {name: _SeenRows(plan, name, keys[name]) for name in plan.names}
         gates = {name: SealedGate(plan, sources[name], None, sealers[name]) for name in plan.names}
-        opener, memories = Opener(plan, sources[COORDINATOR]), self.memories()
-        text, messages, rounds = self.form.coordinate(plan), list[Message](), Rounds(plan, self.form)
-        try:
-            ask = next(text)
-            while True:
-                (number, _), call = rounds.assign(ask), Call(plan.names, said=tuple(ask.arrays))
-                shares = {
-                    name: np.array(
-                        gate.share(
-                            self.queries[name][ask.query],
-                            Round(plan, number, ask.arrays, self.blocks[name], memories[name]),
-                            call,
-                        ).arrays["sealed"]
-                    )
-                    for name, gate in gates.items()
-                }
-                noise = noise_of(self.queries[self.own][ask.query], plan)
-                value = opener.open(shares, noise, label_of(ask.query, number, call, {**ask.reminder, **ask.arrays}))
-                seen = np.rint(value / noise.release.step).astype(np.int64)
-                if "coordinator" in self.pool:
-                    seen = np.sum([words.view(np.uint64) for words in shares.values()], axis=0).view(np.int64)
-                if "parties" in self.pool:
-                    seen = seen - sum(sealers[name].put_in for name in plan.names if name != self.own)
-                released = Released(ask.query, number, {"grid": np.array(seen)}, seal=SEAL)
-                messages.append(Message(self.own, ask.query, number, ask.arrays, released))
-                ask = text.send({"sum": value})
-        except StopIteration as stop:
-            found = stop.value
-        return Transcript(tuple(messages), found if isinstance(found, Solution) else Solution(found))
+        opener, memories, messages = Opener(plan, sources[COORDINATOR]), self.memories(), list[Answered]()
+
+        def answer(ask: Ask, number: int, _parties: tuple[str, ...]) -> dict[str, Array]:
+            call, shares = Call(plan.names, said=tuple(ask.arrays)), dict[str, Integers]()
+            for name, gate in gates.items():
+                round = Round(plan, number, ask.arrays, self.blocks[name], memories[name])
+                shares[name] = np.array(gate.share(self.queries[name][ask.query], round, call).arrays["sealed"])
+            noise = noise_of(self.queries[self.own][ask.query], plan)
+            value = opener.open(shares, noise, label_of(ask.query, number, call, {**ask.reminder, **ask.arrays}))
+            seen = np.rint(value / noise.release.step).astype(np.int64)
+            if "coordinator" in self.pool:
+                seen = np.sum([words.view(np.uint64) for words in shares.values()], axis=0).view(np.int64)
+            if "parties" in self.pool:
+                seen = seen - sum(sealers[name].put_in for name in plan.names if name != self.own)
+            released = Released(ask.query, number, {"grid": np.array(seen)}, seal=SEAL)
+            messages.append(Answered(self.own, ask.query, number, ask.arrays, released))
+            return {"sum": value}
+
+        solution = play_rounds(plan, self.form, self.form.coordinate(plan), answer)
+        return Transcript(tuple(messages), solution)
 
 
 class SealedColumns:
@@ -209,9 +199,7 @@ class SealedColumns:
 
     def text(self) -> Coordination:
         """The algorithm's own, or gradients at the weights of a script."""
-        if not self.script:
-            return self.form.coordinate(self.plan)
-        return self._scripted()
+        return self._scripted() if self.script else self.form.coordinate(self.plan)
 
     def _scripted(self) -> Coordination:
         query = self.queries[self.plan.names[0]]["gradient"]
@@ -221,27 +209,24 @@ class SealedColumns:
             yield Ask("gradient", query.message(np.array(weights)))
         return np.zeros(self.plan.dimension)
 
-    def play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> Sums:
+    def play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> OpenedSums:
         """A run through the real protocol."""
-        run = _Protocol(self, plan, keys, sources)
-        text, opened, rounds = self.text(), list[Opened](), Rounds(plan, self.form)
-        try:
-            ask = next(text)
-            while True:
-                number, _ = rounds.assign(ask)
-                value = run.sum(number, ask)
-                opened.append(run.left(number, ask, self.pool))
-                ask = text.send({"sum": value})
-        except StopIteration as stop:
-            found = stop.value
-        return Sums(tuple(opened), found if isinstance(found, Solution) else Solution(found))
+        run, opened = _Protocol(self, plan, keys, sources), list[OpenedSum]()
 
-    def log_likelihood(self, sums: Sums, keys: Keys) -> float:
+        def answer(ask: Ask, number: int, _parties: tuple[str, ...]) -> dict[str, Array]:
+            value = run.sum(number, ask)
+            opened.append(run.left(number, ask, self.pool))
+            return {"sum": value}
+
+        solution = play_rounds(plan, self.form, self.text(), answer)
+        return OpenedSums(tuple(opened), solution)
+
+    def log_likelihood(self, sums: OpenedSums, keys: Keys) -> float:
         """Of the opened sums given this data set and the coins, up to a constant."""
         found = zip(sums.opened, self.exact(sums.opened, keys), strict=True)
         return -0.5 * math.fsum(float(np.sum(((one.left - exact) / one.std) ** 2)) for one, exact in found)
 
-    def exact(self, asked: Sequence[Opened], keys: Keys) -> tuple[Integers, ...]:
+    def exact(self, asked: Sequence[OpenedSum], keys: Keys) -> tuple[Integers, ...]:
         """The sums without noise: the same questions, in order, with the same pads and coins."""
         by = [(one.query, one.number, hash_of(one.told)) for one in asked], keys
         if self._exact[0] != by:
@@ -308,7 +293,7 @@ class _Protocol:
     def sum(self, number: int, ask: Ask) -> Array:
         return self.sums.sum(number, ask, {name: self.side.queries[name][ask.query] for name in self.plan.names})
 
-    def left(self, number: int, ask: Ask, pool: Pool) -> Opened:
+    def left(self, number: int, ask: Ask, pool: Pool) -> OpenedSum:
         """The last sum as an adversary sees it, in the order of the parties' columns."""
         plan, bits = self.plan, next(iter(self.sealers.values())).bits
         noise = noise_of(self.side.queries[plan.names[0]][ask.query], plan)
@@ -318,4 +303,4 @@ class _Protocol:
         if "parties" in pool:
             others = (self.sealers[name] for name in plan.names[1:])
             seen = seen - sum(sealer.drawn for sealer in others if isinstance(sealer, _SeenColumns))
-        return Opened(ask.query, number, ask.arrays, seen, noise.steps(noise_left(plan, pool)))
+        return OpenedSum(ask.query, number, ask.arrays, seen, noise.steps(noise_left(plan, pool)))

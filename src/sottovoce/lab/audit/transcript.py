@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce import algorithms
-from sottovoce.algorithms import Solution
-from sottovoce.algorithms.base import Rounds
+from sottovoce.algorithms import Ask, Solution
+from sottovoce.algorithms.base import Algorithm, Coordination, Rounds
 from sottovoce.algorithms.evaluation import score_recipe
 from sottovoce.data.block import Block, Matrix
 from sottovoce.door.gate import Gate, value_of
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """What one party was asked and told."""
 
     party: str
@@ -35,7 +35,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Message(Asked):
+class Answered(Question):
     """And what it let out."""
 
     released: Released
@@ -45,8 +45,21 @@ class Message(Asked):
 class Transcript:
     """All messages of a run, in order, and the model."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[Answered, ...]
     solution: Solution
+
+
+def play_rounds(
+    plan: Plan, form: Algorithm, text: Coordination, answer: Callable[[Ask, int, tuple[str, ...]], dict[str, Array]]
+) -> Solution:
+    """Ask as `Coordinator.run` does: `answer` gets an ask, its round and its parties, and gives what they answer."""
+    rounds = Rounds(plan, form)
+    try:
+        ask = next(text)
+        while True:
+            ask = text.send(answer(ask, *rounds.assign(ask)))
+    except StopIteration as stop:
+        return stop.value if isinstance(stop.value, Solution) else Solution(stop.value)
 
 
 class Side:
@@ -71,29 +84,24 @@ class Side:
         """A gate for each party, with its own source of randomness."""
         return {name: Gate(self.plan, randomness[name]) for name in self.blocks}
 
-    def answer(self, gates: Mapping[str, Any], memories: Mapping[str, Any], asked: Asked) -> Message:
+    def answer(self, gates: Mapping[str, Any], memories: Mapping[str, Any], asked: Question) -> Answered:
         """What one party lets out of its gate."""
-        party, query = asked.party, self.queries[asked.party][asked.query]
-        released = gates[party].release(
-            query, Round(self.plan, asked.round, asked.told, self.blocks[party], memories[party])
-        )
-        return Message(party, asked.query, asked.round, asked.told, released)
+        party, told = asked.party, asked.told
+        round = Round(self.plan, asked.round, told, self.blocks[party], memories[party])
+        released = gates[party].release(self.queries[party][asked.query], round)
+        return Answered(party, asked.query, asked.round, told, released)
 
     def play(self, randomness: Mapping[str, Randomness]) -> Transcript:
-        """A run, as `Coordinator.run` has it."""
-        gates, memories = self.gates(randomness), self.memories()
-        text, messages, rounds = self.form.coordinate(self.plan), list[Message](), Rounds(self.plan, self.form)
-        try:
-            ask = next(text)
-            while True:
-                number, parties = rounds.assign(ask)
-                scale = self.releases[ask.query].scale
-                values: dict[str, Array] = {}
-                for name in parties:
-                    told = {**ask.arrays, **ask.each.get(name, {})}
-                    messages.append(self.answer(gates, memories, Asked(name, ask.query, number, told)))
-                    values[name] = value_of(messages[-1].released.arrays, scale)
-                ask = text.send(values)
-        except StopIteration as stop:
-            found = stop.value
-        return Transcript(tuple(messages), found if isinstance(found, Solution) else Solution(found))
+        """A run, with all its messages."""
+        gates, memories, messages = self.gates(randomness), self.memories(), list[Answered]()
+
+        def answer(ask: Ask, number: int, parties: tuple[str, ...]) -> dict[str, Array]:
+            values = {}
+            for name in parties:
+                told = {**ask.arrays, **ask.each.get(name, {})}
+                messages.append(self.answer(gates, memories, Question(name, ask.query, number, told)))
+                values[name] = value_of(messages[-1].released.arrays, self.releases[ask.query].scale)
+            return values
+
+        solution = play_rounds(self.plan, self.form, self.form.coordinate(self.plan), answer)
+        return Transcript(tuple(messages), solution)

@@ -1,4 +1,4 @@
-"""The experiments of five papers run again, our numbers beside theirs: `run("dp-cd")`, or `sottovoce reproduce dp-cd`.
+"""The experiments of five papers run again, our numbers beside theirs: `sottovoce reproduce dp-cd`.
 
 Where a paper has no experiment, what it claims is measured instead: the true epsilon beside the claimed one, the bytes
 beside the claimed growth. Noise comes from fixed seeds, so a run can be repeated; models of these runs promise nothing.
@@ -12,20 +12,29 @@ from importlib import import_module
 from typing import Final
 
 from sottovoce.errors import InputError
-from sottovoce.lab.reproduce.tables import MissingDataError, Paper, Reproduction, Row, Setup, Table, draw, number
+from sottovoce.lab.reproduce.tables import (
+    MissingDataError,
+    Paper,
+    PaperTable,
+    Reproduction,
+    Row,
+    Setup,
+    draw_tables,
+    format_number,
+)
 
 __all__ = [
     "NAMES",
     "MissingDataError",
     "Paper",
+    "PaperTable",
     "Reproduction",
     "Row",
     "Setup",
-    "Table",
-    "draw",
-    "number",
+    "draw_tables",
+    "format_number",
     "paper",
-    "run",
+    "run_paper",
 ]
 
 NAMES: Final = ("dp-cd", "dp-scd", "admm", "frank-wolfe", "sgd")
@@ -39,8 +48,8 @@ def paper(name: str) -> Paper:
     return found
 
 
-def run(
-    name: str, setup: Setup | None = None, *, only: str | None = None, done: Callable[[Table], None] | None = None
+def run_paper(
+    name: str, setup: Setup | None = None, *, only: str | None = None, done: Callable[[PaperTable], None] | None = None
 ) -> Reproduction:
     """Run the parts of a paper, or `only` one; `done` gets each table as soon as it is made.
 

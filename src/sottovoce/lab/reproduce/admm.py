@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 import sottovoce as sv
-from sottovoce import algorithms
-from sottovoce.lab.reproduce.tables import Paper, Row, Setup, Table
+from sottovoce.lab.reproduce.tables import Paper, PaperTable, Row, Setup, true_epsilon
 from sottovoce.losses import get
 
 Array = NDArray[np.float64]
@@ -86,7 +85,7 @@ def epochs(
         yield weights, duals
 
 
-def cut(X: Any, widths: Sequence[int]) -> list[Any]:
+def split_columns(X: Any, widths: Sequence[int]) -> list[Any]:
     """The columns of each party; the first has the bias as its last."""
     edges = np.cumsum([0, *widths])
     sparse = sp.issparse(X)
@@ -99,10 +98,10 @@ def cut(X: Any, widths: Sequence[int]) -> list[Any]:
 
 def curves(
     name: str, train: tuple[Any, Array], test: tuple[Any, Array], setup: Setup, widths: Sequence[int] | None = None
-) -> Table:
+) -> PaperTable:
     """Test log-loss at the published epochs and noise levels, and the two baselines."""
     widths = widths or WIDTHS[name]
-    parts, tests = cut(train[0], widths), cut(test[0], widths)
+    parts, tests = split_columns(train[0], widths), split_columns(test[0], widths)
     last = setup.of(EPOCHS[-1], 20)
     rows = []
     for s, published in PUBLISHED[name].items():
@@ -115,13 +114,8 @@ def curves(
                 scores = np.sum([part @ own for part, own in zip(tests, weights, strict=True)], axis=0)
                 value = published[EPOCHS.index(epoch)]
                 rows.append(Row(f"s = {s:g}", epoch, value, log_loss(scores, test[1]), how))
-    return Table(
-        f"{name}: ADMM by epoch",
-        "Test log-loss",
-        "epoch",
-        tuple(rows),
-        note=baselines(name, train, test, setup, widths),
-    )
+    note = baselines(name, train, test, setup, widths)
+    return PaperTable(f"{name}: ADMM by epoch", "Test log-loss", "epoch", tuple(rows), note=note)
 
 
 def baselines(name: str, train: tuple[Any, Array], test: tuple[Any, Array], setup: Setup, widths: Sequence[int]) -> str:
@@ -141,14 +135,14 @@ def baselines(name: str, train: tuple[Any, Array], test: tuple[Any, Array], setu
     return f"scikit-learn, {'; '.join(found)}."
 
 
-def by_epoch(name: str, setup: Setup) -> Table:
+def by_epoch(name: str, setup: Setup) -> PaperTable:
     """The curves of one data set."""
     train, test = (setup.load(name, split) for split in ("train", "test"))
     signs = [np.where(np.asarray(part.y) > 0, 1.0, -1.0) for part in (train, test)]
     return curves(name, (train.X, signs[0]), (test.X, signs[1]), setup)
 
 
-def sound(setup: Setup) -> Table:
+def sound(setup: Setup) -> PaperTable:
     """a9a at the same two parties with a guarantee: `score`, and `admm` with noise that lasts."""
     train, test = setup.load("a9a"), setup.load("a9a", "test")
     X, X_test = sp.csr_matrix(train.X), sp.csr_matrix(test.X)
@@ -171,39 +165,39 @@ def sound(setup: Setup) -> Table:
             scores = X_test @ model.coef_.ravel() + float(model.intercept_[0])
             how = f"solver={solver!r}, delta = 1e-5, zero-out, labels shared; one run"
             rows.append(Row(solver, f"epsilon {epsilon:g}", None, log_loss(scores, y_test), how))
-    return Table(
-        "a9a with a guarantee (not in the paper)",
-        "Test log-loss",
-        "budget",
-        tuple(rows),
-        note="The published runs have no finite epsilon at any s.",
-    )
+    note = "The published runs have no finite epsilon at any s."
+    return PaperTable("a9a with a guarantee (not in the paper)", "Test log-loss", "budget", tuple(rows), note=note)
 
 
-def claims(setup: Setup) -> Table:
+def compare_admm_claims(setup: Setup) -> PaperTable:
     """What the printed noise protects: a claimed epsilon of 1, and the labels that the duals tell."""
+    del setup
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((2000, 8)), rng.choice([-1.0, 1.0], 2000)
-    federation = sv.Federation.by_columns([X[:, :4], X[:, 4:]], y)
     model = sv.PrivateLogisticRegression(
         1.0, delta=1e-5, entry_bound=5.0, classes=(-1, 1), solver="admm", calibration="paper"
     )
-    plan = model.plan(federation)
-    true = algorithms.epsilons(plan, plan.relation)["coordinator"]
+    true = true_epsilon(model, sv.Federation.by_columns([X[:, :4], X[:, 4:]], y), "coordinator")
     rows = [Row("", "epsilon of 50 rounds, printed noise", 1.0, true, "calibration='paper', 2 parties, delta = 1e-5")]
     for s in (0.0, 3.0):
-        _, duals = next(epochs(cut(X, (4, 4)), y, s, 1))
+        _, duals = next(epochs(split_columns(X, (4, 4)), y, s, 1))
         share = float(np.mean(np.sign(duals) == -y))
         how = "2,000 people, first epoch: the sign of the broadcast dual is minus the label"
         rows.append(Row("", f"share of the labels told, s = {s:g}", None, share, how))
-    del setup
-    return Table("What the messages tell", "Epsilon, share", "quantity", tuple(rows), ("claimed", "true"), drawn=False)
+    return PaperTable(
+        "What the messages tell", "Epsilon, share", "quantity", tuple(rows), ("claimed", "true"), drawn=False
+    )
 
 
 PAPER = Paper(
     "Y. Hu, P. Liu, L. Kong and D. Niu (2019), Learning Privately over Distributed Features: An ADMM Sharing Approach. "
     "The published losses are those of the authors' own result files.",
-    {"a9a": partial(by_epoch, "a9a"), "gisette": partial(by_epoch, "gisette"), "guarantee": sound, "claims": claims},
+    {
+        "a9a": partial(by_epoch, "a9a"),
+        "gisette": partial(by_epoch, "gisette"),
+        "guarantee": sound,
+        "claims": compare_admm_claims,
+    },
     (
         "The SGD baseline (a9a 0.3246 after 10 epochs and 0.3242 after 100): its learning rate and batches were not "
         "found.",

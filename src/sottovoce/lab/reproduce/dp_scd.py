@@ -27,7 +27,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.federation.federation import Federation
 from sottovoce.lab.datasets import PublicDataset
-from sottovoce.lab.reproduce.tables import Paper, Row, Setup, Table
+from sottovoce.lab.reproduce.tables import Paper, PaperTable, Row, Setup, true_epsilon
 
 Array = NDArray[np.float64]
 Data = tuple[Any, NDArray[Any], Any, NDArray[Any]]  # training rows and labels, then those of the test
@@ -59,7 +59,7 @@ TUNED: dict[tuple[str, str], tuple[tuple[float, int, float], tuple[float, int, f
 ESTIMATORS = {"SVM": sv.PrivateLinearSVC, "logistic": sv.PrivateLogisticRegression}
 
 
-def claims(setup: Setup) -> Table:
+def compare_dp_scd_claims(setup: Setup) -> PaperTable:
     """The true epsilon of who sees the duals, by the plans of `calibration="paper"`."""
     rows = []
     federation = Federation.central(np.ones((500, 2)), np.arange(500) % 2)
@@ -76,13 +76,11 @@ def claims(setup: Setup) -> Table:
                 solver=sv.solvers.SCD(rate=rate, rounds=rounds),
                 calibration="paper",
             )
-            plan = model.plan(federation)
-            true = algorithms.epsilons(plan, plan.relation)["coordinator"]
+            true = true_epsilon(model, federation, "coordinator")
             at = f"rate {rate:.3g}, {rounds:,} rounds, delta {delta:g}"
             rows.append(Row(relation, at, claimed, true, "solver='scd', calibration='paper', against the coordinator"))
-    return Table(
-        "True epsilon where the duals are seen", "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True
-    )
+    heads = ("claimed", "true")
+    return PaperTable("True epsilon where the duals are seen", "Epsilon", "setting", tuple(rows), heads, log=True)
 
 
 def scaled(train: Any, test: Any) -> tuple[Any, Any]:
@@ -118,7 +116,12 @@ def adult(setup: Setup) -> Data:
 MAKERS = {"phishing": phishing, "adult": adult}
 
 
-def accuracy(name: str, kind: str, setup: Setup) -> Table:
+def budget(epsilon: float) -> str:
+    """An epsilon as a cell."""
+    return "infinite" if math.isinf(epsilon) else f"{epsilon:g}"
+
+
+def accuracy(name: str, kind: str, setup: Setup) -> PaperTable:
     """Test accuracy at epsilon 0.1 and 1 of DP-SCD as published, hidden duals, DP-SGD and SeqDP-SCD."""
     X, y, X_test, y_test = MAKERS[name](setup)
     given: dict[str, Any] = {"alpha": LAMBDA, "delta": DELTA, "row_norm": 1.0, "fit_intercept": False}
@@ -137,9 +140,7 @@ def accuracy(name: str, kind: str, setup: Setup) -> Table:
             true = algorithms.epsilons(model.plan_, "zero-out")["coordinator"]
             how += f", true epsilon {true:.3g}"
         spread = float(np.std(found)) if len(found) > 1 else None
-        return Row(
-            series, "infinite" if math.isinf(epsilon) else f"{epsilon:g}", None, float(np.mean(found)), how, spread
-        )
+        return Row(series, budget(epsilon), None, float(np.mean(found)), how, spread)
 
     rows = [measured("without privacy", math.inf, "solver='scd', 300 rounds", solver=sv.solvers.SCD(rounds=300))]
     for epsilon, (rate, rounds, factor) in zip((0.1, 1.0), TUNED[name, kind], strict=True):
@@ -152,26 +153,20 @@ def accuracy(name: str, kind: str, setup: Setup) -> Table:
         rows.append(measured("hidden duals", epsilon, "solver='scd', nothing tuned", solver="scd"))
         rows.append(measured("DP-SGD", epsilon, "solver='sgd', nothing tuned", solver="sgd"))
         rows.append(measured("SeqDP-SCD", epsilon, "solver='scd-sequential', nothing tuned", solver="scd-sequential"))
-    return Table(
-        f"{name}, {kind}",
-        "Test accuracy",
-        "epsilon",
-        tuple(rows),
-        note=f"lambda = {LAMBDA:g}, {NOTE}",
-    )
+    return PaperTable(f"{name}, {kind}", "Test accuracy", "epsilon", tuple(rows), note=f"lambda = {LAMBDA:g}, {NOTE}")
 
 
 BATCH, PASSES = 1000, 50
 CLIPS = {0.1: 0.1, 1.0: 0.5}  # by epsilon, in years
 
 
-def years(setup: Setup) -> Table:
+def years(setup: Setup) -> PaperTable:
     """Test error of ridge regression on the user's copy of YearPredictionMSD."""
     train, test = setup.load("year_prediction_msd"), setup.load("year_prediction_msd", "test")
     return ridge(train, test, setup)
 
 
-def ridge(train: PublicDataset, test: PublicDataset, setup: Setup, batch: int = BATCH) -> Table:
+def ridge(train: PublicDataset, test: PublicDataset, setup: Setup, batch: int = BATCH) -> PaperTable:
     """The authors' example: a quarter of the training part is left out, labels less their mean, batches of 1000."""
     X, _, y, _ = train_test_split(train.X, train.y, test_size=0.25, random_state=42)
     X, X_test = scaled(X, test.X)
@@ -189,8 +184,7 @@ def ridge(train: PublicDataset, test: PublicDataset, setup: Setup, batch: int = 
         setup.say(f"YearPredictionMSD: {series}, epsilon {epsilon:g}")
         seed = {} if math.isinf(epsilon) else {"insecure_seed": SEED}
         model = sv.PrivateRidge(epsilon, **(given | options | seed)).fit(X, y)
-        at = "infinite" if math.isinf(epsilon) else f"{epsilon:g}"
-        rows.append(Row(series, at, None, float(np.mean((model.predict(X_test) - y_test) ** 2)), how))
+        rows.append(Row(series, budget(epsilon), None, float(np.mean((model.predict(X_test) - y_test) ** 2)), how))
 
     add("without privacy", math.inf, "solver='newton'", solver="newton")
     for epsilon, clip in CLIPS.items():
@@ -200,14 +194,14 @@ def ridge(train: PublicDataset, test: PublicDataset, setup: Setup, batch: int = 
         add("hidden duals", epsilon, "solver='scd', nothing tuned", solver="scd")
         add("DP-SGD", epsilon, "solver='sgd', nothing tuned", solver="sgd")
     note = f"{len(y):,} records, lambda = {LAMBDA:g}, {NOTE}"
-    return Table("YearPredictionMSD, ridge", "Test mean squared error", "epsilon", tuple(rows), note=note)
+    return PaperTable("YearPredictionMSD, ridge", "Test mean squared error", "epsilon", tuple(rows), note=note)
 
 
 PAPER = Paper(
     "G. Damaskinos, C. Mendler-Duenner, R. Guerraoui, N. Papandreou and T. Parnell (2021), Differentially Private "
     "Stochastic Coordinate Descent.",
     {
-        "claims": claims,
+        "claims": compare_dp_scd_claims,
         **{f"{name}-{kind.lower()}": partial(accuracy, name, kind) for name, kind in TUNED},
         "years": years,
     },

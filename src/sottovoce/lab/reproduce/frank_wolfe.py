@@ -25,11 +25,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import sottovoce as sv
-from sottovoce import algorithms
 from sottovoce.algorithms.frank_wolfe.published import ZETA
 from sottovoce.door.frames import Frame, encode
 from sottovoce.federation.federation import Federation
-from sottovoce.lab.reproduce.tables import Paper, Row, Setup, Table
+from sottovoce.lab.reproduce.tables import Paper, PaperTable, Row, Setup, true_epsilon
+from sottovoce.penalties import L1Ball
 
 Array = NDArray[np.float64]
 
@@ -60,11 +60,11 @@ def objective(X: Array, y: Array, w: Array) -> float:
 def optimum(X: Array, y: Array, radius: float, rounds: int = 3000) -> tuple[float, float]:
     """F(w) and a lower bound of F*, their difference the gap, by projected gradients with momentum."""
     gram, moments, constant = X.T @ X / len(y), X.T @ y / len(y), float(y @ y) / len(y) / 2
-    step = 1 / float(np.linalg.eigvalsh(gram)[-1])
+    step, ball = 1 / float(np.linalg.eigvalsh(gram)[-1]), L1Ball(radius)
     w = v = np.zeros(X.shape[1])
     value = gap = np.inf
     for t in range(rounds):
-        ahead = projected(v - step * (gram @ v - moments), radius)
+        ahead = ball.project(v - step * (gram @ v - moments))
         v, w = ahead + t / (t + 3) * (ahead - w), ahead
         if t % 50 == 0:
             slope = gram @ w - moments
@@ -74,16 +74,7 @@ def optimum(X: Array, y: Array, radius: float, rounds: int = 3000) -> tuple[floa
     return value, value - gap
 
 
-def projected(w: Array, radius: float) -> Array:
-    """The nearest point of the l1 ball."""
-    sizes = np.sort(np.abs(w))[::-1]
-    if sizes.sum() <= radius:
-        return w
-    cuts = (np.cumsum(sizes) - radius) / np.arange(1, len(w) + 1)
-    return np.asarray(np.sign(w) * np.maximum(np.abs(w) - cuts[np.nonzero(sizes > cuts)[0][-1]], 0.0))
-
-
-def people(kind: str, records: int) -> tuple[list[Any], Array]:
+def draw_people(kind: str, records: int) -> tuple[list[Any], Array]:
     """The parties' columns and the labels, "rare" or "common"."""
     rng = np.random.default_rng([records, kind == "common"])
     width = records // PEOPLE  # one person of each hundredth, so that nobody has a feature twice
@@ -103,7 +94,7 @@ def people(kind: str, records: int) -> tuple[list[Any], Array]:
     return parts, np.clip(0.8 * trait + 0.1 * rng.standard_normal(records), -1, 1)
 
 
-def answer(query: str, numbers: int) -> int:
+def answer_bytes(query: str, numbers: int) -> int:
     """The bytes of one answer of so many integers of 32 bits."""
     frame = Frame("answer", 0, bytes(32), 0, query, {"grid": np.zeros(0, dtype=np.int64)})
     return len(encode(frame)) + 8 * -(-numbers // 2)
@@ -113,7 +104,7 @@ def published_bytes(records: int, epsilon: float) -> int:
     """K T (index + feature) by the published rules."""
     rounds = math.ceil(math.pow(records * epsilon, 2 / 3))
     size = math.ceil(math.log(math.sqrt(rounds)) / ZETA**2)
-    return PARTIES * rounds * (answer("atom", 1) + answer("feature", size))
+    return PARTIES * rounds * (answer_bytes("atom", 1) + answer_bytes("feature", size))
 
 
 def slope(x: list[float], y: list[float]) -> float:
@@ -121,7 +112,7 @@ def slope(x: list[float], y: list[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def claims(setup: Setup) -> Table:
+def compare_frank_wolfe_claims(setup: Setup) -> PaperTable:
     """The true epsilon of the printed noise: in one place, and over four and ten parties of 50 rounds."""
     del setup
     rng = np.random.default_rng(0)
@@ -134,15 +125,14 @@ def claims(setup: Setup) -> Table:
     for at, federation, rounds in places:
         given = GIVEN | {"solver": sv.solvers.FrankWolfe(rounds=rounds), "calibration": "paper"}
         for claimed in (1.0, 4.0):
-            plan = sv.PrivateLasso(claimed, **given).plan(federation)
-            true = algorithms.epsilons(plan, "zero-out")["world"]
-            rows.append(
-                Row("", f"{at}, claimed {claimed:g}", claimed, true, "calibration='paper', delta = 1e-5, zero-out")
-            )
-    return Table("True epsilon of the printed noise", "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True)
+            true, how = true_epsilon(sv.PrivateLasso(claimed, **given), federation, "world"), "calibration='paper'"
+            rows.append(Row("", f"{at}, claimed {claimed:g}", claimed, true, f"{how}, delta = 1e-5, zero-out"))
+    return PaperTable(
+        "True epsilon of the printed noise", "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True
+    )
 
 
-def uplink(setup: Setup) -> Table:
+def uplink(setup: Setup) -> PaperTable:
     """Bytes from the parties: the published rule, counted, and `frank-wolfe`, sent; epsilon 1."""
     sizes = setup.of((1_000, 10_000, 100_000), (1_000, 10_000))
     rows, slopes = [], []
@@ -150,7 +140,7 @@ def uplink(setup: Setup) -> Table:
         sent = []
         for records in sizes:
             runs = setup.of({1_000: 20, 10_000: 20, 100_000: 5}[records], 2)
-            federation = Federation.by_columns(*people(kind, records))
+            federation = Federation.by_columns(*draw_people(kind, records))
             found = []
             for seed in range(runs):
                 setup.say(f"uplink, {kind}: {records:,} people, run {seed + 1} of {runs}")
@@ -163,18 +153,11 @@ def uplink(setup: Setup) -> Table:
         slopes.append(f"{kind} {slope(list(sizes), sent):.2f}")
     rule = slope(list(sizes), [float(published_bytes(records, 1.0)) for records in sizes])
     note = f"Slopes of log bytes: claimed 2/3 and a logarithm, the rule {rule:.2f}, sent: {', '.join(slopes)}."
-    return Table(
-        "Uplink, 10,000 features at four parties",
-        "Bytes",
-        "people",
-        tuple(rows),
-        ("published rule", "sent"),
-        True,
-        note,
-    )
+    heads = ("published rule", "sent")
+    return PaperTable("Uplink, 10,000 features at four parties", "Bytes", "people", tuple(rows), heads, True, note)
 
 
-def excess(setup: Setup) -> Table:
+def measure_frank_wolfe_excess(setup: Setup) -> PaperTable:
     """F(w) - F* in one place against n: the form as printed, and `frank-wolfe`; epsilon 1."""
     sizes, features = setup.of((2_000, 8_000, 32_000), (500, 2_000)), 200
     forms: dict[str, dict[str, Any]] = {"as printed (Talwar et al.)": {"calibration": "paper"}, "frank-wolfe": {}}
@@ -187,10 +170,8 @@ def excess(setup: Setup) -> Table:
             found, runs = [], setup.of(2 if options else 5, 1)  # the printed number of rounds is large
             for seed in range(runs):
                 setup.say(f"excess, {records:,} people: {series}, run {seed + 1} of {runs}")
-                model = sv.PrivateLasso(1.0, **GIVEN, **options, solver="frank-wolfe", insecure_seed=1000 + seed).fit(
-                    X, y
-                )
-                found.append(objective(X, y, model.coef_) - least)
+                model = sv.PrivateLasso(1.0, **GIVEN, **options, solver="frank-wolfe", insecure_seed=1000 + seed)
+                found.append(objective(X, y, model.fit(X, y).coef_) - least)
             lines[series].append(float(np.mean(found)))
             how = f"solver='frank-wolfe', {features} features, radius 1, mean of {runs} runs"
             how = f"calibration='paper', {how}" if options else how
@@ -198,13 +179,13 @@ def excess(setup: Setup) -> Table:
     slopes = ", ".join(f"{series} {slope(list(sizes), line):.2f}" for series, line in lines.items())
     note = f"Slopes of log excess: claimed -2/3, here {slopes}. Constants are not claimed."
     rows.sort(key=lambda row: row.series)
-    return Table("Excess risk in one place", "F(w) - F*", "people", tuple(rows), log=True, note=note)
+    return PaperTable("Excess risk in one place", "F(w) - F*", "people", tuple(rows), log=True, note=note)
 
 
 PAPER = Paper(
     "J. Lou and Y. Cheung (2018), Uplink Communication Efficient Differentially Private Sparse Optimization with "
     "Feature-Wise Distributed Data; K. Talwar, A. Thakurta and L. Zhang (2015), Nearly Optimal Private LASSO.",
-    {"claims": claims, "uplink": uplink, "excess": excess},
+    {"claims": compare_frank_wolfe_claims, "uplink": uplink, "excess": measure_frank_wolfe_excess},
     (
         "There is no experiment to reproduce: neither paper has one. What they claim is measured instead.",
         "The published form over columns is not run at the sizes of the uplink: a Gaussian sketch of 100,000 people "

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 import sottovoce as sv
-from sottovoce import algorithms
 from sottovoce.federation.federation import Federation
-from sottovoce.lab.reproduce.tables import Paper, Row, Setup, Table
+from sottovoce.lab.reproduce.tables import Paper, PaperTable, Row, Setup, true_epsilon
 from sottovoce.privacy.accounting import gaussian_epsilon
 from sottovoce.privacy.published import sampled_one_epsilon
 from sottovoce.privacy.relation import inside
@@ -49,7 +48,7 @@ def first(n: int, claimed: float) -> tuple[float, float]:
     return seen, min(seen, sampled_one_epsilon(n, times / 2, n * n, inside(delta)))
 
 
-def claims(setup: Setup) -> Table:
+def compare_sgd_claims(setup: Setup) -> PaperTable:
     """The true epsilon of SGD1, by its formulas, and of SGD2, by plans of `calibration="paper"`."""
     rows = []
     for n in (100, 1_000, 10_000, 100_000):
@@ -60,21 +59,14 @@ def claims(setup: Setup) -> Table:
         rows.append(Row("SGD1, world (certified)", f"n = {n:,}", 1.0, hidden, how))
     federation = Federation.central(*data(1000))
     for rounds in (50, 200):
-        model = sv.PrivateLogisticRegression(
-            1.0,
-            delta=1e-5,
-            relation="replace-one",
-            solver=sv.solvers.Gradient(rounds=rounds),
-            calibration="paper",
-            **GIVEN,
-        )
-        plan = model.plan(federation)
-        true = algorithms.epsilons(plan, "replace-one")["coordinator"]
+        options = GIVEN | {"relation": "replace-one", "solver": sv.solvers.Gradient(rounds=rounds)}
+        model = sv.PrivateLogisticRegression(1.0, delta=1e-5, calibration="paper", **options)
+        true = true_epsilon(model, federation, "coordinator")
         rows.append(Row("SGD2", f"{rounds} rounds", 1.0, true, "solver='gradient', calibration='paper', delta = 1e-5"))
-    return Table("True epsilon", "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True)
+    return PaperTable("True epsilon", "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True)
 
 
-def noise(setup: Setup) -> Table:
+def noise(setup: Setup) -> PaperTable:
     """Noise of the gradient sum averaged over all rounds, in units of L: SGD1 as printed, and the sound forms."""
     del setup
     n, delta = 10_000, 1e-5
@@ -94,18 +86,11 @@ def noise(setup: Setup) -> Table:
             how = ", ".join(f"{name}={value!r}" for name, value in options.items())
             rows.append(Row(series, f"epsilon {epsilon:g}", printed, ours, how))
     note = f"n = {n:,}, delta = {delta:g}, zero-out; SGD1 has {n * n:,} rounds of one record."
-    return Table(
-        "Noise of the averaged gradient sum, in units of L",
-        "Standard deviation / L",
-        "epsilon",
-        tuple(rows),
-        ("SGD1 as printed", "sound"),
-        True,
-        note,
-    )
+    title, heads = "Noise of the averaged gradient sum, in units of L", ("SGD1 as printed", "sound")
+    return PaperTable(title, "Standard deviation / L", "epsilon", tuple(rows), heads, True, note)
 
 
-def excess(setup: Setup) -> Table:
+def measure_sgd_excess(setup: Setup) -> PaperTable:
     """Excess of the sum of the losses: SGD1 and SGD2 as printed beside SGD2's bound, `sgd` and `newton`."""
     n, alpha, rounds, parties, delta = setup.of(300, 60), 0.01, 50, 2, 1e-5
     X, y = data(n)
@@ -119,13 +104,10 @@ def excess(setup: Setup) -> Table:
     half = n // parties
     sigma = 2 * math.sqrt(2 * math.log(1.25 * rounds / delta)) * math.sqrt(rounds * math.log(1 / delta))
     bound = 8 * parties * X.shape[1] * (sigma**2 + n * n) / (n * alpha * rounds)
+    sgd2 = sv.solvers.Gradient(rounds=rounds)
     forms: list[tuple[str, float | None, dict[str, Any]]] = [
         ("SGD1 as printed", None, {"solver": "sgd", "calibration": "paper", "delta": 0.1 * n**-3.0}),
-        (
-            "SGD2 as printed",
-            bound,
-            {"solver": sv.solvers.Gradient(rounds=rounds), "calibration": "paper", "delta": delta},
-        ),
+        ("SGD2 as printed", bound, {"solver": sgd2, "calibration": "paper", "delta": delta}),
         ("sgd", None, {"solver": "sgd", "delta": delta}),
         ("newton", None, {"solver": "newton", "delta": delta}),
     ]
@@ -141,19 +123,17 @@ def excess(setup: Setup) -> Table:
             f"{name}={value:.3g}" if name == "delta" else f"{name}={value!r}" for name, value in options.items()
         )
         spread = float(np.std(found)) if runs > 1 else None
-        rows.append(
-            Row("", at, published, float(np.mean(found)), f"{how}; {model.n_iter_:,} rounds, {runs} runs", spread)
-        )
+        how += f"; {model.n_iter_:,} rounds, {runs} runs"
+        rows.append(Row("", at, published, float(np.mean(found)), how, spread))
     zero = total(np.zeros(X.shape[1])) - least
     note = f"n = {n}, {parties} agents, 3 features, Delta = {alpha:g}, epsilon = 1. The zero model has {zero:.3g}."
-    return Table(
-        "Excess of the sum of the losses", "Excess", "method", tuple(rows), ("claimed bound", "measured"), True, note
-    )
+    heads = ("claimed bound", "measured")
+    return PaperTable("Excess of the sum of the losses", "Excess", "method", tuple(rows), heads, True, note)
 
 
 PAPER = Paper(
     "An unpublished write-up on multi-party stochastic gradient descent (SGD1 and SGD2).",
-    {"claims": claims, "noise": noise, "excess": excess},
+    {"claims": compare_sgd_claims, "noise": noise, "excess": measure_sgd_excess},
     (
         "There is no experiment to reproduce. What it claims is measured instead.",
         "SGD1's excess bound: it has no constants. SGD1 at large n: it takes n^2 rounds.",

@@ -8,9 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sottovoce import algorithms
 from sottovoce.errors import InputError
+from sottovoce.estimators import PrivateLinearModel
+from sottovoce.federation.federation import Federation
 from sottovoce.files import check_no_ledger
 from sottovoce.lab.datasets import PublicDataset, load
+from sottovoce.privacy.guarantee import Adversary
 
 SUPPLIED = ("year_prediction_msd", "gisette")  # large and not fetched without being asked: the user supplies them
 
@@ -32,7 +36,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """Rows that measure one thing. `axis` says what `at` is; `heads` name the two numbers."""
 
     title: str
@@ -70,7 +74,7 @@ class Paper:
     """A paper's experiment: its parts by name, in order, and what of it cannot be reproduced, with the reason."""
 
     source: str
-    parts: dict[str, Callable[[Setup], Table]]
+    parts: dict[str, Callable[[Setup], PaperTable]]
     not_reproduced: tuple[str, ...] = ()
 
 
@@ -80,14 +84,20 @@ class Reproduction:
 
     name: str
     source: str
-    tables: tuple[Table, ...]
+    tables: tuple[PaperTable, ...]
     not_reproduced: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def number(value: float | None) -> str:
+def true_epsilon(model: PrivateLinearModel, federation: Federation, adversary: Adversary) -> float:
+    """What the releases of a model's plan cost against an adversary, whatever a paper claims of them."""
+    plan = model.plan(federation)
+    return algorithms.epsilons(plan, plan.relation)[adversary]
+
+
+def format_number(value: float | None) -> str:
     """A number as a cell: four digits or a whole number, "-" where there is none."""
     if value is None:
         return "-"
@@ -96,7 +106,7 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def draw(made: Reproduction, path: Path) -> None:
+def draw_tables(made: Reproduction, path: Path) -> None:
     """A panel for each table as PNG: published numbers are hollow, ours filled; lines where `at` is a number."""
     try:
         import matplotlib
@@ -115,7 +125,7 @@ def draw(made: Reproduction, path: Path) -> None:
     for axis in axes.flat[len(tables) :]:
         axis.set_visible(False)
     for axis, table in zip(axes.flat, tables, strict=False):
-        (_lines if _numeric(table) else _dots)(axis, table)
+        (_draw_lines if _numeric(table) else _draw_dots)(axis, table)
         axis.set_title(table.title, fontsize=9, loc="left")
     figure.tight_layout()
     check_no_ledger(path)
@@ -123,20 +133,20 @@ def draw(made: Reproduction, path: Path) -> None:
     plt.close(figure)
 
 
-def _numeric(table: Table) -> bool:
+def _numeric(table: PaperTable) -> bool:
     return all(isinstance(row.at, (int, float)) for row in table.rows)
 
 
-def _height(table: Table) -> float:
+def _height(table: PaperTable) -> float:
     return 4.0 if _numeric(table) else max(2.0, 1.1 + 0.2 * len(table.rows))
 
 
-def _series(table: Table) -> dict[str, list[Row]]:
+def _series(table: PaperTable) -> dict[str, list[Row]]:
     names = dict.fromkeys(row.series for row in table.rows)
     return {name: [row for row in table.rows if row.series == name] for name in names}
 
 
-def _lines(axis: Any, table: Table) -> None:
+def _draw_lines(axis: Any, table: PaperTable) -> None:
     places = [float(row.at) for row in table.rows]
     for color, (name, rows) in enumerate(_series(table).items()):
         drawn: dict[str, Any] = {"color": f"C{color}", "ms": 5}
@@ -150,7 +160,7 @@ def _lines(axis: Any, table: Table) -> None:
             axis.plot(x, y, "s--", mfc="none", lw=0.8, label=f"{name}: {table.heads[0]}", **drawn)
     if max(places) >= 50 * min(places) > 0 or (table.log and min(places) > 0):
         axis.set_xscale("log")
-        axis.set_xticks(sorted(set(places)), [number(place) for place in sorted(set(places))], minor=False)
+        axis.set_xticks(sorted(set(places)), [format_number(place) for place in sorted(set(places))], minor=False)
         axis.tick_params(axis="x", which="minor", labelbottom=False)
     if table.log:
         axis.set_yscale("log")
@@ -159,7 +169,7 @@ def _lines(axis: Any, table: Table) -> None:
     axis.legend(fontsize=6, ncols=2 if len(axis.lines) > 4 else 1)
 
 
-def _dots(axis: Any, table: Table) -> None:
+def _draw_dots(axis: Any, table: PaperTable) -> None:
     labels = [f"{row.at}: {row.series}" if row.series else str(row.at) for row in table.rows]
     places = range(len(labels) - 1, -1, -1)
     for which, marker, filled in ((0, "s", "none"), (1, "o", None)):
