@@ -19,8 +19,17 @@ from sottovoce.door.query import Query, Round
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
-from sottovoce.sealed.tables import CHANCE_BITS, FINE, LEVELS, LookUp
-from sottovoce.sealed.words import CLIP_LEVELS, ROW_BITS, UNIT_BITS, exponent_of, factors
+from sottovoce.sealed.tables import (
+    CHANCE_BITS,
+    CLIP_LEVELS,
+    FINE,
+    LEVELS,
+    ROW_BITS,
+    UNIT_BITS,
+    LookUp,
+    exponent_of,
+    factors,
+)
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

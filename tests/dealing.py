@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.privacy.randomness import Randomness, SeededRandomness
-from sottovoce.sealed import fields
 from sottovoce.sealed.columns import Columns, Place, Program
 from sottovoce.sealed.dealer import Dealer
-from sottovoce.sealed.fields import Fields
 from sottovoce.sealed.pads import NOTHING_TOLD, Asked, Piece, column_pieces
+from sottovoce.sealed.streams import Fields, add_fields, pack_fields, stream_fields, subtract_fields, unpack_fields
 from sottovoce.sealed.tables import FINE, LEVELS, LookUp, Projection
 
 Integers = NDArray[np.int64]
@@ -91,17 +90,17 @@ class Run:
             sent = {}
             for name, party in self.parties.items():
                 own = party.columns(piece)
-                sent[name] = self.sent(fields.subtract(own, self.pads(name, party.columns_label(piece), own)))
+                sent[name] = self.sent(subtract_fields(own, self.pads(name, party.columns_label(piece), own)))
             for name, party in self.parties.items():
                 party.receive_columns({other: words for other, words in sent.items() if other != name}, piece)
         return self
 
     def pads(self, name: str, label: list[Any], like: Fields) -> Fields:
-        return fields.streams(self.seeds[name], label, like)
+        return stream_fields(self.seeds[name], label, like)
 
     def sent(self, message: Fields) -> Fields:
         """As it arrives: words have so many bits."""
-        return fields.unpack(fields.pack(message, self.bits), message, self.bits)
+        return unpack_fields(pack_fields(message, self.bits), message, self.bits)
 
     def gram(self) -> Integers:
         asked = Asked(1, "gram")
@@ -124,10 +123,10 @@ class Run:
         messages = {n: next(one) for n, one in running.items()}
         for number in range(5):
             label = asked.label(f"{name} {number}", piece)
-            padded = {n: self.sent(fields.subtract(m, self.pads(n, label, m))) for n, m in messages.items()}
-            total = fields.nothing_like(next(iter(padded.values())))
+            padded = {n: self.sent(subtract_fields(m, self.pads(n, label, m))) for n, m in messages.items()}
+            total = tuple(map(np.zeros_like, next(iter(padded.values()))))
             for message in padded.values():
-                total = fields.add(total, message)
+                total = add_fields(total, message)
             self.said[name, asked.number, number], self.opened[name, asked.number, number] = padded, total
             parts: dict[str, Integers | None] = {}
             messages = {}

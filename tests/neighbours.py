@@ -28,11 +28,9 @@ from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointGradient, JointScores, JointSquares, ScaleLookup, WholeGradient, WholeLength
-from sottovoce.sealed import fields
-from sottovoce.sealed.fields import bits_of
 from sottovoce.sealed.pads import Asked
-from sottovoce.sealed.tables import LookUp, Projection
-from sottovoce.sealed.words import ROW_BITS, fits_clip, step_of
+from sottovoce.sealed.streams import add_fields, unpack_bits
+from sottovoce.sealed.tables import ROW_BITS, LookUp, Projection, fits_clip, step_of
 
 Array = NDArray[Any]
 
@@ -240,8 +238,8 @@ class Terms:
         run, asked = self.run, Asked(LENGTH, "length")
         total = run.opened["length", LENGTH, 2]
         for name in run.names:
-            total = fields.add(total, run.pads(name, asked.label("length 2", run.whole()), total))
-        return bits_of(total[0], run.records).astype(np.int64)
+            total = add_fields(total, run.pads(name, asked.label("length 2", run.whole()), total))
+        return unpack_bits(total[0], run.records).astype(np.int64)
 
 
 def moves(told: Draw, records: int) -> dict[tuple[str, str], float]:

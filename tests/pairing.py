@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.federation.boxes import crossed_offers
 from sottovoce.federation.prediction import Request
+from sottovoce.federation.replies import crossed_offers
 from sottovoce.sealed.pair_keys import (
     CHECKED,
     OFFER,

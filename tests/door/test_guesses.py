@@ -38,7 +38,6 @@ from sottovoce.federation.introduction import Introduction
 from sottovoce.federation.party import Party
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed import pair_keys, sums
-from sottovoce.sealed.fields import nothing_like
 from sottovoce.sealed.pair_keys import PairKeys, RunKey
 from sottovoce.sealed.streams import box
 from sottovoce.sealed.sums import ColumnSealer, Opener, packed_box, unpacked_box
@@ -368,7 +367,7 @@ def test_columns_without_a_pad_and_sums_without_noise_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(sums, "streams", lambda _, __, like: nothing_like(like))
+        patch.setattr(sums, "stream_fields", lambda _, __, like: tuple(map(np.zeros_like, like)))
         assert {"columns", "message"} <= guessable("columns", OTHER, tmp_path)[0]
     monkeypatch.setattr(sums, "wide_gaussian", lambda _, size, __: np.zeros(size, dtype=np.int64))
     assert "Share" in guessable("sealed rows", OTHER, tmp_path)[0]

@@ -16,9 +16,9 @@ from sottovoce import algorithms
 from sottovoce.app.jobs import PolicyTable
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.federation import demands
-from sottovoce.federation.announcements import invitation
 from sottovoce.federation.demands import NOTHING, Known
 from sottovoce.federation.policy import Policy
+from sottovoce.federation.run_keys import invitation
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan import sealed_words
 from sottovoce.plan.channel import Pool, SecureSums

@@ -18,15 +18,15 @@ from sealed_fits import by_columns, by_rows, data, model
 from sottovoce.app import jobs
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.federation import announcements, demands, introduction
+from sottovoce.federation import demands, introduction, run_keys
 from sottovoce.federation.alignment import party as alignment
 from sottovoce.federation.alignment.coordinator import new_terms
-from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.models import Models, PartialModel, parts_of
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import MASKED, Request, added, each_score
+from sottovoce.federation.run_keys import known_keys
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.sealed.pair_keys import CHECKED, OFFERS, PairKeys, PeerKey, RunKey, fingerprint_of
 from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
@@ -34,7 +34,7 @@ from sottovoce.transports.certified import Certified
 from sottovoce.transports.identity import PREDICTION_KEY, local_identities
 from sottovoce.transports.in_process import InProcess
 
-SOURCE = Path(announcements.__file__).parents[1]
+SOURCE = Path(run_keys.__file__).parents[1]
 POLICY = Policy(align=("a", "b", "c"), predict_for=("b",), predict_training=True, approve_models=True, sealed=True)
 
 
@@ -93,7 +93,7 @@ def check_way(way: Callable[[], None]) -> None:
 @pytest.mark.parametrize("name", WAYS)
 def test_no_secret_is_shared_with_whom_is_not_pinned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_way(WAYS[name])
-    for module in (announcements, alignment, demands, introduction):  # planted fault: nobody has to be pinned
+    for module in (run_keys, alignment, demands, introduction):  # planted fault: nobody has to be pinned
         monkeypatch.setattr(module, "check_pinned", lambda *_: None)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         check_way(WAYS[name])
@@ -122,10 +122,10 @@ def test_every_shared_secret_is_behind_the_one_check() -> None:
         "federation/run_keys.py",
         "lab/audit/sealed.py",
     }
-    assert {path for path, name, _ in found if name == "PeerKey"} == {"federation/announcements.py"}
+    assert {path for path, name, _ in found if name == "PeerKey"} == {"federation/run_keys.py"}
     assert {path for path in SOURCE.rglob("*.py") if "CHECKED" in path.read_text(encoding="utf-8")} == {
         SOURCE / "sealed/pair_keys.py",
-        SOURCE / "federation/announcements.py",
+        SOURCE / "federation/run_keys.py",
     }
     unpinned = {
         path for path, name, call in found if name == "known_keys" and any(each.arg == "pins" for each in call.keywords)
@@ -207,7 +207,7 @@ def test_whoever_has_the_key_of_the_authority_reads_no_scores(tmp_path: Path, mo
     assert "clinic has not pinned the key of lab" in answer.text
     answer, _ = clinic.asked(dict([pin_in(clinic.real / "lab.pem")]))
     assert "another one is pinned for lab" in answer.text
-    monkeypatch.setattr(announcements, "check_pinned", lambda *_: None)  # planted fault: the scores are read
+    monkeypatch.setattr(run_keys, "check_pinned", lambda *_: None)  # planted fault: the scores are read
     answer, request = clinic.asked({})
     np.testing.assert_allclose(clinic.read(answer, request), clinic.part.scores(clinic.people), atol=1e-9)
 

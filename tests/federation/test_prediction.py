@@ -33,12 +33,12 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import disclose, reply
 from sottovoce.door.query import Plain, Query, Round
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
-from sottovoce.federation.boxes import crossed_offers
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside, own_part, parts_of
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of, words_of
+from sottovoce.federation.replies import crossed_offers
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release

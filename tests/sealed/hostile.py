@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from pairing import members_of
 from sottovoce import algorithms
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.federation.announcements import invitation
-from sottovoce.federation.boxes import crossed_offers
 from sottovoce.federation.party import Party
-from sottovoce.federation.run_keys import run_of
+from sottovoce.federation.replies import crossed_offers
+from sottovoce.federation.run_keys import invitation, run_of
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import Stage, Work, adder_of, pieces_of, widths_of
 from sottovoce.lab.audit.catalogue import audit_plan
@@ -30,7 +29,7 @@ from sottovoce.queries.pricing import queries_of
 from sottovoce.sealed.pads import WHOLE, Piece, column_pieces
 from sottovoce.sealed.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
 from sottovoce.sealed.sums import Call, from_ring
-from sottovoce.sealed.words import word_bits
+from sottovoce.sealed.tables import word_bits
 from sottovoce.transports.identity import PLAN, local_identities
 
 Arrays = Mapping[str, NDArray[Any]]

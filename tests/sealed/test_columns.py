@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from dealing import FIRST, Run, logistic, look_up, projection, some_rows
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.sealed import columns, dealer, fields, pads
+from sottovoce.sealed import columns, dealer, pads
 from sottovoce.sealed.columns import Columns, Levels, Place, coarse_levels, fine_levels
 from sottovoce.sealed.pads import Asked
-from sottovoce.sealed.tables import FINE, LEVELS, Projection
-from sottovoce.sealed.words import MOST_FACTOR, ROW_BITS, factors
+from sottovoce.sealed.streams import add_fields, pack_fields, unpack_fields
+from sottovoce.sealed.tables import FINE, LEVELS, MOST_FACTOR, ROW_BITS, Projection, factors
 
 SPLITS = ([3, 2], [1, 4, 2], [2, 1, 1, 3, 1, 5, 1, 2])
 
@@ -258,15 +258,15 @@ def test_messages_have_the_bytes_of_their_fields() -> None:
         np.arange(5, dtype=np.int8), np.arange(3, dtype=np.int16), np.array([-1, 2**39, 2**40 + 3]),
         np.arange(2, dtype=np.uint8),
     )  # fmt: skip
-    packed = fields.pack(message, 40)
+    packed = pack_fields(message, 40)
     assert len(packed) == 5 + 6 + 15 + 2
-    found = fields.unpack(packed, message, 40)
+    found = unpack_fields(packed, message, 40)
     assert [f.tolist() for f in found] == [[0, 1, 2, 3, 4], [0, 1, 2], [2**40 - 1, 2**39, 3], [0, 1]]
     for wrong in (packed[:-1], packed + b"\0"):
         with pytest.raises(RefusedError, match="other fields"):
-            fields.unpack(wrong, message, 40)
+            unpack_fields(wrong, message, 40)
     with pytest.raises(RefusedError, match="the same fields"):
-        fields.add(message, message[:2])
+        add_fields(message, message[:2])
 
 
 def test_a_party_that_is_dealt_nothing_has_the_words_of_its_seed() -> None:

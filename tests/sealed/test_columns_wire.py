@@ -23,10 +23,10 @@ from sottovoce.data.identifiers import fingerprint, identifiers
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.alignment.file import AlignmentFile
-from sottovoce.federation.announcements import check_pinned
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.holder import Holder
 from sottovoce.federation.party import Party
+from sottovoce.federation.run_keys import check_pinned
 from sottovoce.federation.sealed_columns.party import ColumnRun
 from sottovoce.sealed import pads
 from sottovoce.transports.certificates import Credentials, create_authority, issue

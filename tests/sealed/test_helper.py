@@ -19,17 +19,17 @@ from sottovoce import algorithms
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import declare_public
 from sottovoce.errors import InputError, RefusedError, WireError
-from sottovoce.federation import announcements
+from sottovoce.federation import run_keys
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.sealed_columns import dealer
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import Stage, place_of
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed import fields, pads, sums
+from sottovoce.sealed import pads, sums
 from sottovoce.sealed.columns import dealt_like
-from sottovoce.sealed.fields import pack, unpack
 from sottovoce.sealed.pads import TranscriptHash
 from sottovoce.sealed.pair_keys import fingerprint_of
+from sottovoce.sealed.streams import add_fields, pack_fields, stream_fields, unpack_fields
 from sottovoce.sealed.sums import Opener, packed_box, unpacked_box
 from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
@@ -197,11 +197,11 @@ def pads_seen(wire: Watched, federation: sv.Federation, fitted: Any, seeds: dict
         ((receiver, words),) = reply.arrays.items()
         like = dealt_like("look-up", stage.piece, place, gradient.lookup(said.arrays))
         raw = unpacked_box(words)
-        dealt = unpack(raw[: len(pack(like, place.bits))], like, place.bits)
+        dealt = unpack_fields(raw[: len(pack_fields(like, place.bits))], like, place.bits)
         for other in plan.names:
             if other != plan.names[int(receiver)]:
                 label = asked.label("look-up dealt", stage.piece)
-                dealt = fields.add(dealt, fields.streams(seeds[other], label, like))
+                dealt = add_fields(dealt, stream_fields(seeds[other], label, like))
         yield dealt[1] % 2**place.bits
 
 
@@ -220,10 +220,12 @@ def test_who_passes_on_what_is_dealt_reads_nothing(boxed: bool, monkeypatch: pyt
         monkeypatch.setattr(
             LocalDeals,
             "_boxed",
-            lambda self, receiver, label, words: packed_box(pack(words, place_of(self._plan, "a").bits)),
+            lambda self, receiver, label, words: packed_box(pack_fields(words, place_of(self._plan, "a").bits)),
         )
         monkeypatch.setattr(
-            sums.ColumnSealer, "dealt", lambda self, label, words, like: unpack(unpacked_box(words), like, self.bits)
+            sums.ColumnSealer,
+            "dealt",
+            lambda self, label, words, like: unpack_fields(unpacked_box(words), like, self.bits),
         )
     wire = Watched(federation := by_columns(helper=Helper(NOTARY)))
     fitted = model(solver="gradient").fit(federation)
@@ -325,7 +327,7 @@ def test_parties_start_once_the_helper_has_signed(
 ) -> None:
     with pytest.raises(RefusedError, match=f"signature of {NOTARY}"):
         model().fit(MAKE[split](helper=kind(NOTARY)))
-    monkeypatch.setattr(announcements, "signers", lambda plan: plan.names)  # negative control: nobody looks
+    monkeypatch.setattr(run_keys, "signers", lambda plan: plan.names)  # negative control: nobody looks
     model().fit(MAKE[split](helper=kind(NOTARY)))
 
 

@@ -25,7 +25,7 @@ from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.relation import RELATIONS
-from sottovoce.sealed.words import factors as looked_up_factors
+from sottovoce.sealed.tables import factors as looked_up_factors
 
 Whole = NDArray[np.int64]
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 import sottovoce as sv
 from sealed_fits import NOTARY, by_columns, by_rows, model
 from sottovoce import algorithms
-from sottovoce.door import dealing, sealed_gate
+from sottovoce.door import sealed_gate
 from sottovoce.door.frames import decode
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
@@ -148,10 +149,10 @@ def test_a_process_that_is_copied_makes_the_same_of_every_label(
 
 
 PLANTED = {  # where a label is left out, and the role that shows it
-    "top-up": (sums, "rows, the coordinator tops up"),
-    "share": (sealed_gate, "rows, the coordinator tops up"),
-    "helper": (dealing, "rows, a helper tops up"),
-    "dealt, and coins": (dealer, "columns, the coordinator deals"),
+    "top-up": (sums, "Opener", "rows, the coordinator tops up"),
+    "share": (sealed_gate, "SealedGate", "rows, the coordinator tops up"),
+    "helper": (sealed_gate, "DealingGate", "rows, a helper tops up"),
+    "dealt, and coins": (dealer, "LocalDeals", "columns, the coordinator deals"),
 }
 
 
@@ -159,8 +160,14 @@ PLANTED = {  # where a label is left out, and the role that shows it
 def test_planted_noise_that_is_drawn_anew_is_found(
     fault: str, contents: Contents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, role = PLANTED[fault]
-    monkeypatch.setattr(module, "labelled", lambda source, label: SystemRandomness())
+    module, maker, role = PLANTED[fault]
+    whole = module.labelled
+
+    def planted(source: Any, label: Any) -> Any:
+        there = sys._getframe(1).f_code.co_qualname.startswith(f"{maker}.")
+        return SystemRandomness() if there else whole(source, label)
+
+    monkeypatch.setattr(module, "labelled", planted)
     with pytest.raises(AssertionError):
         check_one_content(lives(fit_of(role), 4, contents, tmp_path / "copy"))
 

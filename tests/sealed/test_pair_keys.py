@@ -26,8 +26,8 @@ import sottovoce as sv
 from pairing import RUN, agreed, members_of, prints_of, publics_of
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation.boxes import crossed_offers
 from sottovoce.federation.party import Party
+from sottovoce.federation.replies import crossed_offers
 from sottovoce.sealed import pair_keys
 from sottovoce.sealed.pair_keys import OFFER, OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
 from sottovoce.sealed.streams import masks

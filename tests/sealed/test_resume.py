@@ -18,7 +18,7 @@ from opening import fixed_coins
 from sealed_fits import NOTARY, by_columns, data, model
 from sottovoce.door import sealed_gate
 from sottovoce.door.frames import Frame, decode
-from sottovoce.door.used_labels import UsedLabels
+from sottovoce.door.sealed_gate import UsedLabels
 from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.party import Party

@@ -78,7 +78,7 @@ def test_a_box_that_was_altered_cut_replayed_or_swapped_is_refused() -> None:
 
 def test_without_its_label_a_box_could_be_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that the test above is there for."""
-    monkeypatch.setattr(streams, "written", lambda _: b"")
+    monkeypatch.setattr(streams, "write_label", lambda _: b"")
     assert opens(box(KEY, LABEL, "a", b"sixteen bytes..."), ["another"], "b")
 
 

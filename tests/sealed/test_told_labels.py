@@ -27,7 +27,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
 from sottovoce.sealed import columns, dealer, pads, sums
-from sottovoce.sealed.fields import pack
+from sottovoce.sealed.streams import pack_fields
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile import sealed_plan
@@ -55,7 +55,7 @@ class Contents:
             return box(key, label, sender, data)
 
         def on_masked(end: Any, label: Any, fields: Any) -> Any:
-            self.note("pad", end.name, label, content=pack(fields, 64))
+            self.note("pad", end.name, label, content=pack_fields(fields, 64))
             return masked(end, label, fields)
 
         def on_sealed(end: Any, values: Any, noise: Any, label: Any, randomness: Any) -> Any:
@@ -64,7 +64,7 @@ class Contents:
             return found
 
         def on_rest(end: Any, of: Any, asked: Any, exact: Any) -> Any:
-            self.note("dealt", of, content=pack(exact, 64))
+            self.note("dealt", of, content=pack_fields(exact, 64))
             return rest(end, of, asked, exact)
 
         for module in (sums, dealing_side):

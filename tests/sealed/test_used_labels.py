@@ -16,7 +16,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.door.frames import Frame
-from sottovoce.door.used_labels import UsedLabels
+from sottovoce.door.sealed_gate import UsedLabels
 from sottovoce.errors import LeakError, LedgerError, RefusedError
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import Stage

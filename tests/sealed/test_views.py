@@ -30,9 +30,8 @@ from sottovoce.queries.joint import JointGradient, WholeGradient, look_up_messag
 from sottovoce.sealed import sums
 from sottovoce.sealed.columns import Columns, dealt_like, places
 from sottovoce.sealed.dealer import Dealer, receiver_of
-from sottovoce.sealed.fields import streams
-from sottovoce.sealed.tables import LookUp, slope_chances, slope_level
-from sottovoce.sealed.words import exponent_of
+from sottovoce.sealed.streams import stream_fields
+from sottovoce.sealed.tables import LookUp, exponent_of, slope_chances, slope_level
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile import sealed_plan
@@ -264,7 +263,7 @@ def rows_of(run: _Protocol, name: str) -> NDArray[np.int64]:
 def columns_pads(run: _Protocol, name: str) -> NDArray[np.int64]:
     """What the dealer knows."""
     engine = run.runs[name]._engine
-    (found,) = streams(run.deals._keys[name], engine.columns_label((0, 8)), engine.columns((0, 8)))
+    (found,) = stream_fields(run.deals._keys[name], engine.columns_label((0, 8)), engine.columns((0, 8)))
     return np.asarray(found)
 
 
@@ -313,9 +312,11 @@ def test_the_masks_keep_the_dealer_from_products_with_its_own_numbers(monkeypatc
         run.sum(1, ask)  # in which party 1 is not dealt to, and party 2 has a stream
         bits, asked = run.sealers["party 2"].bits, run.sums._transcript.after("gradient", 1, ask.arrays)
         assert receiver_of(run.plan.names, 1) == "party 2"
-        (rho,) = streams(run.deals._keys["party 1"], asked.label("look-up 2", (0, 8)), (np.zeros(8, dtype=np.int64),))
+        (rho,) = stream_fields(
+            run.deals._keys["party 1"], asked.label("look-up 2", (0, 8)), (np.zeros(8, dtype=np.int64),)
+        )
         like = dealt_like("look-up", (0, 8), place_of(run.plan, "party 1"), look_up_of(run, ask))
-        dealt = streams(run.deals._keys["party 1"], asked.label("look-up dealt", (0, 8)), like)[-1]
+        dealt = stream_fields(run.deals._keys["party 1"], asked.label("look-up dealt", (0, 8)), like)[-1]
         product = (rows_of(run, "party 2") - columns_pads(run, "party 2")).T @ rho  # E_2'rho_1
         found = run.shares["party 1"][3:6].view(np.uint64) - ((product + dealt[3:]) << (64 - bits)).view(np.uint64)
         return np.abs(found.view(np.int64).astype(np.float64))

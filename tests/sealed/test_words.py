@@ -12,7 +12,7 @@ from secure_plans import NUMBERS, plan_for
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.plan.release import Release
-from sottovoce.sealed.words import (
+from sottovoce.sealed.tables import (
     LONGEST,
     MOST_FACTOR,
     exponent_of,

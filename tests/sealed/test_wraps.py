@@ -22,7 +22,7 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.queries.joint import JointGradient
 from sottovoce.sealed import ring, sums
 from sottovoce.sealed.sums import ColumnSealer
-from sottovoce.sealed.words import word_bits
+from sottovoce.sealed.tables import word_bits
 from summing import exact
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -29,7 +29,7 @@ from sottovoce.privacy.trade_off import Profile
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, pooled_curve, queries_of
 from sottovoce.sealed.ring import check_room
-from sottovoce.sealed.words import grid_bits, word_bits
+from sottovoce.sealed.tables import grid_bits, word_bits
 from sottovoce.solvers.auto import preferences
 
 SOLVERS = FAMILIES  # by name

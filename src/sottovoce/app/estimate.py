@@ -35,7 +35,7 @@ from sottovoce.queries import messages, pricing
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.projected import LengthSum
-from sottovoce.sealed.words import word_bits
+from sottovoce.sealed.tables import word_bits
 
 LONG, ENTRIES = 0.2, 1 << 23  # seconds from which on the rate is measured, and on so many entries
 SPARSE: Final = 10  # entries of a dense record that take as long as one of a sparse record

@@ -1,11 +1,18 @@
-"""The door of one party for one plan whose sums are sealed: shares of sums and, by columns, masked words."""
+"""The doors of a plan whose sums are sealed, of a party and of a helper: shares of sums and, by columns, masked words.
+
+Each label of a mask is registered before anything leaves under it (`UsedLabels`).
+"""
 
 from __future__ import annotations
 
+import errno
 import functools
+import hashlib
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +21,18 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate
 from sottovoce.door.outgoing import SEAL, Masked, Share
 from sottovoce.door.query import Query, Round, Walk
-from sottovoce.door.used_labels import UsedLabels
-from sottovoce.errors import LeakError, RefusedError
+from sottovoce.errors import LeakError, LedgerError, RefusedError
+from sottovoce.files import write_durably
 from sottovoce.privacy.randomness import Randomness
-from sottovoce.sealed.fields import Fields
 from sottovoce.sealed.pair_keys import OFFERS, PairKeys
-from sottovoce.sealed.streams import Label, labelled
+from sottovoce.sealed.streams import Fields, Label, labelled
 from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Sealer, label_of
-from sottovoce.sealed.words import grid_bits
+from sottovoce.sealed.tables import grid_bits
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  # not on every system
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
@@ -29,6 +40,85 @@ if TYPE_CHECKING:
     from sottovoce.privacy.ledger import Account
 
 Own = Callable[[], NDArray[np.int64]]  # what a party has by itself of a sum, on its grid
+_HASH: Final = 64  # bytes of the hash of a label
+_LINE: Final = 2 * _HASH + 2
+
+
+class UsedLabels:
+    """The labels of masks that an end has used in one run, in a file that is there as long as the run lasts.
+
+        a line   SHA-256 of the label, SHA-256 of the box that left under it
+
+    Without a path they are in memory. A pad on two messages shows their difference. What a process has in memory goes
+    back with it where a machine is set back, copied or forked; the disk that all these lives share does not.
+
+    Guarantee: when `use` returns, the label is on disk with the hash of what may leave under it. Anything else under
+    that label is refused, whichever process, fork or copy of the party asks; so is every label once the file is gone.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._known: dict[bytes, bytes] = {}  # lines by label, without a path
+
+    def begin(self) -> bool:
+        """Have the file; whether it is new. A run that has one was begun by an earlier life, or a copy, of this one."""
+        if self.path is None:
+            return True
+        try:
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_durably(self.path, b"", mode=0o600, replace=False)
+        except FileExistsError as error:
+            if not self.path.parent.is_dir():
+                raise self._unwritable(error) from None
+            return False
+        except OSError as error:
+            raise self._unwritable(error) from None
+        return True
+
+    def end(self) -> None:
+        """Nothing is masked in this run any more."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def use(self, label: str, content: bytes) -> None:
+        """Register a label and what is about to leave under it, durably."""
+        line = b"%s %s\n" % tuple(hashlib.sha256(data).hexdigest().encode() for data in (label.encode(), content))
+        if self.path is None:
+            registered = self._known.setdefault(line[:_HASH], line)
+        else:
+            registered = self._register(self.path, line)
+        if registered != line:
+            raise RefusedError("something else was masked under this label, and a mask is used once.")
+
+    def _register(self, path: Path, line: bytes) -> bytes:
+        """The line of a label on disk: the one that is there, or this one."""
+        try:
+            with path.open("r+b", buffering=0) as file:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+                if not os.fstat(file.fileno()).st_nlink:
+                    raise FileNotFoundError
+                data = file.read()
+                whole = len(data) - len(data) % _LINE  # a line that was torn was not synced: nothing left under it
+                for start in range(0, whole, _LINE):
+                    if data.startswith(line[:_HASH], start):
+                        return data[start : start + _LINE]
+                file.truncate(whole)
+                file.seek(whole)
+                if file.write(line) < _LINE:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+        except FileNotFoundError:
+            raise RefusedError("the run of this plan is over, and nothing is masked in it any more.") from None
+        except OSError as error:
+            raise self._unwritable(error) from None
+        return line
+
+    def _unwritable(self, error: OSError) -> LedgerError:
+        return LedgerError(
+            f"{self.path}: used labels cannot be registered ({error.strerror}), and nothing is masked without it. See "
+            "that the disk has room, and that this user may write beside the ledger."
+        )
 
 
 class SealedGate(Gate):
@@ -208,6 +298,45 @@ class SealedGate(Gate):
                 self._sealer.keep(json.loads(decode(data).text)[4])
                 self._again += name != decode(data).query
                 self._counted.add((number, name))
+
+
+class DealingGate:
+    """The door of a helper for one plan: noise for sums of others, and random numbers for single parties.
+
+    Nothing that leaves depends on data. But each is one half of something that must be used once: noise that was drawn
+    again would average out, and a box made again would show the difference of two.
+
+    Guarantee: a label has one content. Asked again, alike, the same bytes leave; asked by other numbers it is refused,
+    by what `used` has.
+    """
+
+    def __init__(self, plan: Plan, randomness: Randomness, used: UsedLabels) -> None:
+        self._plan, self._randomness, self._used = plan, randomness, used
+        self._last: Share | None = None
+
+    def top_up(self, query: Query, number: int, call: Call, told: Mapping[str, NDArray[Any]], sealer: Sealer) -> Share:
+        """The helper's part of a sealed sum by rows: no value, the top-up, and the masks of the roster."""
+        label = label_of(query.name, number, call, query.follows_from(told, {}))  # it is told all, each time
+        text = json.dumps(label)
+        if self._last is not None and self._last.text == text:
+            return self._last
+        sealer.check(call)
+        if not set(query.takes_at(number)) <= set(call.said):
+            raise RefusedError(f"query {query.name!r} in round {number} is asked with all that it takes.")
+        spare = self._plan.channel.retries
+        if call.attempt > spare:
+            raise RefusedError(f"the plan has {spare} spare releases for sums without a party, and no more.")
+        noise, nothing = noise_of(query, self._plan), np.zeros(query.length, dtype=np.int64)
+        words = sealer.sealed(nothing, noise, label, labelled(sealer.noise(self._randomness), label))
+        sealer.keep(call.roster)
+        share = Share(query.name, number, words, text, seal=SEAL)
+        self._used.use(json.dumps(["sum", query.name, number, call.attempt]), words.tobytes())
+        self._last = share
+        return share
+
+    def dealt(self, boxes: Mapping[str, NDArray[np.int64]]) -> Masked:
+        """What is dealt by columns, in boxes for single parties: `LocalDeals` makes each of them with one content."""
+        return Masked("dealt", boxes, seal=SEAL)
 
 
 def noise_of(query: Query, plan: Plan) -> Noise:

@@ -20,18 +20,16 @@ from sottovoce.door.intersection import Terms
 from sottovoce.door.query import Query
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
 from sottovoce.federation.alignment.coordinator import AlignmentResult, AlignmentRun
-from sottovoce.federation.announcements import invitation, known_keys
-from sottovoce.federation.boxes import crossed_offers
 from sottovoce.federation.conversation import Conversation, Each, Message
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.predicting import check_aligned, predict_jointly
 from sottovoce.federation.prediction import COORDINATOR
 from sottovoce.federation.receipts import RECEIPT, packed
-from sottovoce.federation.replies import Reply
+from sottovoce.federation.replies import Reply, crossed_offers
 from sottovoce.federation.resuming import Resumed
 from sottovoce.federation.rounds import answers_of
-from sottovoce.federation.run_keys import PAIR, run_of
+from sottovoce.federation.run_keys import PAIR, invitation, known_keys, run_of
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import signers
 from sottovoce.privacy.ledger import Balance, Receipt

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sottovoce.errors import RefusedError
-from sottovoce.federation.announcements import check_pinned
+from sottovoce.federation.run_keys import check_pinned
 from sottovoce.plan.channel import SecureSums
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import keys_for

@@ -15,15 +15,14 @@ from typing import Final
 
 from sottovoce import algorithms
 from sottovoce.algorithms import check_sums
-from sottovoce.door.dealing import DealingGate
 from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.door.query import Query, Told
+from sottovoce.door.sealed_gate import DealingGate
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import limits
-from sottovoce.federation.announcements import check_start, known_keys
 from sottovoce.federation.answering import Answering, acknowledged, plan_of, unknown_plan
-from sottovoce.federation.run_keys import PAIR, RunKeys
+from sottovoce.federation.run_keys import PAIR, RunKeys, check_start, known_keys
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import Stage, Work
 from sottovoce.plan.plan import Plan

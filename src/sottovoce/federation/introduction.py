@@ -9,10 +9,10 @@ from sottovoce.data.dataset import Dataset
 from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.errors import RefusedError
-from sottovoce.federation.announcements import check_pinned, read_invitation
 from sottovoce.federation.demands import left_out
 from sottovoce.federation.holder import Handler
 from sottovoce.federation.records import MOST_READ, label_values
+from sottovoce.federation.run_keys import check_pinned, read_invitation
 
 
 class Introduction(Handler):

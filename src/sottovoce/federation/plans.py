@@ -13,17 +13,16 @@ from sottovoce.data.dataset import Dataset
 from sottovoce.door.frames import Frame
 from sottovoce.door.memory import Memory
 from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
-from sottovoce.door.used_labels import UsedLabels, ran_before
+from sottovoce.door.sealed_gate import UsedLabels
 from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation import limits
-from sottovoce.federation.announcements import check_start, known_keys
 from sottovoce.federation.answering import acknowledged, plan_of, unknown_plan
 from sottovoce.federation.demands import Known
 from sottovoce.federation.holder import Handler, Holder
 from sottovoce.federation.plan_checks import charge_of, check_samplers, checked, part_of_fit
 from sottovoce.federation.prediction import Predictor
 from sottovoce.federation.receipts import RECEIPT, unpacked
-from sottovoce.federation.run_keys import PAIR
+from sottovoce.federation.run_keys import PAIR, check_start, known_keys
 from sottovoce.federation.training import Stored, answered_all, begin_run, recall_state
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import assumed
@@ -241,7 +240,9 @@ class Plans(Handler):
         new = used.begin()
         try:
             if registered and new and own.charged(plan):
-                raise ran_before()
+                raise RefusedError(
+                    "this plan was run before, and a party over sealed columns runs a plan once; start a new fit."
+                )
             if sealer is not None:
                 own.keys.bind(plan, sealer.records, charged=own.charged(plan))
             if own.account is not None:

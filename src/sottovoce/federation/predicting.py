@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sottovoce.door.frames import Frame
 from sottovoce.errors import InputError
 from sottovoce.federation import replies as checks
-from sottovoce.federation.boxes import Exchange, crossed_offers
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
+from sottovoce.federation.replies import Exchange, crossed_offers
 from sottovoce.plan.plan import Plan
 
 Array = NDArray[np.float64]

@@ -42,11 +42,11 @@ from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import Disclosed, Masked, Outgoing, check_recipient, disclose
 from sottovoce.door.sealed_gate import offered
 from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.answering import answer_or_accept
 from sottovoce.federation.holder import Holder
 from sottovoce.federation.models import Models, PartialModel
 from sottovoce.federation.policy import Policy
+from sottovoce.federation.run_keys import known_keys
 from sottovoce.plan.plan import Plan
 from sottovoce.sealed.pair_keys import OFFERS, PUBLIC, PairKeys, RunKey, fingerprint_of, packed_rows
 from sottovoce.sealed.streams import Words, stream

@@ -2,12 +2,13 @@
 
 A reply is of a kind that answers what was asked, of the same plan, round and query. Its text has the facts of that
 kind and no others; its array has the type, the shape and the range that the query declares (`Query.gives`). Whatever
-else comes is a `WireError` that names the party. What a party refuses is raised as its refusal.
+else comes is a `WireError` that names the party. What a party refuses is raised as its refusal. Boxes from party to
+party pass through the coordinator, which cannot read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -26,7 +27,7 @@ from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Label
 from sottovoce.plan.release import Release
-from sottovoce.sealed.pair_keys import PUBLIC
+from sottovoce.sealed.pair_keys import OFFER, OFFERS, PUBLIC
 from sottovoce.sealed.streams import Words
 from sottovoce.transports.identity import LONGEST
 
@@ -35,6 +36,7 @@ Text = Annotated[str, Field(max_length=10_000)]  # what a party says for people 
 Signature = Annotated[str, Field(max_length=LONGEST)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 PublicKey = Annotated[str, Field(pattern=f"^[0-9a-f]{{{2 * PUBLIC}}}$")]
+Boxes = Mapping[str, NDArray[Any]]
 
 
 class Facts(BaseModel):
@@ -135,6 +137,9 @@ class Reply:
 
     frame: Frame
     facts: dict[str, Any]
+
+
+Exchange = Callable[[Iterable[str], Frame, Mapping[str, Boxes]], dict[str, Reply]]  # a message, and what goes to each
 
 
 def checked(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Reply:
@@ -242,3 +247,37 @@ def _facts(party: str, frame: Frame, form: type[Facts]) -> dict[str, Any]:
     if frame.arrays:
         raise WireError(f"party {party!r} sent numbers with a {frame.kind!r}, which has none.")
     return found.model_dump(exclude_none=True)
+
+
+def box_of(sender: str, boxes: Boxes, name: str) -> NDArray[Any]:
+    """The box of that name, which has to be there."""
+    if name not in boxes:
+        raise WireError(f"{sender!r} sent no box where one is due.")
+    return boxes[name]
+
+
+def crossed(names: Sequence[str], boxes: Mapping[str, Boxes]) -> dict[str, dict[str, NDArray[Any]]]:
+    """Of the boxes that each party made for each other, by its place: those for each, by the place of their sender."""
+    places = {name: str(place) for place, name in enumerate(names)}
+    return {
+        name: {places[other]: box_of(other, boxes[other], places[name]) for other in names if other != name}
+        for name in names
+    }
+
+
+def crossed_offers(names: Sequence[str], boxes: Mapping[str, Boxes]) -> dict[str, dict[str, NDArray[Any]]]:
+    """Of the offers of keys that each member made for all later ones: those for each, in the order of their senders."""
+    sent = {}
+    for place, name in enumerate(names):
+        if name in boxes:
+            sent[name] = box_of(name, boxes[name], OFFERS)
+            if sent[name].dtype != np.int64 or sent[name].shape != (len(names) - place - 1, OFFER // 8):
+                raise WireError(f"{name!r} did not offer a key to each of {len(names) - place - 1} later members.")
+    return {
+        name: {
+            OFFERS: np.array(
+                [sent[other][place - at - 1] for at, other in enumerate(names[:place])], dtype=np.int64
+            ).reshape(place, OFFER // 8)
+        }
+        for place, name in enumerate(names)
+    }

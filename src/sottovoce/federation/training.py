@@ -15,8 +15,7 @@ from sottovoce.door.gate import Gate
 from sottovoce.door.memory import Memory
 from sottovoce.door.outgoing import Outgoing, Released, Share, reply
 from sottovoce.door.query import ForgottenError, Query, Round, Told
-from sottovoce.door.sealed_gate import SealedGate
-from sottovoce.door.used_labels import UsedLabels
+from sottovoce.door.sealed_gate import SealedGate, UsedLabels
 from sottovoce.errors import RefusedError
 from sottovoce.federation.answering import acknowledged, answer_or_accept, unknown_plan
 from sottovoce.federation.holder import Handler, Holder

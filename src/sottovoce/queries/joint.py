@@ -28,15 +28,19 @@ from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, WeightSu
 from sottovoce.queries.projected import POSITIVE, first_round
 from sottovoce.sealed.tables import (
     CHANCE_BITS,
+    FACTOR_BITS,
     LEVELS,
+    MOST_FACTOR,
+    UNIT_BITS,
     LookUp,
     chances_of,
     check_slopes,
+    exponent_of,
+    fits_clip,
     scores_at,
     slope_chances,
     slope_level,
 )
-from sottovoce.sealed.words import FACTOR_BITS, MOST_FACTOR, UNIT_BITS, exponent_of, fits_clip
 
 UNIT = np.array([2**UNIT_BITS])
 

@@ -26,12 +26,10 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.sealed import ring
-from sottovoce.sealed.fields import Bits, Fields, bits_of, pack_bits, streams
 from sottovoce.sealed.pads import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
 from sottovoce.sealed.ring import Signed
-from sottovoce.sealed.streams import stream
-from sottovoce.sealed.tables import FINE, LEVELS, LookUp, Projection
-from sottovoce.sealed.words import FACTOR_BITS, ROW_BITS, UNIT_BITS
+from sottovoce.sealed.streams import Bits, Fields, pack_bits, stream, stream_fields, unpack_bits
+from sottovoce.sealed.tables import FACTOR_BITS, FINE, LEVELS, ROW_BITS, UNIT_BITS, LookUp, Projection
 
 Program = Generator[Fields, Fields, Signed | None]
 
@@ -163,7 +161,7 @@ class Columns:
             return
         where = places(self.place.widths)
         own = self.columns(piece)
-        (pad,) = streams(self._seed, self.columns_label(piece), own)
+        (pad,) = stream_fields(self._seed, self.columns_label(piece), own)
         everyone = {**{party: fields[0] for party, fields in others.items()}, self.place.name: own[0] - pad}
         for party, words in everyone.items():
             self._masked[slice(*piece), where[party]] = words
@@ -202,11 +200,11 @@ class Columns:
         total = opened[0].astype(np.int64) & (NULL_LEVELS - 1)
         bits = self._nulls[piece] = ring.looked_up(table, np.zeros(count, dtype=np.uint8), total)
         (packed,) = yield (pack_bits(bits),)
-        share = -_words_of(bits_of(packed, count), gamma, first=self.place.first)[:, 0]
+        share = -_words_of(unpack_bits(packed, count), gamma, first=self.place.first)[:, 0]
         share += self.place.first
         weight = yield from self._opened("null", 2, asked, piece, share)
         if self.place.classes:
-            pad = streams(self._seed, asked.label("null 0", piece), said)[1]
+            pad = stream_fields(self._seed, asked.label("null 0", piece), said)[1]
             self._second[piece] = Masked(said[1], pad, opened[1])
         self._keep("null", piece, weight, product)
         return None
@@ -217,7 +215,7 @@ class Columns:
         squares, coarse, fine, gamma, product = self._dealt(dealt, "factor", asked, piece)
         bits = yield from self._clipped(piece, projection, (squares, coarse, fine))
         (packed,) = yield (pack_bits(bits),)
-        words = _words_of(bits_of(packed, count), gamma, first=self.place.first)
+        words = _words_of(unpack_bits(packed, count), gamma, first=self.place.first)
         share = np.asarray(words @ (1 << np.arange(FACTOR_BITS, dtype=np.int64)))
         weight = yield from self._opened("factor", 3, asked, piece, share)
         self._keep("factor", piece, weight, product)
@@ -229,7 +227,7 @@ class Columns:
         squares, coarse, fine, gamma, noise = self._dealt(dealt, "length", asked, piece)
         bits = yield from self._clipped(piece, projection, (squares, coarse, fine))
         (packed,) = yield (pack_bits(bits),)
-        words = _words_of(bits_of(packed, count), gamma, first=self.place.first)
+        words = _words_of(unpack_bits(packed, count), gamma, first=self.place.first)
         return np.asarray((words.sum(axis=0) << UNIT_BITS) + noise)
 
     def look_up(
@@ -250,7 +248,7 @@ class Columns:
         levels = np.asarray(opened.astype(np.int64) & 0xFF) >> FINE
         bits = ring.looked_up(table, np.zeros(count, dtype=np.uint8), levels)
         (packed,) = yield (pack_bits(bits),)
-        words = weight.times_bits(bits_of(packed, count), gamma, product)
+        words = weight.times_bits(unpack_bits(packed, count), gamma, product)
         words = 2 * words - weight.share[:, None] if lookup.twice else words
         if lookup.matrix == "one":
             return np.asarray((words * lookup.scales).sum(axis=0) + noise)
@@ -261,7 +259,7 @@ class Columns:
     def _weighted_rows(self, asked: Asked, piece: Piece, lookup: LookUp, e: Signed) -> Signed:
         """A share of sum_i (e + rho)_i R_i without that of the dealer."""
         self._check_complete()
-        (rho,) = streams(self._seed, asked.label("look-up 2", piece), (e,))
+        (rho,) = stream_fields(self._seed, asked.label("look-up 2", piece), (e,))
         total = ring.weighted_sum(self._masked[slice(*piece)], rho)
         total[self._columns] += ring.weighted_sum(self._own[slice(*piece)], e)
         return total if lookup.projection is None else ring.through(total[None], lookup.projection)[0]
@@ -279,10 +277,10 @@ class Columns:
         squares = squares + self._squares(piece, projection.matrix)
         levels = coarse_levels(projection.exponent)
         packed, opened = yield pack_bits(self._nulls[piece]), levels.index_of(squares, parties, first=first)
-        left_out = ring.looked_up(coarse, bits_of(packed, count)[:, 0], levels.place(opened))
+        left_out = ring.looked_up(coarse, unpack_bits(packed, count)[:, 0], levels.place(opened))
         levels = fine_levels(projection.exponent)
         packed, opened = yield pack_bits(left_out), levels.index_of(squares, parties, first=first)
-        return ring.looked_up(fine, bits_of(packed, count)[:, 0], levels.place(opened))
+        return ring.looked_up(fine, unpack_bits(packed, count)[:, 0], levels.place(opened))
 
     def _squares(self, piece: Piece, matrix: Signed) -> Signed:
         """A share of |P'x|^2 without that of the dealer: x = E + A, and a party has all of E and its own A."""
@@ -342,7 +340,7 @@ class Columns:
     ) -> Generator[Fields, Fields, Masked]:
         """Have the shares of a number opened under pads that the dealer knows."""
         (opened,) = yield (share,)
-        (pad,) = streams(self._seed, asked.label(f"{program} {number}", piece), (share,))
+        (pad,) = stream_fields(self._seed, asked.label(f"{program} {number}", piece), (share,))
         return Masked(share, pad, opened)
 
     def _keep(self, name: str, piece: Piece, weight: Masked, product: Signed) -> None:
@@ -362,7 +360,7 @@ class Columns:
     def _shares(self, dealt: Fields | None, of: list[Any], like: Fields) -> Fields:
         """Its shares of what the dealer knows: as it was dealt them, or by the seed."""
         if dealt is None:
-            return streams(self._seed, of, like)
+            return stream_fields(self._seed, of, like)
         if [(field.dtype, field.shape) for field in dealt] != [(field.dtype, field.shape) for field in like]:
             raise RefusedError("what was dealt has other fields than its step has.")
         return dealt

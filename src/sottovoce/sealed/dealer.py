@@ -15,6 +15,7 @@ for a program. What is dealt goes to its party alone: with the streams of the ot
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import InputError
 from sottovoce.privacy.randomness import Randomness
-from sottovoce.sealed import fields, ring
+from sottovoce.sealed import ring
 from sottovoce.sealed.columns import (
     COARSE_LEVELS,
     FINE_LEVELS,
@@ -35,11 +36,10 @@ from sottovoce.sealed.columns import (
     places,
     said_like,
 )
-from sottovoce.sealed.fields import Bits, Fields, bits_of
 from sottovoce.sealed.pads import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
 from sottovoce.sealed.ring import Signed
-from sottovoce.sealed.tables import CHANCE_BITS, FINE, LookUp, Projection
-from sottovoce.sealed.words import CLIP_LEVELS, FACTOR_BITS, factors
+from sottovoce.sealed.streams import Bits, Fields, add_fields, stream_fields, subtract_fields, unpack_bits
+from sottovoce.sealed.tables import CHANCE_BITS, CLIP_LEVELS, FACTOR_BITS, FINE, LookUp, Projection, factors
 
 Noise = Signed | int
 
@@ -155,18 +155,18 @@ class Dealer:
         kept[0, 0, :KEPT] = 0
         choice, index = self._pads(program, 0, asked, piece)
         levels = coarse_levels(projection.exponent)
-        swaps = bits_of(choice, count)[:, 0]
+        swaps = unpack_bits(choice, count)[:, 0]
         coarse = ring.tables(kept, _certain(count, 1), levels.place(index), swaps)
         choice, index = self._pads(program, 1, asked, piece)
         levels = fine_levels(projection.exponent)
         both = np.stack([chances, np.zeros_like(chances)])
-        fine = ring.tables(both, uniform, levels.place(index), bits_of(choice, count)[:, 0])
+        fine = ring.tables(both, uniform, levels.place(index), unpack_bits(choice, count)[:, 0])
         return squares, coarse, fine
 
     def _gammas(self, program: str, number: int, asked: Asked, piece: Piece, lookup: LookUp | None = None) -> Signed:
         """The pads of bits, as numbers."""
         (packed,) = self._pads(program, number, asked, piece, lookup)
-        return bits_of(packed, piece[1] - piece[0]).astype(np.int64)
+        return unpack_bits(packed, piece[1] - piece[0]).astype(np.int64)
 
     def _weight_pads(self, lookup: LookUp, piece: Piece) -> Signed:
         """Of what the bits are multiplied with."""
@@ -178,18 +178,17 @@ class Dealer:
         """The sum over the parties of the pads of a message; -1 is the last of the program."""
         messages = said_like(program, piece, self._place, lookup)
         number %= len(messages)
-        message = messages[number]
-        total = fields.nothing_like(message)
-        for seed in self._seeds.values():
-            total = fields.add(total, fields.streams(seed, asked.label(f"{program} {number}", piece), message))
-        return total
+        of = asked.label(f"{program} {number}", piece)
+        return functools.reduce(
+            add_fields, (stream_fields(seed, of, messages[number]) for seed in self._seeds.values())
+        )
 
     def _rest(self, of: list[Any], asked: Asked, exact: Fields) -> tuple[str, Fields]:
         """(who is dealt to, what is to be shared less the others' shares)."""
         receiver = receiver_of(self.names, asked.number)
         for party, seed in self._seeds.items():
             if party != receiver:
-                exact = fields.subtract(exact, fields.streams(seed, of, exact))
+                exact = subtract_fields(exact, stream_fields(seed, of, exact))
         return receiver, exact
 
     def _pads_of_columns(self) -> Signed:
@@ -201,7 +200,7 @@ class Dealer:
                 for party, place in places(widths).items():
                     like = (np.broadcast_to(np.int64(0), (piece[1] - piece[0], widths[party])),)
                     of = label(COLUMNS, 0, piece, NOTHING_TOLD)
-                    (found[slice(*piece), place],) = fields.streams(self._seeds[party], of, like)
+                    (found[slice(*piece), place],) = stream_fields(self._seeds[party], of, like)
         return self._columns
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from numpy.typing import NDArray
 
 from sottovoce.errors import RefusedError
-from sottovoce.sealed.streams import hash_of, written
+from sottovoce.sealed.streams import hash_of, write_label
 
 Piece = tuple[int, int]
 
@@ -65,7 +65,7 @@ class TranscriptHash:
         """Take in what a round is asked by; told again, it is what it was."""
         by = hash_of(told)
         if (query, number) not in self._told:
-            self._said = hashlib.sha256(written([self._said, query, number, by])).hexdigest()
+            self._said = hashlib.sha256(write_label([self._said, query, number, by])).hexdigest()
             self._told[query, number] = by, Asked(number, self._said)
         known, asked = self._told[query, number]
         if known != by:

@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.randomness import Randomness
-from sottovoce.sealed.streams import KeyedRandomness, Label, box, unbox, written
+from sottovoce.sealed.streams import KeyedRandomness, Label, box, unbox, write_label
 
 Wholes = NDArray[np.int64]
 
 NOISE: Final = "noise"  # of one end alone
 GROUP: Final = "group"  # made by one end, which sends it to others
-CHECKED: Final = object()  # `known_keys` of `federation/announcements.py` takes it; nothing else may
+CHECKED: Final = object()  # `known_keys` of `federation/run_keys.py` takes it; nothing else may
 PUBLIC: Final = 32 + 1184  # bytes of a public key
 OFFER: Final = 1088 + 32 + 16  # bytes of an offer: a ciphertext, and a box of 32 bytes
 _CIPHERTEXT: Final = 1088
@@ -222,7 +222,7 @@ def _encapsulated(public: bytes) -> tuple[bytes, bytes]:
 
 
 def _derived(secret: bytes, label: Label, length: int = 32) -> bytes:
-    return HKDF(hashes.SHA256(), length=length, salt=None, info=written(["sottovoce", *label])).derive(secret)
+    return HKDF(hashes.SHA256(), length=length, salt=None, info=write_label(["sottovoce", *label])).derive(secret)
 
 
 def _no_key() -> RefusedError:

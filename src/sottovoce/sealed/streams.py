@@ -7,6 +7,14 @@
 A label is a list that says all about the one use of a stream or a box; it is written as JSON, so that two different
 lists are two different labels. Both uses of a key start at the counter 0, under different AES keys. A box that is made
 again has the same content, or does not leave: its AES key serves one message.
+
+What parties say to one another over columns is a tuple of arrays (`Fields`), padded, added up and packed:
+
+    uint8                 bits, eight a byte: padded, shared and added by XOR
+    int8, int16, int64    numbers modulo 2^8, 2^16 and 2^k: padded, shared and added modulo that
+
+A word of 64 bits stands for its residue modulo 2^k, k <= 64: all arithmetic is modulo 2^64, which 2^k divides, and
+k / 8 bytes of it travel.
 """
 
 from __future__ import annotations
@@ -14,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +38,8 @@ from sottovoce.privacy.randomness import Randomness
 
 Words = NDArray[np.uint64]
 Label = Sequence[Any]
+Fields = tuple[NDArray[Any], ...]
+Bits = NDArray[np.uint8]
 
 _ZEROS: Final = memoryview(bytes(2**18))
 
@@ -45,7 +55,7 @@ class KeyedRandomness:
 
     def __init__(self, key: bytes, label: Label | None = None) -> None:
         self._key = key
-        own = b"" if label is None else hmac.digest(key, b"noise" + written(label), "sha256")
+        own = b"" if label is None else hmac.digest(key, b"noise" + write_label(label), "sha256")
         self._stream = None if label is None else Cipher(AES256(own), CTR(bytes(16))).encryptor()
 
     def of(self, label: Label) -> KeyedRandomness:
@@ -78,7 +88,7 @@ def stream(
 
     `out`, contiguous and of that size and kind, is filled where it is given: new memory costs more than the words do.
     """
-    return _stream(key, written(label), count, kind, out)
+    return _stream(key, write_label(label), count, kind, out)
 
 
 def _stream(
@@ -97,13 +107,13 @@ def _stream(
 
 def box(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
     """Data for whoever has the key, under a label that is used once by this sender."""
-    return AESGCM(_box_key(key, label, sender)).encrypt(bytes(12), data, written(label))
+    return _box_cipher(key, label, sender).encrypt(bytes(12), data, write_label(label))
 
 
 def unbox(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
     """What was boxed; anything that was altered, cut, sent under another label or by another sender is refused."""
     try:
-        return AESGCM(_box_key(key, label, sender)).decrypt(bytes(12), data, written(label))
+        return _box_cipher(key, label, sender).decrypt(bytes(12), data, write_label(label))
     except InvalidTag:
         raise RefusedError("a sealed message was altered, or is of another sender, round or run.") from None
 
@@ -114,7 +124,7 @@ def masks(keys: Mapping[str, bytes], own: str, roster: Sequence[str], label: Lab
     sum_{j > own} stream(k_j) - sum_{j < own} stream(k_j), modulo 2^64. `keys` are the pair keys by name.
     """
     total, words = np.zeros(count, dtype=np.uint64), np.empty(count, dtype="<u8")
-    said = written(label)  # once: it names the whole roster
+    said = write_label(label)  # once: it names the whole roster
     for other in roster:
         if other > own:
             total += _stream(keys[other], said, count, np.uint64, words)
@@ -128,14 +138,78 @@ def hash_of(arrays: Mapping[str, NDArray[Any]]) -> str:
     said = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        said.update(written([name, array.dtype.str, array.shape]) + array.tobytes())
+        said.update(write_label([name, array.dtype.str, array.shape]) + array.tobytes())
     return said.hexdigest()
 
 
-def _box_key(key: bytes, label: Label, sender: str) -> bytes:
-    return hmac.digest(key, b"box" + written([list(label), sender]), "sha256")
+def _box_cipher(key: bytes, label: Label, sender: str) -> AESGCM:
+    return AESGCM(hmac.digest(key, b"box" + write_label([list(label), sender]), "sha256"))
 
 
-def written(label: Label) -> bytes:
+def write_label(label: Label) -> bytes:
     """A label as bytes: two different ones are different bytes."""
     return json.dumps(list(label), separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+
+
+def stream_fields(key: bytes, label: Label, like: Fields) -> Fields:
+    """Fields that look uniform to whoever lacks the key, each of a stream of its own."""
+    unsigned: dict[int, Any] = {1: np.uint8, 2: np.uint16, 8: np.uint64}
+    found = (stream(key, [*label, at], field.size, unsigned[field.itemsize]) for at, field in enumerate(like))
+    return tuple(words.view(field.dtype).reshape(field.shape) for words, field in zip(found, like, strict=True))
+
+
+def add_fields(left: Fields, right: Fields) -> Fields:
+    """Field by field, each in its ring."""
+    return tuple(a ^ b if a.dtype == np.uint8 else a + b for a, b in _pair_fields(left, right))
+
+
+def subtract_fields(left: Fields, right: Fields) -> Fields:
+    """Field by field, each in its ring."""
+    return tuple(a ^ b if a.dtype == np.uint8 else a - b for a, b in _pair_fields(left, right))
+
+
+def _pair_fields(left: Fields, right: Fields) -> Iterable[tuple[NDArray[Any], NDArray[Any]]]:
+    if [(a.dtype, a.shape) for a in left] != [(b.dtype, b.shape) for b in right]:
+        raise RefusedError("messages between parties that are added have the same fields.")
+    return zip(left, right, strict=True)
+
+
+def pack_fields(fields: Fields, bits: int) -> bytes:
+    """As bytes, words of so many bits."""
+    parts = []
+    for field in fields:
+        data = np.ascontiguousarray(field)
+        if field.dtype == np.int64:
+            data = data.astype("<i8", copy=False).view(np.uint8).reshape(-1, 8)[:, : bits // 8]
+        parts.append(data.tobytes())
+    return b"".join(parts)
+
+
+def unpack_fields(data: bytes, like: Fields, bits: int) -> Fields:
+    """The fields of such bytes, of the shapes and kinds of others, or a refusal."""
+    found, start = list[NDArray[Any]](), 0
+    for field in like:
+        wide = field.dtype == np.int64
+        stop = start + field.size * (bits // 8 if wide else field.itemsize)
+        part = np.frombuffer(data[start:stop], dtype=np.uint8)
+        if stop > len(data):
+            break
+        if wide:
+            words = np.zeros((field.size, 8), dtype=np.uint8)
+            words[:, : bits // 8] = part.reshape(field.size, bits // 8)
+            part = words.reshape(-1)
+        found.append(part.view(field.dtype.newbyteorder("<")).reshape(field.shape))
+        start = stop
+    if len(found) < len(like) or start != len(data):
+        raise RefusedError("a message between parties has other fields than its step has.")
+    return tuple(found)
+
+
+def unpack_bits(packed: Bits, records: int) -> Bits:
+    """(records, outputs) of 0 and 1, of which eight records are a byte."""
+    return np.unpackbits(packed, axis=0, count=records)
+
+
+def pack_bits(bits: Bits) -> Bits:
+    """The inverse of `unpack_bits`."""
+    return np.packbits(bits, axis=0)

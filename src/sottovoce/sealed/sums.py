@@ -26,10 +26,22 @@ from sottovoce.errors import LeakError, RefusedError, WireError
 from sottovoce.plan.channel import SecureSums
 from sottovoce.privacy.mechanisms import LEAST_SHARE, wide_gaussian
 from sottovoce.privacy.randomness import Randomness
-from sottovoce.sealed.fields import Fields, pack, streams, subtract, unpack
 from sottovoce.sealed.pair_keys import GROUP, PairKeys
-from sottovoce.sealed.streams import Label, Words, box, hash_of, labelled, masks, unbox
-from sottovoce.sealed.words import word_bits
+from sottovoce.sealed.streams import (
+    Fields,
+    Label,
+    Words,
+    box,
+    hash_of,
+    labelled,
+    masks,
+    pack_fields,
+    stream_fields,
+    subtract_fields,
+    unbox,
+    unpack_fields,
+)
+from sottovoce.sealed.tables import word_bits
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
@@ -175,19 +187,19 @@ class ColumnSealer(Sealer):
 
     def masked(self, label: Label, fields: Fields) -> Fields:
         """Fields less their pad."""
-        return subtract(fields, streams(self.seed, label, fields))
+        return subtract_fields(fields, stream_fields(self.seed, label, fields))
 
     def boxed(self, label: Label, padded: Fields) -> NDArray[np.int64]:
         """Padded fields, or sums of them, in a box for the group."""
-        return packed_box(box(self.group, label, self.name, pack(padded, self.bits)))
+        return packed_box(box(self.group, label, self.name, pack_fields(padded, self.bits)))
 
     def opened(self, label: Label, sender: str, words: NDArray[Any], like: Fields) -> Fields:
         """The padded fields of another party."""
-        return unpack(unbox(self.group, label, sender, unpacked_box(words)), like, self.bits)
+        return unpack_fields(unbox(self.group, label, sender, unpacked_box(words)), like, self.bits)
 
     def dealt(self, label: Label, words: NDArray[Any], like: Fields) -> Fields:
         """What the dealer sent to this party alone."""
-        return unpack(unbox(self.seed, label, self.sealing.dealer, unpacked_box(words)), like, self.bits)
+        return unpack_fields(unbox(self.seed, label, self.sealing.dealer, unpacked_box(words)), like, self.bits)
 
 
 def packed_box(data: bytes) -> NDArray[np.int64]:

@@ -31,18 +31,23 @@ from sottovoce.queries.joint import (
     look_up_message,
 )
 from sottovoce.queries.projected import Shape
-from sottovoce.sealed.tables import FINE, LEVELS, chances_of, scores_at, slope_chances, slope_level
-from sottovoce.sealed.words import (
+from sottovoce.sealed.tables import (
     CLIP_LEVELS,
     FACTOR_BITS,
+    FINE,
+    LEVELS,
     LONGEST,
     MOST_FACTOR,
     ROW_BITS,
     UNIT_BITS,
+    chances_of,
     exponent_of,
     factors,
     finest_exponent,
     fits_clip,
+    scores_at,
+    slope_chances,
+    slope_level,
     step_of,
 )
 from sottovoce.solvers import Whitened

@@ -28,7 +28,7 @@ from sottovoce.door.intersection import (
     unpacked_words,
 )
 from sottovoce.errors import WireError
-from sottovoce.federation.boxes import Boxes, Exchange, box_of, crossed, crossed_offers
+from sottovoce.federation.replies import Boxes, Exchange, box_of, crossed, crossed_offers
 from sottovoce.sealed.sums import unpacked_box
 
 Progress = Callable[[int, int], None]

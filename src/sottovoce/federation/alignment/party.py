@@ -19,9 +19,9 @@ from sottovoce.door.intersection import COUNT, Member, Session, Terms
 from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.errors import RefusedError
 from sottovoce.federation.alignment.file import AlignmentFile
-from sottovoce.federation.announcements import check_pinned, known_keys
 from sottovoce.federation.answering import answer_or_accept
 from sottovoce.federation.holder import Holder
+from sottovoce.federation.run_keys import check_pinned, known_keys
 from sottovoce.sealed.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import ALIGN_KEY, Identity
 

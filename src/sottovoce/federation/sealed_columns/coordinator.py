@@ -12,8 +12,7 @@ from sottovoce.algorithms import Ask
 from sottovoce.door.frames import Frame
 from sottovoce.door.query import Query, Told
 from sottovoce.door.sealed_gate import noise_of
-from sottovoce.federation.boxes import Boxes, Exchange, box_of
-from sottovoce.federation.replies import Reply, share
+from sottovoce.federation.replies import Boxes, Exchange, Reply, box_of, share
 from sottovoce.federation.sealed_columns.dealer import Deals
 from sottovoce.federation.sealed_columns.messages import (
     BOXED,

@@ -10,10 +10,9 @@ import numpy as np
 
 from sottovoce.door.frames import Frame
 from sottovoce.door.query import Query, Told
-from sottovoce.door.sealed_gate import noise_of
-from sottovoce.door.used_labels import UsedLabels
+from sottovoce.door.sealed_gate import UsedLabels, noise_of
 from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation.boxes import Boxes, Exchange, box_of
+from sottovoce.federation.replies import Boxes, Exchange, box_of
 from sottovoce.federation.sealed_columns.messages import (
     DEALT,
     FACTOR,
@@ -32,12 +31,11 @@ from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import wide_gaussian
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.sealed.dealer import Dealer
-from sottovoce.sealed.fields import Fields, pack
 from sottovoce.sealed.pads import GRAM, OWN, Asked, TranscriptHash
 from sottovoce.sealed.pair_keys import PairKeys
-from sottovoce.sealed.streams import Label, box, labelled
+from sottovoce.sealed.streams import Fields, Label, box, labelled, pack_fields
 from sottovoce.sealed.sums import packed_box
-from sottovoce.sealed.words import word_bits
+from sottovoce.sealed.tables import word_bits
 
 
 class Deals(Protocol):
@@ -125,7 +123,7 @@ class LocalDeals:
         return wide_gaussian(noise_of(query, self._plan).steps(top_up), query.length, randomness)
 
     def _boxed(self, receiver: str, label: Label, fields: Fields) -> Wholes:
-        data = pack(fields, word_bits(self._plan))
+        data = pack_fields(fields, word_bits(self._plan))
         return packed_box(box(self._keys[receiver], label, self._name, data))
 
 

@@ -19,8 +19,7 @@ from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.columns import Place, said_like
 from sottovoce.sealed.pads import GRAM, NOTHING_TOLD, OWN, WHOLE, Asked, Piece, TranscriptHash, program_pieces
 from sottovoce.sealed.sums import Call
-from sottovoce.sealed.tables import LookUp, Projection
-from sottovoce.sealed.words import exponent_of, word_bits
+from sottovoce.sealed.tables import LookUp, Projection, exponent_of, word_bits
 
 Wholes = NDArray[np.int64]
 

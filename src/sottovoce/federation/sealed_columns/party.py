@@ -16,7 +16,7 @@ from sottovoce.door.outgoing import Masked, Share
 from sottovoce.door.query import Query, Round, Told
 from sottovoce.door.sealed_gate import Own, SealedGate
 from sottovoce.errors import LeakError, RefusedError
-from sottovoce.federation.boxes import Boxes
+from sottovoce.federation.replies import Boxes
 from sottovoce.federation.sealed_columns.messages import (
     DEALT,
     FACTOR,
@@ -40,15 +40,12 @@ from sottovoce.plan.problem import Problem
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
-from sottovoce.sealed import fields
 from sottovoce.sealed.columns import Columns, Program, dealt_like
 from sottovoce.sealed.dealer import receiver_of
-from sottovoce.sealed.fields import Fields
 from sottovoce.sealed.pads import GRAM, OWN, Asked, Piece, TranscriptHash, column_pieces
-from sottovoce.sealed.streams import labelled
+from sottovoce.sealed.streams import Fields, add_fields, labelled
 from sottovoce.sealed.sums import Call, ColumnSealer
-from sottovoce.sealed.tables import LookUp
-from sottovoce.sealed.words import ROW_BITS
+from sottovoce.sealed.tables import ROW_BITS, LookUp
 
 Array = NDArray[np.float64]
 _CHUNK: Final = 2**16  # records that are rounded at a time
@@ -252,7 +249,7 @@ class ColumnRun:
 
     def _added(self, turn: _Turn, sent: Boxes) -> Fields:
         others = self._opened(turn.label(), sent, dict.fromkeys(self._plan.names, turn.padded))
-        return functools.reduce(fields.add, others.values(), turn.padded)
+        return functools.reduce(add_fields, others.values(), turn.padded)
 
     def _check_told(self, query: Query, number: int, told: Told) -> None:
         reason = query.objection(number, told)

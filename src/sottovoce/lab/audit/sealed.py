@@ -30,8 +30,8 @@ from sottovoce.door.outgoing import SEAL, Released
 from sottovoce.door.query import Query, Round, Told
 from sottovoce.door.sealed_gate import SealedGate, noise_of
 from sottovoce.errors import InputError
-from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.replies import Reply
+from sottovoce.federation.run_keys import known_keys
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.party import ColumnRun
