@@ -55,7 +55,7 @@ def losses(case: Case, epsilon: float, seed: int, search: bool) -> dict[str, flo
         return case.test(np.ravel(coef), float(np.ravel(intercept)[0]))[0]
 
     plain = model().fit(case.X, case.y)
-    chosen = model(alpha="auto", penalty="l1").fit(case.X, case.y)
+    chosen = model(alpha="auto", l1_ratio=1).fit(case.X, case.y)
     path = chosen.path_
     found = {
         "default": loss(plain.coef_, plain.intercept_),

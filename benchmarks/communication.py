@@ -32,7 +32,7 @@ ROUNDS = (None, 2, 4, 16, 64, 256)
 TARGETS = (0.1, 0.03, 0.01, 0.003)
 CASES = {"a9a": a9a, "30,000 x 100": synthetic}
 SLOW = ("scd-sequential", "cd")  # a round of theirs is many messages; their own number is small
-BALL = {"penalty": "l1", "radius": 50.0}  # for solvers on an l1 ball
+BALL = {"l1_ratio": 1, "radius": 50.0}  # for solvers on an l1 ball
 SOLVERS: dict[str, dict[str, dict[str, Any]]] = {
     "rows": {
         "newton": {},

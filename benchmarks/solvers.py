@@ -73,7 +73,7 @@ SVC = sv.PrivateLinearSVC
 PROBLEMS: dict[str, tuple[Callable[[], accuracy.Job], Any, dict[str, Any]]] = {
     "a9a, logistic, l2 1e-5": penalised("a9a", alpha=1e-5),
     "a9a, logistic, l2 1e-4": penalised("a9a", alpha=1e-4),
-    "a9a, logistic, l1 1e-4": penalised("a9a", alpha=1e-4, penalty="l1"),
+    "a9a, logistic, l1 1e-4": penalised("a9a", alpha=1e-4, l1_ratio=1),
     "a9a, smoothed hinge, l2 1e-4": penalised("a9a", alpha=1e-4, estimator=SVC),
     "phishing, logistic, l2 1e-3": penalised("phishing", alpha=1e-3),
     "phishing, hinge, l2 1e-3": penalised("phishing", alpha=1e-3, estimator=SVC, loss="hinge"),
@@ -89,7 +89,7 @@ PROBLEMS: dict[str, tuple[Callable[[], accuracy.Job], Any, dict[str, Any]]] = {
     "16,000 x 20, logistic, uneven, l1": (
         uneven(20000, 20),
         sv.PrivateLogisticRegression,
-        {"alpha": 1e-3, "penalty": "l1"},
+        {"alpha": 1e-3, "l1_ratio": 1},
     ),
     "8,000 x 1,000, l1 ball": (sparse_truth(10000, 1000, classify=False), sv.PrivateLasso, {"radius": 10.0}),
     "8,000 x 200, l1 ball": (sparse_truth(10000, 200, classify=False), sv.PrivateLasso, {"radius": 10.0}),
@@ -99,7 +99,7 @@ PROBLEMS: dict[str, tuple[Callable[[], accuracy.Job], Any, dict[str, Any]]] = {
     "16,000 x 500, logistic, l1 0.01": (
         sparse_truth(20000, 500, classify=True),
         sv.PrivateLogisticRegression,
-        {"alpha": 0.01, "penalty": "l1"},
+        {"alpha": 0.01, "l1_ratio": 1},
     ),
 }
 

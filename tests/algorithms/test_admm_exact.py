@@ -79,7 +79,7 @@ def wide() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "logistic": (sv.PrivateLogisticRegression(INF, alpha=0.01), {"penalty": "l2", "alpha": 0.01}),
-    "logistic l1": (sv.PrivateLogisticRegression(INF, alpha=0.002, penalty="l1"), {"penalty": "l1", "alpha": 0.002}),
+    "logistic l1": (sv.PrivateLogisticRegression(INF, alpha=0.002, l1_ratio=1), {"penalty": "l1", "alpha": 0.002}),
     "logistic free": (sv.PrivateLogisticRegression(INF, fit_intercept=False), {"fit_intercept": False}),
     "svm": (sv.PrivateLinearSVC(INF, alpha=0.01), {"loss": "smoothed_hinge", "penalty": "l2", "alpha": 0.01}),
     "ridge": (sv.PrivateRidge(INF, alpha=0.01), {"loss": "squared", "penalty": "l2", "alpha": 0.01}),

@@ -535,7 +535,7 @@ def problem(records: int, features: int = 6, seed: int = 0) -> tuple[np.ndarray,
 
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "logistic": (sv.PrivateLogisticRegression, {}),
-    "logistic l1": (sv.PrivateLogisticRegression, {"penalty": "l1", "alpha": 1e-3}),
+    "logistic l1": (sv.PrivateLogisticRegression, {"l1_ratio": 1, "alpha": 1e-3}),
     "smoothed hinge": (sv.PrivateLinearSVC, {}),
     "hinge": (sv.PrivateLinearSVC, {"loss": "hinge"}),
     "ridge": (sv.PrivateRidge, {"alpha": 1e-3}),

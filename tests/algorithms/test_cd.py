@@ -348,7 +348,7 @@ def test_without_noise_it_is_scikit_learns_lasso_and_elastic_net(
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
 def test_without_noise_it_is_scikit_learns_logistic_regression(classification: Any, solver: str, kind: Any) -> None:
     X, y = (part[:200] for part in classification)
-    ours = sv.PrivateLogisticRegression(epsilon=math.inf, solver=solver, penalty="l1", alpha=0.01).fit(kind(X), y)
+    ours = sv.PrivateLogisticRegression(epsilon=math.inf, solver=solver, l1_ratio=1, alpha=0.01).fit(kind(X), y)
     theirs = LogisticRegression(solver="saga", l1_ratio=1.0, C=1 / (200 * 0.01), tol=1e-12, max_iter=100_000).fit(X, y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)

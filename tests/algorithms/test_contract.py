@@ -498,7 +498,7 @@ class ModelContract:
         return sv.PrivateLogisticRegression(**{**defaults, **self.base, **parameters})
 
     def regularised(self) -> dict[str, Any]:
-        return {"penalty": "l1", "radius": 12.0} if self.ball else {"penalty": "l2", "alpha": 0.01}
+        return {"l1_ratio": 1, "radius": 12.0} if self.ball else {"l1_ratio": 0, "alpha": 0.01}
 
     def gap(self, found: Any, data: tuple[Any, np.ndarray]) -> float:
         """The objective at a model less that at the minimum, which Newton's method finds in one place."""
@@ -596,7 +596,7 @@ class RowsContract(ModelContract):
 
     def test_penalties_and_sets_are_kept(self, classification: Any) -> None:
         if self.ball:
-            for chosen in ({"radius": None, "alpha": 0.1}, {"radius": None}, {"penalty": "l2"}):
+            for chosen in ({"radius": None, "alpha": 0.1}, {"radius": None}, {"l1_ratio": 0}):
                 with pytest.raises(InputError, match="needs the l1 ball"):
                     self.model(**chosen).fit(*classification)
             model = self.model(epsilon=1.0, radius=0.5).fit(*classification)
@@ -604,9 +604,9 @@ class RowsContract(ModelContract):
             return
         if not self.l1:
             with pytest.raises(InputError, match="needs an l2 penalty"):
-                self.model(penalty="l1", alpha=10.0).fit(*classification)
+                self.model(l1_ratio=1, alpha=10.0).fit(*classification)
             return
-        sparse = self.model(epsilon=1.0, penalty="l1", alpha=10.0).fit(*classification)
+        sparse = self.model(epsilon=1.0, l1_ratio=1, alpha=10.0).fit(*classification)
         np.testing.assert_array_equal(sparse.coef_, 0.0)
         if not self.sets:
             with pytest.raises(InputError, match="is not a sum over the coordinates"):
@@ -614,7 +614,7 @@ class RowsContract(ModelContract):
             return
         ball = self.model(epsilon=1.0, radius=0.5).fit(*classification)
         assert np.linalg.norm(ball.coef_) <= 0.5 * (1 + 1e-9)
-        diamond = self.model(epsilon=1.0, penalty="l1", radius=0.5).fit(*classification)
+        diamond = self.model(epsilon=1.0, l1_ratio=1, radius=0.5).fit(*classification)
         assert np.abs(diamond.coef_).sum() <= 0.5 * (1 + 1e-9)
 
     def test_bad_options_are_told(self) -> None:

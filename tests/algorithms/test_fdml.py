@@ -125,7 +125,7 @@ def central(
 
 MODELS: dict[str, tuple[Any, Slope, float, Prox]] = {
     "logistic": (sv.PrivateLogisticRegression(INF, alpha=0.01), logistic, 0.25, ridge(0.01)),
-    "logistic l1": (sv.PrivateLogisticRegression(INF, alpha=0.01, penalty="l1"), logistic, 0.25, lasso(0.01)),
+    "logistic l1": (sv.PrivateLogisticRegression(INF, alpha=0.01, l1_ratio=1), logistic, 0.25, lasso(0.01)),
     "svm": (sv.PrivateLinearSVC(INF, alpha=0.01), hinge, 1.0, ridge(0.01)),
     "lasso": (sv.PrivateLasso(INF, alpha=0.003), squared, 1.0, lasso(0.003)),
 }
@@ -412,7 +412,7 @@ def test_a_joint_model_is_better_than_a_part(parties: int, labels: Labels, many:
 @pytest.mark.slow
 def test_l1_leaves_features_out(many: Any) -> None:
     X, y = many
-    options = {"solver": "fdml", "entry_bound": 1.0, "epsilon": 8.0, "penalty": "l1", "insecure_seed": 2}
+    options = {"solver": "fdml", "entry_bound": 1.0, "epsilon": 8.0, "l1_ratio": 1, "insecure_seed": 2}
     weak, strong = (
         sv.PrivateLogisticRegression(alpha=alpha, **options).fit(columns_of(X, y, 3)) for alpha in (1e-4, 0.5)
     )

@@ -247,7 +247,7 @@ def test_no_signal_does_no_harm() -> None:
     X, y = rng.standard_normal((100, 20)), rng.choice([-1, 1], 100)
     for solver in ("cd", "greedy-cd"):
         model = sv.PrivateLogisticRegression(
-            epsilon=0.05, delta=1e-4, entry_bound=4.0, classes=(-1, 1), penalty="l1", alpha=0.01, solver=solver
+            epsilon=0.05, delta=1e-4, entry_bound=4.0, classes=(-1, 1), l1_ratio=1, alpha=0.01, solver=solver
         ).set_params(insecure_seed=3)
         model.fit(X, y)
         assert np.mean(np.logaddexp(0, -y * model.decision_function(X))) < 1.5

@@ -532,9 +532,9 @@ def test_batches_are_refused() -> None:
 def test_penalties_and_sets() -> None:
     parts, _, y = problem_of((3, 3), 2_000)
     federation = sv.Federation.by_columns(parts, y)
-    sparse = logistic(epsilon=4.0, penalty="l1", alpha=10.0, insecure_seed=0).fit(federation)
+    sparse = logistic(epsilon=4.0, l1_ratio=1, alpha=10.0, insecure_seed=0).fit(federation)
     np.testing.assert_array_equal(sparse.coef_, 0.0)
-    ball = logistic(epsilon=4.0, penalty="l2", radius=0.5, insecure_seed=0).fit(federation)
+    ball = logistic(epsilon=4.0, l1_ratio=0, radius=0.5, insecure_seed=0).fit(federation)
     assert 0.25 < np.linalg.norm(ball.coef_) <= 0.5 * (1 + 1e-9)
     small, large = (
         np.linalg.norm(logistic(epsilon=4.0, alpha=alpha, insecure_seed=0).fit(federation).coef_)

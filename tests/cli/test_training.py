@@ -338,7 +338,7 @@ def test_results_are_rescued_if_their_folder_vanishes(write_job, folder, monkeyp
     np.testing.assert_array_equal(load(f"{rescued}/model.json").coef_, model.coef_)
 
 
-BALL = {"model": {"radius": "1.0", "penalty": '"l1"'}}
+BALL = {"model": {"radius": "1.0", "l1_ratio": "1"}}
 BAD_DATA = {
     "no file": ({"data": {"file": '"nothing.csv"'}}, "there is no such file"),
     "no label column": ({"data": {"label": '"outcome"'}}, "label='outcome' is no column"),
@@ -452,7 +452,7 @@ def test_several_classes_one_against_the_rest_with_weights(write_job, invoke, fo
 
 def test_a_penalty_that_is_chosen_is_planned_charged_and_reported(write_job, invoke, folder, open_ledger):
     ledger = open_ledger("data.db", 3.0)
-    path = write_job(model={"alpha": '"auto"', "penalty": '"l1"'}, data={"ledger": '"data.db"'})
+    path = write_job(model={"alpha": '"auto"', "l1_ratio": "1"}, data={"ledger": '"data.db"'})
     shown = json.loads(invoke("plan", path, "--json").stdout)
     assert "losses of models less those of a reference" in invoke("plan", path).stdout
     done = json.loads(invoke("fit", path, "--json", "--quiet").stdout)

@@ -61,7 +61,7 @@ PARAMETERS: list[tuple[Any, str, Any, tuple[str, ...]]] = [
     (sv.PrivateLasso, "alpha", -1.0, ("zero or a positive finite number",)),
     (sv.PrivateElasticNet, "l1_ratio", 2.0, ("between 0", "1")),
     (sv.PrivateElasticNet, "radius", 1.0, ("no ball", "PrivateLasso or PrivateRidge")),
-    (sv.PrivateLogisticRegression, "penalty", "l3", ("'l2', 'l1' or 'elastic_net'",)),
+    (sv.PrivateLogisticRegression, "l1_ratio", 2.0, ("between 0", "1")),
     (sv.PrivateLinearSVC, "loss", "squared", ("'hinge', 'logistic', 'sigmoid', 'smoothed_hinge'",)),
     *((sv.PrivateLinearSVC, "classes", value, ("must be labels", "(0, 1)")) for value in ((1,), 2, "ab")),
     *(
@@ -99,7 +99,7 @@ class TestParameters:
                 ("newton", "hinge", "smooth", "gradient, sgd"),
             ),
             (sv.PrivateLinearSVC, {"classes": (1, 1)}, ("each class once", "classes=(0, 1)")),
-            (sv.PrivateLogisticRegression, {"penalty": "elastic_net", "radius": 1.0}, ("penalty=", "no radius")),
+            (sv.PrivateLogisticRegression, {"l1_ratio": 0.5, "radius": 1.0}, ("l1_ratio=0.5", "radius=1.0")),
         ],
     )
     def test_arguments_that_do_not_go_together(
@@ -214,7 +214,7 @@ class TestClasses:
 
     def test_several_classes_have_no_ball(self, data: Any) -> None:
         given = {**bounds(sv.PrivateLogisticRegression), "solver": "whitened"}
-        model = sv.PrivateLogisticRegression(radius=1.0, penalty="l2", **given)
+        model = sv.PrivateLogisticRegression(radius=1.0, l1_ratio=0, **given)
         with pytest.raises(sv.InputError, match="radius: balls are for two classes"):
             model.fit(data.X, np.arange(240) % 3)
 

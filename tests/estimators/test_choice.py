@@ -33,7 +33,7 @@ NUMBERS = 0.2 * SCORES + 0.1 * RNG.standard_normal(2 * RECORDS) + 0.4
 TRAIN, TEST = slice(0, RECORDS), slice(RECORDS, None)
 
 ESTIMATORS: dict[str, tuple[Any, np.ndarray, dict[str, Any]]] = {
-    "logistic": (sv.PrivateLogisticRegression, Y, {"penalty": "l1", "classes": ("no", "yes")}),
+    "logistic": (sv.PrivateLogisticRegression, Y, {"l1_ratio": 1, "classes": ("no", "yes")}),
     "lasso": (sv.PrivateLasso, NUMBERS, {"label_bound": 2.0}),
     "elastic net": (sv.PrivateElasticNet, NUMBERS, {"label_bound": 2.0, "l1_ratio": 0.9}),
 }
@@ -192,7 +192,7 @@ def test_a_plan_tells_of_the_choice(kind: str) -> None:
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (made("logistic", penalty="l2"), "'l2' needs a number"),
+        (made("logistic", l1_ratio=0), "'l2' needs a number"),
         (sv.PrivateRidge(alpha="auto", row_norm=1.0, label_bound=1.0), "'l2' needs a number"),
         (made("elastic net", l1_ratio=0.0), "'elastic_net' needs a number"),
         (made("lasso", radius=1.0), "leave radius=1.0 out"),

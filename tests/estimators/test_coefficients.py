@@ -236,7 +236,7 @@ def test_levels_are_told_against_the_first_and_yes_against_no() -> None:
     [
         ({"alpha": 0.1}, "without a penalty"),
         ({"radius": 2.0}, "without a penalty"),
-        ({"penalty": "l1", "alpha": 0.1}, "without a penalty"),
+        ({"l1_ratio": 1, "alpha": 0.1}, "without a penalty"),
         ({"classes": ("ill", "well", "neither")}, "two classes are served so far, not 3"),
         ({"solver": sv.solvers.SGD(), "calibration": "paper"}, "nothing is bought beside it"),
         ({"solver": "sgd"}, "needs a solver with Gaussian releases alone"),

@@ -98,7 +98,7 @@ class TestWithoutPrivacyEqualsScikitLearn:
 
     def test_logistic_with_l1(self, data: Any, bounds: Any, form: Any, intercept: bool) -> None:
         X, y = data.X, data.classes
-        model = exact(sv.PrivateLogisticRegression, bounds, alpha=0.02, penalty="l1", fit_intercept=intercept)
+        model = exact(sv.PrivateLogisticRegression, bounds, alpha=0.02, l1_ratio=1, fit_intercept=intercept)
         reference = LogisticRegression(
             C=1 / (len(y) * 0.02), l1_ratio=1, fit_intercept=intercept, tol=1e-10, solver="saga", max_iter=100_000
         )
@@ -110,7 +110,6 @@ class TestWithoutPrivacyEqualsScikitLearn:
             sv.PrivateLogisticRegression,
             bounds,
             alpha=0.02,
-            penalty="elastic_net",
             l1_ratio=0.4,
             fit_intercept=intercept,
         )
@@ -172,7 +171,7 @@ class TestConstraintsAndPenalties:
             (sv.PrivateRidge, 2, {}),
             (sv.PrivateLasso, 1, {}),
             (sv.PrivateLogisticRegression, 2, {}),
-            (sv.PrivateLogisticRegression, 1, {"penalty": "l1"}),
+            (sv.PrivateLogisticRegression, 1, {"l1_ratio": 1}),
             (sv.PrivateLinearSVC, 2, {}),
         ],
     )

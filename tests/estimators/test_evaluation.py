@@ -286,7 +286,7 @@ def test_a_fit_that_protects_columns_is_not_evaluated(people: Any, reason: str) 
     """It promises nothing to a person, and what it promises rests on nobody being shown predictions."""
     parts = {"labels": "public", "names": ("anna", "ben")}
     model = sv.PrivateLogisticRegression(
-        2.0, entry_bound=1.0, classes=("no", "yes"), penalty="l2", alpha=1e-2, solver=sv.solvers.ADMM(unit="feature")
+        2.0, entry_bound=1.0, classes=("no", "yes"), l1_ratio=0, alpha=1e-2, solver=sv.solvers.ADMM(unit="feature")
     )
     model.fit(sv.Federation.by_columns([X[:500, :2], X[:500, 2:]], Y[:500], **parts))
     test = sv.Federation.by_columns([X[500:900, :2], X[500:900, 2:]], Y[500:900], **parts)

@@ -150,9 +150,9 @@ def test_a_solver_that_does_not_serve_columns_says_so(solver: str) -> None:
     assert federation.transport.communication.uplink_bytes == 0
 
 
-@pytest.mark.parametrize("options", [{}, {"radius": 1.0, "penalty": "l2"}, {"penalty": "l1"}])
+@pytest.mark.parametrize("options", [{}, {"radius": 1.0, "l1_ratio": 0}, {"l1_ratio": 1}])
 def test_frank_wolfe_without_an_l1_ball_is_told_how_to_have_one(options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"'frank-wolfe' needs the l1 ball, not .*radius and penalty='l1'"):
+    with pytest.raises(InputError, match=r"'frank-wolfe' needs the l1 ball, not .*radius and l1_ratio=1"):
         model("frank-wolfe", rounds=None, **options).fit(Federation.by_columns([X, X], Y))
 
 
@@ -160,8 +160,8 @@ def test_frank_wolfe_without_an_l1_ball_is_told_how_to_have_one(options: dict[st
     ("labels", "options", "solver"),
     [
         ("shared", {}, "score"),
-        ("shared", {"radius": 1.0, "penalty": "l2"}, "score"),
-        ("shared", {"penalty": "l1", "alpha": 0.01}, "score"),
+        ("shared", {"radius": 1.0, "l1_ratio": 0}, "score"),
+        ("shared", {"l1_ratio": 1, "alpha": 0.01}, "score"),
         ("shared", {"epsilon": math.inf}, "admm"),
         ("held", {}, "admm"),
     ],

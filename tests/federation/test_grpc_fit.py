@@ -146,7 +146,7 @@ def test_parties_elsewhere_stay_for_the_choice_of_a_penalty(clinics: Clinics) ->
     """Two plans in one conversation, each charged before its first release; then the parties leave."""
     for name in NAMES:
         clinics.start(name, ledger=True)
-    fitted = model(alpha="auto", penalty="l1").fit(sv.Federation.connect(clinics.wire))
+    fitted = model(alpha="auto", l1_ratio=1).fit(sv.Federation.connect(clinics.wire))
     assert fitted.path_.losses.shape == (8,)
     for account in clinics.accounts:
         assert [entry.kind for entry in account.history()].count("reservation") == 2

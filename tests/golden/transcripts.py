@@ -563,7 +563,7 @@ def declared(loss: str, penalty: str) -> tuple[str, dict[str, Any]]:
     given["classes"] = (0, 1)
     if loss == "logistic":
         if penalty not in ("none", "box"):
-            given["penalty"] = penalty.removesuffix("_ball")
+            given["l1_ratio"] = {"l2": 0, "l1": 1, "elastic_net": 0.5}[penalty.removesuffix("_ball")]
         return "PrivateLogisticRegression", given
     return "PrivateLinearSVC", given | {"loss": loss}
 
@@ -1405,7 +1405,7 @@ WRONG: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("PrivateRidge", "ledger", (3, "nowhere.ledger")),
     ("PrivateElasticNet", "l1_ratio", (2.0,)),
     ("PrivateElasticNet", "radius", (1.0,)),
-    ("PrivateLogisticRegression", "penalty", ("l3",)),
+    ("PrivateLogisticRegression", "l1_ratio", (2.0,)),
     ("PrivateLinearSVC", "loss", ("squared",)),
     ("PrivateLinearSVC", "classes", ((1,), "ab", (1, 1), (5, 6))),
 )

@@ -156,7 +156,7 @@ class TestSimulate:
 
     def test_a_solver_that_cannot_be_scaled_down_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(simulation, "ENTRIES", 1)
-        estimator = logistic(solver="frank-wolfe", radius=5.0, penalty="l1")
+        estimator = logistic(solver="frank-wolfe", radius=5.0, l1_ratio=1)
         with pytest.raises(sv.InputError, match=r"records=3000000: scaled down to 1,000, .* with solver='whitened'"):
             sv.simulate(estimator, 3_000_000, 5, **QUICK)
 

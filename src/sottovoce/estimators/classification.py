@@ -151,17 +151,15 @@ class PrivateLogisticRegression(WithStandardErrors, _Classifier):
 
     Parameters
     ----------
-    penalty : 'l2', 'l1', 'elastic_net' or None
-        alpha/2 |w|^2, alpha |w|_1 or a mixture; with `radius` the ball of that norm instead. None is "l2", and with a
-        radius the l1 ball for `solver="frank-wolfe"` and for data split by columns.
-    l1_ratio : float
-        Of the elastic net: the share of the l1 norm, from 0 to 1.
+    l1_ratio : float or None
+        The share of the l1 norm in the penalty: 0 is alpha/2 |w|^2, 1 is alpha |w|_1, between them the elastic net.
+        With `radius`, 0 and 1 are the balls of these norms. None is 0, and with a radius 1 for `solver="frank-wolfe"`
+        and for data split by columns.
     """
 
     _plain: ClassVar[str] = "sklearn.linear_model.LogisticRegression"
 
-    penalty: str | None = None
-    l1_ratio: float = 0.5
+    l1_ratio: float | None = None
 
     def _loss(self) -> Named:
         return Named(name="logistic")
@@ -170,15 +168,15 @@ class PrivateLogisticRegression(WithStandardErrors, _Classifier):
         return Named(name="softmax", parameters={"classes": float(classes)})
 
     def _regulariser(self, split: Split) -> Named:
-        penalty, radius = self.penalty, self.radius
-        if penalty is None:
-            sparse = radius is not None and (solver_name(self.solver) == "frank-wolfe" or split.same_people)
-            penalty = "l1" if sparse else "l2"
-        if penalty == "elastic_net" and radius is None:
-            return penalty_named("elastic_net", alpha=self.alpha, l1_ratio=self.l1_ratio)
-        if penalty not in ("l1", "l2"):
-            raise InputError(f"penalty={penalty!r} must be 'l2', 'l1' or 'elastic_net' (no radius with the last).")
-        return ball_or(penalty, f"{penalty}_ball", self.alpha, radius)
+        ratio, radius = self.l1_ratio, self.radius
+        if ratio is None:
+            ratio = 1 if radius is not None and (solver_name(self.solver) == "frank-wolfe" or split.same_people) else 0
+        if is_number(ratio) and ratio in (0, 1):
+            penalty = "l1" if ratio == 1 else "l2"
+            return ball_or(penalty, f"{penalty}_ball", self.alpha, radius)
+        if radius is not None:
+            raise InputError(f"l1_ratio={ratio!r} must be 0 (the l2 ball) or 1 (the l1 ball) with radius={radius!r}.")
+        return penalty_named("elastic_net", alpha=self.alpha, l1_ratio=ratio)
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, in the order of `classes_`."""

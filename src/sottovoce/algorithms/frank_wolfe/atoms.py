@@ -79,7 +79,7 @@ def radius_of(problem: Problem) -> float:
     if problem.regulariser.name != "l1_ball":
         raise InputError(
             f"solver='frank-wolfe' needs the l1 ball, not {problem.regulariser.name!r}: pass radius (the largest sum "
-            "of absolute coefficients, 1.0 say) to PrivateLasso, or radius and penalty='l1' to "
+            "of absolute coefficients, 1.0 say) to PrivateLasso, or radius and l1_ratio=1 to "
             "PrivateLogisticRegression."
         )
     given = problem.regulariser.parameters["radius"]
