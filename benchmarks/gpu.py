@@ -159,7 +159,12 @@ def drawn(records: int, features: int) -> tuple[Any, Any]:
 
 def fitted(X: Any, y: Any, where: str) -> tuple[Any, float]:
     model = sv.PrivateLogisticRegression(
-        epsilon=1.0, delta=1e-9, row_norm=10.0, classes=(-1, 1), insecure_seed=1, device=where, n_jobs=-1
+        epsilon=1.0,
+        delta=1e-9,
+        row_norm=10.0,
+        classes=(-1, 1),
+        insecure_seed=1,
+        resources=sv.Resources(n_jobs=-1, device=where),
     )
     start = time.perf_counter()
     model.fit(X, y)

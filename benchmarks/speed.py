@@ -103,7 +103,7 @@ def main() -> None:
         return floor
 
     compare("newton, 64 rounds", newton_floor, solver="newton")
-    compare("newton, 64 rounds, 2 threads", newton_floor, solver="newton", n_jobs=2)
+    compare("newton, 64 rounds, 2 threads", newton_floor, solver="newton", resources=sv.Resources(n_jobs=2))
     compare("gradient, 50 rounds", lambda: passes(50), solver=sv.solvers.Gradient(rounds=50))
     for rate, rounds in ((0.001, 20_000), (0.01, 2000), (0.1, 200)):  # 20 epochs each
         compare(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import sottovoce as sv
 
@@ -24,6 +25,11 @@ def test_splits_and_channels_are_rarely_compared_by_value() -> None:
 
 def test_files_are_short() -> None:
     assert sum(len(text.splitlines()) > 500 for text in TEXTS) <= 12
+
+
+@pytest.mark.parametrize("name", [name for name in sv.__all__ if name.startswith("Private")])
+def test_no_estimator_has_more_than_twenty_parameters(name: str) -> None:
+    assert len(getattr(sv, name)._get_param_names()) <= 20
 
 
 def walk(work: Any) -> tuple[int, int]:

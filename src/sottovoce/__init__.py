@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from sottovoce import solvers
     from sottovoce.data.dataset import Dataset
+    from sottovoce.data.resources import Resources
     from sottovoce.data.schema import Schema
     from sottovoce.errors import (
         BudgetError,
@@ -48,6 +49,7 @@ __version__ = "0.1.0"
 # A name is imported when it is first used, so that the command line and a ledger start without scikit-learn.
 _HOMES: Final = {
     "data.dataset": ("Dataset",),
+    "data.resources": ("Resources",),
     "data.schema": ("Schema",),
     "lab.datasets": ("load",),
     "lab.simulation": ("Simulation", "simulate"),
@@ -103,6 +105,7 @@ __all__ = [
     "PrivateRandomizedSearch",
     "PrivateRidge",
     "RefusedError",
+    "Resources",
     "Schema",
     "Simulation",
     "SottovoceError",

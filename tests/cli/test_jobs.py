@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import sottovoce as sv
 from sottovoce import solvers
 from sottovoce.app.jobs import load_job, load_party_job
 from sottovoce.app.runs import planned
@@ -19,6 +20,7 @@ def test_a_job_becomes_an_estimator(write_job):
         solver={"name": '"gradient"', "rounds": "7"},
         privacy={"epsilon": "0.5", "delta": "1e-6", "relation": '"replace-one"'},
         bounds={"entry_bound": "2", "classes": None, "label_bound": "3.0", "rescale": '"unit"'},
+        resources={"n_jobs": "2", "device": '"cpu"'},
     )
     model = load_job(path).estimator()
     assert type(model).__name__ == "PrivateElasticNet"
@@ -34,6 +36,7 @@ def test_a_job_becomes_an_estimator(write_job):
         "entry_bound": 2.0,
         "label_bound": 3.0,
         "rescale": "unit",
+        "resources": sv.Resources(n_jobs=2, device="cpu"),
     }
     assert {key: given[key] for key in expected} == expected
 

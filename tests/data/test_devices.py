@@ -23,7 +23,7 @@ from sottovoce.federation.plan_checks import check_place
 
 
 def test_a_device_that_is_none_is_refused() -> None:
-    model = sv.PrivateRidge(epsilon=1.0, row_norm=1.0, label_bound=1.0, device="tpu")
+    model = sv.PrivateRidge(epsilon=1.0, row_norm=1.0, label_bound=1.0, resources=sv.Resources(device="tpu"))
     with pytest.raises(InputError, match="device='tpu' must be one of 'cpu', 'cuda'"):
         model.fit(np.eye(40), np.zeros(40))
 

@@ -73,7 +73,7 @@ def test_the_model_is_that_of_rows_in_memory(
     if name != "newton":
         return
     monkeypatch.setattr(resources, "LEAST", 1)
-    assert MODELS[name]().set_params(n_jobs=2).fit(data).coef_.tobytes() == expected.tobytes()
+    assert MODELS[name]().set_params(resources=sv.Resources(n_jobs=2)).fit(data).coef_.tobytes() == expected.tobytes()
 
 
 def parts(tmp_path: Path, rows: Any = None) -> Any:

@@ -260,7 +260,7 @@ def test_n_jobs_is_that_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None
     assert nothing.threads(1000) == 1
     for wrong in (0, 1.5, "all", True):
         with pytest.raises(InputError, match="n_jobs="):
-            sv.PrivateRidge(n_jobs=wrong).fit(np.ones((3, 1)), np.ones(3))
+            sv.PrivateRidge(resources=sv.Resources(n_jobs=wrong)).fit(np.ones((3, 1)), np.ones(3))
         with pytest.raises(InputError, match="n_jobs="):
             sv.Party("anna", np.ones((3, 1)), np.ones(3), n_jobs=wrong)
 
@@ -353,6 +353,8 @@ def test_the_model_is_the_same_wherever_its_rows_lie(name: str, form: str, monke
     rows = FORMS[form](X)
     expected = MODELS[name]().fit(rows, y).coef_
     monkeypatch.setattr(resources, "LEAST", 1)
-    assert MODELS[name]().set_params(n_jobs=3).fit(rows, y).coef_.tobytes() == expected.tobytes()
+    assert (
+        MODELS[name]().set_params(resources=sv.Resources(n_jobs=3)).fit(rows, y).coef_.tobytes() == expected.tobytes()
+    )
     monkeypatch.setattr(dataset, "ENTRIES", 5 * 150)
     assert MODELS[name]().fit(sv.Dataset.from_arrays(rows, y)).coef_.tobytes() == expected.tobytes()

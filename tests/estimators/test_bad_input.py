@@ -43,6 +43,7 @@ PARAMETERS: list[tuple[Any, str, Any, tuple[str, ...]]] = [
     (sv.PrivateRidge, "relation", "add-remove", ("'zero-out' or 'replace-one'",)),
     (sv.PrivateRidge, "calibration", "loose", ("'tight' or 'paper'",)),
     (sv.PrivateRidge, "rescale", "unitary", ("'symmetric'", "'unit'")),
+    *((sv.PrivateRidge, "resources", value, ("sv.Resources(n_jobs=", "None")) for value in (2, "cuda", {"n_jobs": 2})),
     (sv.PrivateRidge, "solver", "adam", ("unknown", "squared", "central", "newton, gradient, sgd")),
     *((sv.PrivateRidge, "solver", value, ("'auto'", "greedy-cd", "CD(inner=80)")) for value in (None, 3, ["cd"], {})),
     (sv.PrivateRidge, "solver", sv.solvers.CD, ("a class: write CD()", "greedy-cd")),

@@ -268,7 +268,7 @@ class TestPrivateFits:
     def test_verbose_shows_rounds_and_leaves_the_output_alone(self, data: Any, capfd: Any) -> None:
         quiet = make(sv.PrivateRidge, data, insecure_seed=3).fit(data.X, data.y)
         assert capfd.readouterr() == ("", "")
-        loud = make(sv.PrivateRidge, data, insecure_seed=3, verbose=True).fit(data.X, data.y)
+        loud = make(sv.PrivateRidge, data, insecure_seed=3, resources=sv.Resources(verbose=True)).fit(data.X, data.y)
         out, err = capfd.readouterr()
         assert out == ""
         assert "PrivateRidge by newton" in err

@@ -142,7 +142,7 @@ def test_nothing_tells_how_many_trials_there_were(
     for number in (1, 9):
         trials.clear()
         account = sv.Ledger.create(tmp_path / f"{number}.ledger").open("people", 3.0, 0.01)
-        model = clone(MODEL).set_params(verbose=True)
+        model = clone(MODEL).set_params(resources=sv.Resources(verbose=True))
         log.addHandler(caplog.handler)
         with (
             warnings.catch_warnings(record=True) as caught,

@@ -31,6 +31,7 @@ except InputError as error:
 
 FORMS = {"dense": np.asarray, "sparse": sp.csr_matrix}
 SHAPES = [(301, 7), (5000, 31), (20_000, 90), (9001, 127), (3000, 200), (2000, 500), (500, 700)]
+CUDA = sv.Resources(device="cuda")
 CODED = ["hinge", "huber", "logistic", "sigmoid", "smoothed_hinge", "squared"]
 
 
@@ -353,7 +354,7 @@ def test_a_fit_is_that_of_the_processor(solver: str, form: str, classes: str) ->
             class_weight={-1: 1.0, 1: 3.0} if classes == "weights" else None,
             solver=options.get(solver, solver),
             insecure_seed=5,
-            device=where,
+            resources=sv.Resources(device=where),
         ).fit(FORMS[form](X), y)
         for where in ("cpu", "cuda")
     ]
@@ -364,14 +365,14 @@ def test_a_fit_is_that_of_the_processor(solver: str, form: str, classes: str) ->
 def test_a_solver_that_a_device_does_not_serve_is_told() -> None:
     X, y = np.eye(40), np.tile([-1, 1], 20)
     bounds = {"row_norm": 1.0, "classes": (-1, 1)}
-    model = sv.PrivateLogisticRegression(epsilon=1.0, alpha=0.1, solver="scd", device="cuda", **bounds)
+    model = sv.PrivateLogisticRegression(epsilon=1.0, alpha=0.1, solver="scd", resources=CUDA, **bounds)
     with pytest.raises(RefusedError, match='device="cuda" serves newton, gradient, sgd, whitened'):
         model.fit(X, y)
 
 
 def test_a_pass_is_measured_on_the_device() -> None:
     X, y = np.eye(400), np.tile([-1, 1], 200)
-    model = sv.PrivateLogisticRegression(epsilon=1.0, row_norm=1.0, classes=(-1, 1), solver="newton", device="cuda")
+    model = sv.PrivateLogisticRegression(epsilon=1.0, row_norm=1.0, classes=(-1, 1), solver="newton", resources=CUDA)
     plan = model.plan(sv.Federation.central(X, y))
     wide = plan.model_copy(update={"parties": (("data", 10_000_000),)})
     form, rows = algorithms.of(plan), Rows(10_000_000, 400, device="cuda")

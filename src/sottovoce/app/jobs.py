@@ -260,6 +260,13 @@ class ColumnsTable(Table):
     norms: dict[str, StrictFloat] | None = key("the bound of each party's part of a row, { clinic = 0.8, lab = 0.6 }")
 
 
+class ResourcesTable(Table):
+    """What the parties of this process use."""
+
+    n_jobs: int | None = key("threads for sums over their rows; -1 is all processors, the default 1")
+    device: str | None = key('where they are computed: "cpu" (default) or "cuda"')
+
+
 class OutputTable(Table):
     """Where the results go."""
 
@@ -380,6 +387,7 @@ class Job(RecordsFile):
     bounds: BoundsTable = key("a table of declared bounds", BoundsTable())
     schema_table: SchemaTable | None = _SCHEMA
     columns: ColumnsTable | None = key("a table with labels, label_party and norms, all optional")
+    resources: ResourcesTable = key("a table with n_jobs and device", ResourcesTable())
     output: OutputTable = key("a table of paths", OutputTable())
     about: About = key("a table with dataset, purpose, analyst and note", About())
     view: ViewTable = _VIEW
@@ -407,11 +415,14 @@ class Job(RecordsFile):
         return {"model": model, **{key: given.get(key, model.with_name(name)) for key, name in beside.items()}}
 
     def estimator(self) -> PrivateLinearModel:
+        from sottovoce.data.resources import Resources
+
         self._check_parameters()
         declared: dict[str, Any] = {
             **self.bounds.model_dump(include={"row_norm", "entry_bound", "rescale"}),
             "feature_ranges": self.bounds.ranges,
             "schema": self.known_schema,
+            "resources": Resources(**self.resources.model_dump()),
             "solver": "auto" if self.solver is None else self.solver.solver(self),
         }
         for name, kind in (("label_bound", "regression"), ("classes", "classification")):
@@ -538,6 +549,7 @@ class Job(RecordsFile):
             **dict.fromkeys(BoundsTable.model_fields, "[bounds]"),
             "schema": "[schema]",
             "ledger": "[data] or [[party]]",
+            **dict.fromkeys(("resources", *ResourcesTable.model_fields), "[resources]"),
             "verbose": "the command line (--quiet)",
         }
         allowed = [name for name in fields if name not in elsewhere]

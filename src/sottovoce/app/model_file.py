@@ -34,7 +34,7 @@ from sottovoce.transports.base import Communication
 FORMAT: Final = "sottovoce model"
 # What is of the session, not of the model; paths of a ledger are nobody else's business.
 # The schema is kept by itself: it may be the federation's.
-_NOT_KEPT: Final = ("ledger", "verbose", "n_jobs", "device", "schema")
+_NOT_KEPT: Final = ("ledger", "resources", "schema")
 
 
 class ModelFile(BaseModel):

@@ -29,7 +29,7 @@ from sottovoce.data import room
 from sottovoce.data.devices import kind_of_rows
 from sottovoce.data.files import format_of, is_pattern, list_files
 from sottovoce.data.parts_in_file import PreparedRows
-from sottovoce.data.resources import Resources
+from sottovoce.data.resources import NO_RESOURCES
 from sottovoce.errors import BudgetError, InputError, SottovoceError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.declarations import solver_name
@@ -177,7 +177,7 @@ def _check_places(run: Run) -> None:
     before = () if ranges is None else (ranges.plan,)
     for name, source in job.sources.items():
         by_pieces = goes_by_pieces(source, job.resolve(source.file), schema)
-        kind = kind_of_rows(Resources(device=run.model.device), by_pieces=by_pieces)
+        kind = kind_of_rows(run.model.resources or NO_RESOURCES, by_pieces=by_pieces)
         for plan in (*before, run.plan):
             clustered = source.cluster is not None
             check_place(plan, name, kind, by_pieces=by_pieces, clustered=clustered)
@@ -243,12 +243,13 @@ def _rows_of(run: Run, *, unread: bool) -> Rows:
     if files and (unread or any(pieces)):
         kind = format_of(files[0]).suffixes[0]
     clusters = [table.cluster for table in tables if table.cluster is not None]
+    resources = run.model.resources or NO_RESOURCES
     return Rows(
         records=plan.records,
         features=plan.features,
         sparse_entries=min(size / 8 / plan.records, plan.features) if size else None,
-        n_jobs=run.model.n_jobs,
-        device=run.model.device,
+        n_jobs=resources.n_jobs,
+        device=resources.device or "cpu",
         kind="schema" if schema is not None and kind == ".csv" else kind,
         folders=tuple(rows_folder(job, table) if by else None for table, by in zip(tables, pieces, strict=True)),
         workers=_workers(clusters[0]) if clusters else 0,

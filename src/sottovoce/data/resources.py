@@ -35,13 +35,24 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Resources:
-    """Threads and device for sums over rows, and who hears how far long work on them has come.
+    """What a fit may use in this process. The model is the same, bit for bit, whatever it is.
 
-    None is what `joblib.parallel_config` says, 1 if it says nothing; the CPU; nobody. `n_jobs=-1` is all processors.
+    Parameters
+    ----------
+    n_jobs : int or None
+        Threads for sums over the rows of parties in this process. None is 1, unless `joblib.parallel_config` says
+        otherwise; -1 is all processors.
+    device : {"cpu", "cuda"} or None
+        Where these sums are computed; None is the CPU.
+    verbose : bool
+        Show the progress of a fit, with the time left.
+    progress : function or None
+        Called with (what is done, records done, records in all) during long work on rows.
     """
 
     n_jobs: int | None = None
     device: str | None = None
+    verbose: bool = False
     progress: Hear | None = None
 
     def over(self, others: Resources) -> Resources:
@@ -49,8 +60,13 @@ class Resources:
         return Resources(
             others.n_jobs if self.n_jobs is None else self.n_jobs,
             others.device if self.device is None else self.device,
+            self.verbose or others.verbose,
             others.progress if self.progress is None else self.progress,
         )
+
+    def quiet(self) -> Resources:
+        """The same threads and device, and nobody hears how far work has come."""
+        return Resources(self.n_jobs, self.device)
 
     @property
     def on_cpu(self) -> bool:
@@ -76,6 +92,16 @@ class Resources:
 
 
 NO_RESOURCES: Final = Resources()
+
+
+def check_resources(resources: Any) -> None:
+    """Refuse what an estimator cannot run with."""
+    if resources is None:
+        return
+    if not isinstance(resources, Resources):
+        raise InputError(f"resources={resources!r} must be sv.Resources(n_jobs=..., device=...) or None.")
+    check_jobs(resources.n_jobs)
+    check_device(resources.device)
 
 
 def check_jobs(n_jobs: Any) -> None:

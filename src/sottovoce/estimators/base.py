@@ -27,6 +27,7 @@ from sottovoce.algorithms import Solution
 from sottovoce.data.bounds import Bounds, in_order
 from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.data.numeric import label_array, number_rows
+from sottovoce.data.resources import Resources
 from sottovoce.data.schema import Encoded, Schema, columns_of
 from sottovoce.errors import InputError, WireError
 from sottovoce.estimators import ranges
@@ -105,13 +106,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         An account to charge; None accounts for this fit alone.
     insecure_seed : int or None
         Reproducible noise for tests and demos; the guarantee is then void and says so.
-    verbose : bool
-        Show progress with the time left.
-    n_jobs : int or None
-        Threads for sums over the rows of parties in this process. None is 1, unless `joblib.parallel_config` says
-        otherwise; -1 is all processors. The model is the same, bit for bit, for any number.
-    device : {"cpu", "cuda"}
-        Where sums over the rows of parties in this process are computed. The model is the same, bit for bit.
+    resources : Resources or None
+        Threads, device and progress for the parties of this process, for example `Resources(n_jobs=-1, verbose=True)`.
+        None is one thread, or what `joblib.parallel_config` says, without progress. The model is the same, bit for bit.
     """
 
     _plain: ClassVar[str]  # where scikit-learn has such a model
@@ -132,9 +129,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     calibration: Calibration = "tight"
     ledger: Any = None
     insecure_seed: int | None = None
-    verbose: bool = False
-    n_jobs: int | None = None
-    device: str = "cpu"
+    resources: Resources | None = None
 
     def fit(self, X: Any, y: ArrayLike | None = None, **refused: Any) -> Self:
         """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`. Sample weights are refused.

@@ -13,7 +13,7 @@ from sottovoce import losses, penalties
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.data.preparation import MOST_CLASSES
-from sottovoce.data.resources import check_device, check_jobs
+from sottovoce.data.resources import check_resources
 from sottovoce.data.schema import PRIVATE, Schema
 from sottovoce.errors import InputError, warn
 from sottovoce.federation.federation import Federation
@@ -140,8 +140,7 @@ def check_parameters(model: PrivateLinearModel) -> None:
         raise InputError(
             f"insecure_seed={seed!r} must be a whole number from 0, or None for noise that protects the records."
         )
-    check_jobs(model.n_jobs)
-    check_device(model.device)
+    check_resources(model.resources)
     checked(model.relation)
     if model.calibration not in ("tight", "paper"):
         raise InputError(f"calibration={model.calibration!r} must be 'tight' or 'paper'.")

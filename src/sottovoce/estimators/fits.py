@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Solution
-from sottovoce.data.resources import Resources
+from sottovoce.data.resources import NO_RESOURCES
 from sottovoce.errors import BudgetError, InputError, RefusedError, warn
 from sottovoce.estimators import ranges
 from sottovoce.estimators.declarations import Facts, check_norms, common_names, solver_name, warn_of, warn_of_norms
@@ -57,7 +57,7 @@ class Fit:
             insecure_seed=model.insecure_seed,
             without_privacy=runs and exposed,
             resumable=runs and model.epsilon != math.inf,
-            resources=Resources(model.n_jobs, model.device),
+            resources=model.resources or NO_RESOURCES,
         )
         with contextlib.ExitStack() as unless_made, session:
             unless_made.callback(session.close)
@@ -138,7 +138,7 @@ class Fit:
             if self.ranges is not None:
                 self._estimate_ranges(self.ranges)
             with contextlib.ExitStack() as shown:
-                if progress is None and model.verbose:
+                if progress is None and session.resources.verbose:
                     from sottovoce.estimators.progress import progress_bar
 
                     title = f"{type(model).__name__} by {self.plan.algorithm}"

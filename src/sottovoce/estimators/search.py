@@ -40,8 +40,8 @@ from sottovoce.privacy.relation import SAMPLER_SHARE, Relation, distance, inside
 from sottovoce.privacy.trade_off import profile_of, with_errors
 
 FIXED = {
-    **dict.fromkeys(("epsilon", "delta", "ledger", "insecure_seed", "verbose"), "is the search's own"),
-    **dict.fromkeys(("relation", "calibration", "n_jobs", "device"), "is one for all trials; set it on the estimator"),
+    **dict.fromkeys(("epsilon", "delta", "ledger", "insecure_seed"), "is the search's own"),
+    **dict.fromkeys(("relation", "calibration", "resources"), "is one for all trials; set it on the estimator"),
     **dict.fromkeys(
         ("schema", "classes", "class_weight", "label_bound", "loss", "threshold"),
         "decides what a score means; set it on the estimator",
@@ -147,8 +147,9 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
             )
         fresh = _generators(self.insecure_seed)
         with _Silence():
-            probe: Any = clone(self.estimator).set_params(ledger=None, verbose=False)
+            probe: Any = clone(self.estimator).set_params(ledger=None)
             federation = probe.as_federation(X, y)
+            probe.resources = probe.resources and probe.resources.quiet()
             trials = [self._planned(probe, federation, next(fresh)) for _ in range(_number(self.event, next(fresh)))]
         warn_of(trials[0].fit.plan)  # of public numbers that all trials share: once, whatever their number
         self.charged_as_ = secrets.token_hex(32)  # the search's name in the ledger

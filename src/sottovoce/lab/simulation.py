@@ -211,7 +211,7 @@ def simulate(  # noqa: PLR0913
     problem = declared_problem(estimator, counts, widths, labels)
     source = found or MadeUp.of(problem, estimator.schema, strength, missing)
     work = Work(estimator, problem, estimator.schema, source, epsilons, runs, seed)
-    if not estimator.verbose:
+    if estimator.resources is None or not estimator.resources.verbose:
         return work.run()
     with progress_bar("simulating") as advance:
         return work.run(advance)
@@ -329,7 +329,8 @@ class Work:
 
     def _fitted(self, train: Records, test: Records, number: int, **changes: Any) -> dict[str, float]:
         seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
-        model = clone(self.estimator).set_params(ledger=None, insecure_seed=seed, verbose=False, schema=None, **changes)
+        model = clone(self.estimator).set_params(ledger=None, insecure_seed=seed, schema=None, **changes)
+        model.resources = model.resources and model.resources.quiet()
         bounds = self.problem.bounds
         if isinstance(model.feature_ranges, Mapping):
             model.set_params(feature_ranges=(bounds.feature_low, bounds.feature_high))
