@@ -16,7 +16,7 @@ import numpy as np
 from tables import ADULT
 
 import sottovoce as sv
-from sottovoce.data.schema import columns_of
+from sottovoce.data.cells import table_columns
 from sottovoce.lab.simulation import EPSILONS, PLAIN, metrics_of
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # a seed voids the guarantee, and says so
     folder = Path(os.environ["SOTTOVOCE_DATA"]) / "adult"
-    train, test = (columns_of(folder / f"{part}.csv.xz") for part in ("train", "test"))
+    train, test = (table_columns(folder / f"{part}.csv.xz") for part in ("train", "test"))
     half = {name: cells[::2] for name, cells in test.items()}
     records, answers = len(train["income"]), ADULT.labels(test)
     estimator = sv.PrivateLogisticRegression(schema=ADULT)

@@ -26,7 +26,8 @@ import sottovoce as sv
 from sottovoce import files
 from sottovoce.app import card, cli, job_file, jobs, model_file
 from sottovoce.app.cli import app
-from sottovoce.data import schema as schemas
+from sottovoce.data import cells
+from sottovoce.data.cells import table_columns
 from sottovoce.data.files import csv, lines, read_cells, read_table
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.files import LONGEST_LINE, MOST_COLUMNS, MOST_FEATURES
@@ -506,7 +507,7 @@ def test_a_text_of_parquet_beyond_the_limit_is_a_missing_cell_in_little_memory(
         rows, most = peak(read)
         assert rows.tolist() == [[0.5, 1.0, 0.0], [0.5, 0.0, 0.0], [0.25, 0.0, 1.0]]
         assert most < size / 2
-    first = lambda: schemas.columns_of(read_cells(path, most=10_000))["y"]  # noqa: E731
+    first = lambda: table_columns(read_cells(path, most=10_000))["y"]  # noqa: E731
     for read in (lambda: read_table(path, label="y", left_out="b").y, first):
         found, most = peak(read)
         assert [cell or "" for cell in found.tolist()] == ["0", "", "1"]
@@ -576,7 +577,7 @@ def test_planted_lines_without_a_limit(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_planted_texts_of_parquet_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schemas, "LONGEST_LINE", 1 << 40)
+    monkeypatch.setattr(cells, "LONGEST_LINE", 1 << 40)
     with pytest.raises(AssertionError):
         test_a_text_of_parquet_beyond_the_limit_is_a_missing_cell_in_little_memory(False, tmp_path)
 

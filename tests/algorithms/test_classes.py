@@ -18,7 +18,7 @@ from sottovoce.app import model_file
 from sottovoce.data import slopes as cuts
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.labels import equal
+from sottovoce.data.cells import match_labels
 from sottovoce.data.matrix import rows_at_once
 from sottovoce.data.slopes import cut_rows
 from sottovoce.door.frames import Frame, decode, encode
@@ -288,7 +288,7 @@ def test_a_nan_is_no_class(classes: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match="neither a text nor a finite number"):
         problem(classes=classes, loss=loss)
     for labels in (np.array([math.nan, 1.0]), np.array([math.nan, "x"], dtype=object)):
-        assert not equal(labels, math.nan).any()
+        assert not match_labels(labels, math.nan).any()
 
 
 def test_rows_of_many_scores_come_in_pieces() -> None:

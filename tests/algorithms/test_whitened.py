@@ -18,7 +18,7 @@ from sottovoce.algorithms.whitened import private, rule
 from sottovoce.data import projection
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.grid import exact_bits, exact_product, exact_weights, toward_zero
+from sottovoce.data.matrix import exact_bits, exact_product, exact_weights, toward_zero
 from sottovoce.data.slopes import Slope
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import LeakError, RefusedError
@@ -142,7 +142,7 @@ BOUND_ONLY = np.array([1.0, 1.0, 1.0, 1.0, 1.1, 1.0, 1.0])
 @pytest.mark.parametrize(
     ("place", "wrong"),
     [
-        ("sottovoce.data.projection._lengths", lambda rows, matrix: 0.9 * np.linalg.norm(rows @ matrix, axis=1)),
+        ("sottovoce.data.projection._lengths", lambda rows, matrix, _: 0.9 * np.linalg.norm(rows @ matrix, axis=1)),
         ("sottovoce.data.slopes.Slope.numbers", property(lambda slope: numbers_of(slope) * BOUND_ONLY)),
     ],
 )

@@ -19,7 +19,7 @@ from sottovoce import losses
 from sottovoce.data import matrix
 from sottovoce.data.block import Block, Preparation, exact_bits, exact_weights
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.numeric import label_array
+from sottovoce.data.cells import label_array
 from sottovoce.errors import InputError, LeakError
 from sottovoce.queries.gradient import GradientSum, clipped_derivative
 from sottovoce.queries.gram import GramMatrix

@@ -20,11 +20,11 @@ PROGRAM = """
 import logging
 logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
 import numpy as np
-from sottovoce.data.kernels import compiling, rows
+from sottovoce.data.kernels import compiling, row_loops
 compiling.PATIENCE = 0.0
 for _ in range(3):
-    rows.scores(np.ones((2, 3)), np.array([0, 1]), np.ones(3))
-rows.weighted_sum(np.ones((2, 3)), np.array([0, 1]), np.ones(2))
+    row_loops.scores(np.ones((2, 3)), np.array([0, 1]), np.ones(3))
+row_loops.weighted_sum(np.ones((2, 3)), np.array([0, 1]), np.ones(2))
 """
 
 
@@ -33,7 +33,7 @@ def compile_of(module: str) -> Any:
     return SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=loop)})
 
 
-OURS, THEIRS = compile_of("sottovoce.data.kernels.rows"), compile_of("numba.np.arrayobj")
+OURS, THEIRS = compile_of("sottovoce.data.kernels.row_loops"), compile_of("numba.np.arrayobj")
 
 
 class Clock:

@@ -11,9 +11,9 @@ from scipy.special import expit
 
 from sottovoce import losses
 from sottovoce.data.block import exact_weights, toward_zero
-from sottovoce.data.kernels import atoms, rows, selection
-from sottovoce.data.kernels import columns as kernels
-from sottovoce.data.kernels import duals as dual_kernels
+from sottovoce.data.kernels import column_loops as kernels
+from sottovoce.data.kernels import dual_loops as dual_kernels
+from sottovoce.data.kernels import row_loops, selection
 from sottovoce.losses import kernels as codes
 from sottovoce.penalties import kernels as sharing
 
@@ -319,7 +319,7 @@ def test_nothing_chosen_and_no_steps_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [kernels, dual_kernels, atoms, rows, sharing, selection, codes], ids=lambda m: m.__name__
+    "module", [kernels, dual_kernels, row_loops, sharing, selection, codes], ids=lambda m: m.__name__
 )
 def test_every_compiled_loop_says_what_it_may_reorder(module: Any) -> None:
     """A loop that says nothing is compiled with its first caller's leave, and results would depend on the order."""

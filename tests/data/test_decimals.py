@@ -65,7 +65,7 @@ def test_most_lines_are_read_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> Non
     lines = [
         f"{seeded.random()!r}, {seeded.gauss(60, 10):.2f} ,{seeded.randrange(9)},\r\n".encode() for _ in range(999)
     ]
-    monkeypatch.setattr(csv, "cells_of", lambda _: pytest.fail("a line was read by its texts"))
+    monkeypatch.setattr(csv, "split_cells", lambda _: pytest.fail("a line was read by its texts"))
     block, whole, labels = numeric_lines(lines, 4, (0, 1, 3), 2)
     assert whole.all()
     assert np.isnan(block[:, 2]).all()

@@ -23,12 +23,11 @@ import sottovoce as sv
 from sottovoce.app.jobs import SourceTable
 from sottovoce.app.sources import source_shape
 from sottovoce.data import dataset, room
+from sottovoce.data.cells import match_labels, read_numbers
 from sottovoce.data.files import FORMATS, format_of, lines, list_files, read_columns, read_table
 from sottovoce.data.files.format import Format
 from sottovoce.data.files.libsvm import Libsvm
 from sottovoce.data.files.npy import map_array
-from sottovoce.data.labels import equal
-from sottovoce.data.labels import numbers as label_numbers
 from sottovoce.errors import InputError
 
 COMPRESSORS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
@@ -631,7 +630,7 @@ def test_one_line_of_csv_decides_nothing_but_its_own_row(
     X, y, _ = read(path, label="y")
     others = np.arange(9) != 4
     np.testing.assert_array_equal(X[others], plain[0][others])
-    np.testing.assert_array_equal(label_numbers(y)[others], plain[1][others])
+    np.testing.assert_array_equal(read_numbers(y)[others], plain[1][others])
     assert np.isnan(X[4]).all()
     assert "1 of 9 records cannot be read" in caplog.text
     assert "Lines: 6" in caplog.text
@@ -644,7 +643,7 @@ def test_one_line_of_csv_decides_nothing_but_its_own_row(
 def test_an_odd_label_changes_no_other(tmp_path: Path, label: str, read: Read) -> None:
     X, y, _ = read(write(tmp_path, "t.csv", f"a,y\n1,0\n2,{label}\n3,1\n"), label="y")
     np.testing.assert_array_equal(X, [[1], [2], [3]])
-    np.testing.assert_array_equal(label_numbers(y), [0, np.nan, 1])
+    np.testing.assert_array_equal(read_numbers(y), [0, np.nan, 1])
 
 
 @pytest.mark.parametrize(
@@ -684,8 +683,8 @@ def test_what_is_taken_for_a_query_number_does_not_depend_on_other_lines(
 def test_one_label_does_not_decide_whether_others_are_missing(last: str, tmp_path: Path, read: Read) -> None:
     """NA may be declared as a class, whatever the other labels are; so may a text among numbers."""
     y = read(write(tmp_path, "t.csv", "a,y\n1,NA\n2,?\n3,NA \n4," + last + "\n"), label="y")[1]
-    np.testing.assert_array_equal(equal(y, "NA")[:3], [True, False, True])
-    np.testing.assert_array_equal(equal(y, "?")[:3], [False, True, False])
+    np.testing.assert_array_equal(match_labels(y, "NA")[:3], [True, False, True])
+    np.testing.assert_array_equal(match_labels(y, "?")[:3], [False, True, False])
 
 
 def test_a_file_of_which_nothing_can_be_read_is_told_of_schemas(
@@ -720,7 +719,7 @@ def test_lines_that_cannot_be_read_are_null_rows_wherever_pieces_end(
     assert table.y is not None
     for value in (0, 1, "yes", "?"):
         np.testing.assert_array_equal(
-            np.concatenate([equal(labels, value) for _, labels in found]), equal(table.y, value)
+            np.concatenate([match_labels(labels, value) for _, labels in found]), match_labels(table.y, value)
         )
     assert sorted(data.distinct_labels(9)) == sorted(set(table.y.tolist()))
 

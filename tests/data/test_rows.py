@@ -21,7 +21,7 @@ from sottovoce import losses
 from sottovoce.data import dataset, resources
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.grid import exact_weights
+from sottovoce.data.matrix import exact_weights
 from sottovoce.data.parts import PartsInMemory
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.slopes import Slope, Slopes

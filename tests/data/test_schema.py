@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 import sottovoce as sv
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.schema import Number, columns_of
+from sottovoce.data.cells import table_columns
+from sottovoce.data.schema import Number
 
 SCHEMA = sv.Schema(
     {
@@ -279,7 +280,7 @@ def test_wrong_frames_are_refused(tmp_path: Path) -> None:
     with pytest.raises(sv.InputError, match=r"no table \[schema\].*drafts one"):
         sv.Schema.from_toml(tmp_path / "a.toml")
     with pytest.raises(sv.InputError, match=r"a schema is for \.csv"):
-        columns_of("x.svm")
+        table_columns("x.svm")
 
 
 def test_a_flag_beside_the_middle_costs_nothing() -> None:
@@ -293,7 +294,7 @@ class TestNoCellIsAnError:
 
     def test_a_text_that_is_none(self) -> None:
         column = pa.array([b"x", b"\xff", None], type=pa.binary()).cast(pa.string(), safe=False)
-        found = columns_of(pa.table({"a": column, "b": column.dictionary_encode()}))
+        found = table_columns(pa.table({"a": column, "b": column.dictionary_encode()}))
         for cells in found.values():
             assert cells.tolist() == ["x", "\ufffd", None]
 
@@ -301,7 +302,7 @@ class TestNoCellIsAnError:
     def test_dates_that_python_does_not_have(self, kind: Any) -> None:
         size = np.int32 if kind == pa.date32() else np.int64
         column = pa.array(np.full(3, np.iinfo(size).max, dtype=size)).view(kind)
-        assert columns_of(pa.table({"a": column}))["a"].tolist() == [None] * 3
+        assert table_columns(pa.table({"a": column}))["a"].tolist() == [None] * 3
 
     @pytest.mark.parametrize("cell", [pd.Timestamp("2020-01-01"), pd.Timedelta("1 day"), 1 + 2j])
     def test_one_cell_of_another_kind_changes_no_other(self, cell: Any) -> None:

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_array
 
 import sottovoce as sv
-from sottovoce.data import labels as labels_module
-from sottovoce.data import numeric, schema
+from sottovoce.data import cells as cell_reading
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import SottovoceError
 from sottovoce.estimators.classification import _Classifier
@@ -254,8 +253,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     prepared, labels = Preparation.prepared, Preparation.labels
 
-    def watch_rows(self: Any, X: Any, usable: Any) -> Any:
-        found = prepared(self, X, usable)
+    def watch_rows(self: Any, X: Any, usable: Any, *others: Any) -> Any:
+        found = prepared(self, X, usable, *others)
         seen.append(("rows", found.toarray() if sp.issparse(found) else np.array(found), usable.copy()))
         return found
 
@@ -352,13 +351,13 @@ def test_an_array_of_all_cells_at_once_is_found(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("kind", [list, tuple, np.array, pd.Series, pl.Series, lambda row: array("d", row)])
 def test_rows_of_a_list_are_lists_arrays_or_series(kind: Callable[[Any], Any]) -> None:
     rows = [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]
-    np.testing.assert_array_equal(numeric.number_rows([kind(row) for row in rows]), rows)
+    np.testing.assert_array_equal(cell_reading.number_rows([kind(row) for row in rows]), rows)
 
 
 def test_of_two_widths_of_which_there_are_as_many_the_smaller_counts() -> None:
     rows: list[Any] = [[0.1, 0.2, 0.3], [0.1, 0.2], None]
     for given in (rows, rows[::-1]):
-        assert numeric.number_rows(given).shape == (3, 2)
+        assert cell_reading.number_rows(given).shape == (3, 2)
 
 
 @pytest.mark.parametrize("way", ["objects", "objects, regression", "pandas", "dict, schema", "CSV", "evaluate"])
@@ -475,25 +474,25 @@ def test_a_lone_surrogate_among_objects_is_a_level_like_any_other() -> None:
 
 
 def test_planted_cells_read_by_the_type_of_their_array(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(numeric, "numbers", lambda rows: np.asarray(rows).astype(np.float64))
+    monkeypatch.setattr(cell_reading, "read_numbers", lambda rows, *_: np.asarray(rows).astype(np.float64))
     assert len(replaced("objects", "cell", tmp_path)) > 5
 
 
 def test_planted_lists_that_become_one_array(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(numeric, "_of_lists", lambda rows: np.asarray(rows, dtype=np.float64))
+    monkeypatch.setattr(cell_reading, "_read_lists", lambda rows: np.asarray(rows, dtype=np.float64))
     assert len(replaced("lists", "cell", tmp_path)) > 5
     assert replaced("lists", "row", tmp_path)
 
 
 @pytest.mark.slow
 def test_planted_a_complex_column_that_is_missing_as_a_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real = schema.cells_of
+    real = cell_reading.column_cells
 
-    def cells_of(values: Any) -> Any:
+    def column_cells(values: Any) -> Any:
         found = real(values)
-        return schema._unknown(len(found)) if found.dtype.kind == "c" else found
+        return cell_reading.missing_cells(len(found)) if found.dtype.kind == "c" else found
 
-    monkeypatch.setattr(schema, "cells_of", cells_of)
+    monkeypatch.setattr(cell_reading, "column_cells", column_cells)
     assert replaced("pandas, schema", "cell", tmp_path)
 
 
@@ -504,7 +503,7 @@ def test_planted_a_number_of_a_complex_cell_that_warns(monkeypatch: pytest.Monke
         except Exception:
             return label if isinstance(label, str) else None
 
-    monkeypatch.setattr(labels_module.each_number, "__defaults__", (label_key,))
+    monkeypatch.setattr(cell_reading.read_numbers, "__defaults__", (label_key,))
     assert replaced("objects", "cell", tmp_path)
 
 

@@ -231,7 +231,7 @@ class TestDoor:
         party = Party("p00", *data_of(0), policy=sv.Policy(sealed=True))
         own, (plan, _) = fingerprint_of(party.holder.keys.new()), made(3)
         party.identify(local_identities(plan.names)["p00"])
-        monkeypatch.setattr(Block, "prepare", lambda *_: pytest.fail("rows were touched"))
+        monkeypatch.setattr(Block, "prepare", lambda *_, **__: pytest.fail("rows were touched"))
 
         def answered(last: str) -> Frame:
             keys = [["p00", own], ["p01", fingerprint_of(RunKey().public)], ["p02", last]]

@@ -26,10 +26,10 @@ from sottovoce.app.job_file import tables_of
 from sottovoce.app.superuser import AS_ROOT, is_root
 from sottovoce.app.texts import readable_size
 from sottovoce.data import room
+from sottovoce.data.cells import table_columns
 from sottovoce.data.files import format_of, list_files
 from sottovoce.data.identifiers import identifiers
 from sottovoce.data.parts_in_file import BESIDE, PreparedRows
-from sottovoce.data.schema import columns_of
 from sottovoce.errors import InputError, SottovoceError, WireError
 from sottovoce.federation.journal import Journal
 from sottovoce.files import check_writable
@@ -253,7 +253,7 @@ def _data(visit: Visit, job: jobs.Job | jobs.PartyJob, source: jobs.SourceTable,
     if not path.exists() and not large:
         raise InputError(f"{path}: there is no such file; put the records there, or correct file.")
     if source.id is not None and not large:  # one record, one identifier; which ones are wrong is not told
-        columns = columns_of(path)
+        columns = table_columns(path)
         if source.id not in columns:
             raise InputError(f"id={source.id!r} is no column of {path}; its columns are: {', '.join(columns)}.")
         try:

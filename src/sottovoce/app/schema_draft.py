@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from sottovoce.app.sources import is_large
+from sottovoce.data.cells import MISSING, Cells, cell_key, read_numbers, table_columns
 from sottovoce.data.files import list_files, read_cells
-from sottovoce.data.labels import MISSING
-from sottovoce.data.schema import Cells, Number, columns_of, numbers_of, toml_text
+from sottovoce.data.schema import Number, toml_text
 from sottovoce.errors import InputError, did_you_mean
 
 FIRST: Final = 10_000  # records of a large file that a draft looks at
@@ -39,7 +39,7 @@ def draft(path: Path, *, label: str | None = None, public: bool = False) -> str:
     large = is_large(path, cells=True)
     if large and public:
         raise InputError(f"--public copies from all records, and {path} is read in pieces; give one file that fits.")
-    columns = columns_of(read_cells(list_files(path)[0], most=FIRST) if large else path)
+    columns = table_columns(read_cells(list_files(path)[0], most=FIRST) if large else path)
     if label is not None and label not in columns:
         meant = did_you_mean(label, tuple(columns))
         raise InputError(f"--label {label}: {path.name} has no such column{meant} They are: {', '.join(columns)}.")
@@ -68,7 +68,9 @@ def _kind(cells: Cells) -> str:
     if present and all(isinstance(cell, bool) for cell in present):
         return "flag"
     return (
-        "number" if 2 * np.isfinite(numbers_of(np.fromiter(present, dtype=object))).sum() > len(present) else "category"
+        "number"
+        if 2 * np.isfinite(read_numbers(np.fromiter(present, dtype=object), cell_key)).sum() > len(present)
+        else "category"
     )
 
 
@@ -87,7 +89,7 @@ def _copied(kind: str, cells: Cells) -> dict[str, Any] | None:
     if kind == "flag":
         return _empty(kind)
     if kind == "number":
-        values = numbers_of(cells)
+        values = read_numbers(cells, cell_key)
         finite = values[np.isfinite(values)]
         if not finite.size or finite.min() == finite.max():
             return None

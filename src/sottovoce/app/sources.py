@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from sottovoce.app.jobs import PartyJob, SourceTable
 from sottovoce.data import room
+from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.files import find_format, format_of, is_pattern, read_cells, read_file, read_table
 from sottovoce.data.files.format import Asked
 from sottovoce.data.identifiers import Identifiers, common_places, identifiers
-from sottovoce.data.schema import Schema, columns_of
+from sottovoce.data.schema import Schema
 from sottovoce.data.sources import UNCOUNTED
 from sottovoce.errors import InputError
 from sottovoce.federation.alignment.file import AlignmentFile
@@ -193,7 +194,7 @@ def _id_cells(source: SourceTable, path: Path) -> NDArray[Any] | None:
     names = format_of(path).shape(path, UNCOUNTED).names
     if source.id not in names:
         raise InputError(f"id={source.id!r} is no column of {path}; its columns are: {', '.join(names)}.")
-    return columns_of(read_cells(path, [source.id]))[source.id]
+    return table_columns(read_cells(path, [source.id]))[source.id]
 
 
 def read_ids(source: SourceTable, resolve: Callable[[str], Path], name: str) -> Identifiers | None:

@@ -1,7 +1,7 @@
 """A block: prepared rows of one party. The only code that touches them, dense and sparse alike.
 
-How raw rows become prepared ones is in `preparation`, why sums over them are exact in `grid`. An algorithm asks a block
-for sums, scores and products by what they are; whether rows are dense or sparse, float32 or float64, it is not told.
+`preparation` says how raw rows become prepared ones, `matrix` why sums over them are exact. An algorithm asks a block
+for sums, scores and products; whether rows are dense or sparse, float32 or float64, it does not see.
 
 Every sum of a private run is exact in any order, so rows may lie in threads, in files, on a device or on several
 machines (`parts`). What they answer, with the same bits wherever they lie, is a type; a query says which one it needs.
@@ -20,20 +20,23 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data.grid import bounded, exact_bits, exact_weights, toward_zero
-from sottovoce.data.kernels import atoms, columns
-from sottovoce.data.kernels import rows as kernels
-from sottovoce.data.kernels.duals import dual_rows_dense, dual_rows_sparse
-from sottovoce.data.labels import label_key
+from sottovoce.data.cells import label_key
+from sottovoce.data.kernels import column_loops
+from sottovoce.data.kernels import row_loops as kernels
+from sottovoce.data.kernels.dual_loops import dual_rows_dense, dual_rows_sparse
 from sottovoce.data.matrix import (
     MANY_ROWS,
     Matrix,
     Products,
+    bounded,
     column_squares,
     dense,
+    exact_bits,
+    exact_weights,
     is_sparse,
     row_squares,
     rows_at_once,
+    toward_zero,
 )
 from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
 from sottovoce.data.projection import Projected, ProjectedRows
@@ -453,7 +456,7 @@ class Block:
                 total += rows.T @ factors[start : start + len(labels)]
                 start += len(labels)
             return total
-        return np.asarray(self._on_columns(atoms.column_dots_dense, atoms.column_dots_sparse, factors))
+        return np.asarray(self._on_columns(column_loops.column_dots_dense, column_loops.column_dots_sparse, factors))
 
     def column(self, place: int) -> tuple[Array, NDArray[Any] | None]:
         """x_ij of one column j, and whose they are (None: everybody's, in order)."""
@@ -466,7 +469,9 @@ class Block:
         """scores_i += factor x_ij, in place, each record's on its own."""
         if is_sparse(self.rows):
             rows, places = self.rows, np.array([place], dtype=np.int64)
-            atoms.add_rows_sparse(rows.indptr, rows.indices, rows.data, places, np.array([factor], dtype=float), scores)
+            column_loops.add_rows_sparse(
+                rows.indptr, rows.indices, rows.data, places, np.array([factor], dtype=float), scores
+            )
         else:
             scores += factor * self.rows[:, place].astype(np.float64)
 
@@ -478,7 +483,7 @@ class Block:
             return None
         rows, (marks, touched) = self.rows, self._touched
         places, factors = np.array([place for place, _ in changes], dtype=np.int64), np.array([c for _, c in changes])
-        count = atoms.add_chosen_columns_sparse(
+        count = column_loops.add_chosen_columns_sparse(
             rows.indptr, rows.indices, rows.data, places, factors, scores, marks, touched
         )
         return touched[:count].copy()
@@ -489,7 +494,7 @@ class Block:
             total += factors @ self.rows[places].astype(np.float64)
             return
         rows = self._by_row
-        atoms.add_rows_sparse(rows.indptr, rows.indices, rows.data, places, factors, total)
+        column_loops.add_rows_sparse(rows.indptr, rows.indices, rows.data, places, factors, total)
 
     @functools.cached_property
     def _by_row(self) -> Matrix:
@@ -534,7 +539,7 @@ class Block:
         loss = (steps.code, steps.parameter, steps.records)
         order = np.array(order)  # one that was told is read-only, for which the kernel would be compiled again
         arguments = (self.labels, scores, weights, order, *public, *loss, noise, grid_step, bits)
-        walks = (columns.coordinate_walk_dense, columns.coordinate_walk_sparse)
+        walks = (column_loops.coordinate_walk_dense, column_loops.coordinate_walk_sparse)
         return np.asarray(self._on_columns(*walks, *arguments, layout="columns"))
 
     def clipped_column_sums(self, slopes: Array, clip: Array, bits: int) -> Array:
@@ -542,24 +547,24 @@ class Block:
 
         With negative bits, for a run without privacy, the plain sums of slope_i x_ij.
         """
-        sums = (columns.clipped_column_sums_dense, columns.clipped_column_sums_sparse)
+        sums = (column_loops.clipped_column_sums_dense, column_loops.clipped_column_sums_sparse)
         return np.asarray(self._on_columns(*sums, slopes, clip, bits, layout="columns"))
 
     def column_sums(self, slopes: Array, order: Integers) -> tuple[Array, Array]:
         """(sum_i slope_i x_ij, sum_i x_ij^2) for the columns j of `order`."""
-        kernel = (columns.column_sums_dense, columns.column_sums_sparse)
+        kernel = (column_loops.column_sums_dense, column_loops.column_sums_sparse)
         sums, squares = self._on_columns(*kernel, slopes, order, layout="columns")
         return sums, squares
 
     def column_squares(self) -> Array:
         """sum_i x_ij^2 for every column j; with privacy each square is cut to 1 and on a grid, and the sum exact."""
         limit = 0.0 if self.bits is None else 2.0**self.sum_bits
-        squares = (columns.column_squares_dense, columns.column_squares_sparse)
+        squares = (column_loops.column_squares_dense, column_loops.column_squares_sparse)
         return np.asarray(self._on_columns(*squares, limit, layout="columns"))
 
     def add_columns(self, changes: Array, scores: Array) -> None:
         """scores_i += sum_j changes_j x_ij, in place."""
-        add = (columns.add_columns_dense, columns.add_columns_sparse)
+        add = (column_loops.add_columns_dense, column_loops.add_columns_sparse)
         self._on_columns(*add, changes, scores, layout="columns")
 
     def dual_rows(  # noqa: PLR0913

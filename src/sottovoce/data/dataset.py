@@ -16,11 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.data import room
+from sottovoce.data.cells import MISSING, label_array, label_key, real_rows
 from sottovoce.data.files import open_files
 from sottovoce.data.files.format import Asked, report_spoilt
-from sottovoce.data.labels import MISSING, label_key
-from sottovoce.data.matrix import is_sparse
-from sottovoce.data.numeric import label_array, no_numbers, number_rows
 from sottovoce.data.schema import Schema
 from sottovoce.data.sources import ArraySource, Labels, Piece, Source, state_of
 from sottovoce.errors import InputError
@@ -109,7 +107,7 @@ class Dataset:
     @classmethod
     def from_arrays(cls, X: Any, y: ArrayLike | None = None, *, folder: str | PathLike[str] | None = None) -> Dataset:
         """Of arrays that may be memory maps, or of sparse rows."""
-        rows = _numbers(X)
+        rows = real_rows(X)
         labels = None if y is None else y if isinstance(y, np.memmap) else label_array(y)
         if rows.ndim != 2 or (labels is not None and labels.shape != rows.shape[:1]):
             shape = None if labels is None else labels.shape
@@ -231,15 +229,6 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset of {self.shape[0]} records and {self.shape[1]} features in {len(self.sources)} source(s)"
-
-
-def _numbers(X: Any) -> Any:
-    """Rows of real numbers, of which slices can be taken; an error does not say what a cell holds."""
-    found = number_rows(X)
-    rows = found.tocsr() if is_sparse(found) else np.asanyarray(found)
-    if rows.dtype.kind not in "fiub":
-        raise no_numbers()
-    return rows
 
 
 def too_large(X: Any) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.labels import MISSING
+from sottovoce.data.cells import MISSING
 from sottovoce.errors import InputError
 
 _SHOWN: Final = 20  # records that an error names

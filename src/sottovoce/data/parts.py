@@ -1,6 +1,6 @@
 """Prepared rows in several parts, such as pieces of a file or partitions at the workers of a cluster.
 
-Every sum of a private run is exact in any order (`grid`), so the sum over all rows is that of the parts' own sums, bit
+Every sum of a private run is exact in any order (`matrix`), so the sum over all rows is that of the parts' sums, bit
 for bit. A part is a `Block`; work comes to the parts, and what is small comes back. Where the parts lie is one method,
 `each`; all that `BlockRows` answer follows from that.
 """

@@ -23,10 +23,9 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.grid import exact_bits, toward_zero
-from sottovoce.data.kernels.preparing import cut_rows, round_rows
-from sottovoce.data.labels import equal, numbers
-from sottovoce.data.matrix import Matrix, csr, dense, is_sparse, row_squares, rows_at_once
+from sottovoce.data.cells import match_labels, read_numbers
+from sottovoce.data.kernels.row_loops import clip_raw_rows, round_rows
+from sottovoce.data.matrix import Matrix, csr, dense, exact_bits, is_sparse, row_squares, rows_at_once, toward_zero
 from sottovoce.data.resources import NO_RESOURCES, Resources, even_cuts, run_parts
 from sottovoce.errors import InputError, LeakError
 
@@ -290,12 +289,12 @@ class Preparation:
             return np.zeros(len(np.asarray(y))), np.ones(len(np.asarray(y)), dtype=np.bool_)
         if self.classes is not None:
             raw = np.asarray(y)
-            each = [equal(raw, value) for value in self.classes]
+            each = [match_labels(raw, value) for value in self.classes]
             if len(each) == 2:
                 return np.where(each[1], 1.0, -1.0), each[0] | each[1]
             places = np.array(each).argmax(axis=0).astype(np.float64)
             return places, np.asarray(np.array(each).any(axis=0))
-        values = numbers(np.asarray(y))
+        values = read_numbers(np.asarray(y))
         usable = np.isfinite(values)
         values[~usable] = 0.0
         if self.bounds.label_low is not None:
@@ -341,7 +340,7 @@ def _cut_dense(raw: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation
         raw = np.array(raw, dtype=np.float64, order="C")
     if filled:
         _fill(raw, recipe.bounds)
-    cut_rows(raw, *recipe.rescaling, *recipe.entry_range, usable, made)
+    clip_raw_rows(raw, *recipe.rescaling, *recipe.entry_range, usable, made)
     return made
 
 

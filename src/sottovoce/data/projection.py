@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dtrmm
 
-from sottovoce.data.grid import exact_product, exact_weights, toward_zero
-from sottovoce.data.kernels import rows as kernels
-from sottovoce.data.matrix import MANY_ROWS, Matrix, dense, is_sparse
+from sottovoce.data.kernels import row_loops as kernels
+from sottovoce.data.matrix import MANY_ROWS, Matrix, dense, exact_product, exact_weights, is_sparse, toward_zero
 from sottovoce.data.resources import Resources, even_cuts, plain_blas, run_parts
 from sottovoce.data.slopes import Term
 from sottovoce.errors import LeakError

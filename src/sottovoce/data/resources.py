@@ -2,7 +2,7 @@
 
 Threads of this process call loops that release Python's lock. So rows are not copied, nothing is forked, and no second
 pool of threads competes with that of BLAS, as OpenMP or numba's own would. Each part has its own sum, and sums on the
-grids of `grid` are exact, so a result is the same bit for bit for any number of threads.
+grids of `matrix` are exact, so a result is the same bit for bit for any number of threads.
 """
 
 from __future__ import annotations

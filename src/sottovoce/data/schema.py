@@ -23,11 +23,10 @@ model, the same promise.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -38,22 +37,15 @@ from numpy.typing import NDArray
 
 from sottovoce.arguments import is_number
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.data.labels import MISSING, each_number, label_key
+from sottovoce.data.cells import MISSING, Cells, cell_key, read_numbers, table_columns
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.files import LONGEST_LINE, parsed, toml_key, toml_value, write_text
+from sottovoce.files import parsed, toml_key, toml_value, write_text
 from sottovoce.formats import SCHEMA
-
-_log = logging.getLogger("sottovoce.holder")
 
 Array = NDArray[np.float64]
 Level = str | int | float | bool
-Cells = NDArray[Any]  # of one column
 
 PRIVATE: Final = "private"  # a range that nobody knows, and a fit buys
-_TRUE: Final = {"true": 1.0, "false": 0.0}
-_ARROW_NUMBERS: Final = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float", "double"}
-_ARROW_TEXTS: Final = ("string", "large_string", "dictionary")
-_ARROW_PLAIN: Final = ("bool", "decimal", "null")
 
 
 @dataclass(frozen=True)
@@ -182,7 +174,7 @@ class Number(Column):
 
     def encode(self, cells: Cells) -> Array:
         """Values cut to the range; what is no finite number counts as the fill, or is NaN where the range is bought."""
-        values = numbers_of(cells)
+        values = read_numbers(cells, cell_key)
         known = np.isfinite(values)
         values = np.where(known, np.clip(values, self.low, self.high), math.nan if self.bought else self._fill)
         return np.column_stack([values, ~known]) if self.missing else values[:, None]
@@ -421,7 +413,7 @@ class Schema:
 
         With `others=False` a column that the schema does not name is an error.
         """
-        cells = columns_of(table)
+        cells = table_columns(table)
         self._check_columns(cells, others=others)
         return np.column_stack([column.encode(cells[name]) for name, column in self.columns.items()])
 
@@ -432,12 +424,12 @@ class Schema:
         """
         if self.label is None:
             return None
-        cells = columns_of(table)
+        cells = table_columns(table)
         if self.label not in cells:
             return None
         raw = cells[self.label]
         if isinstance(self.target, Number):
-            return numbers_of(raw)
+            return read_numbers(raw, cell_key)
         if self.classes is None:
             return raw
         levels = np.array([*self.classes, None], dtype=object)
@@ -501,31 +493,6 @@ class Schema:
                 f"the table has columns that the schema does not name: {', '.join(map(repr, strange))}. Declare what "
                 "they hold, or name them among the identifiers, which are no features."
             )
-
-
-def columns_of(table: Any) -> dict[str, Cells]:
-    """The columns of a pandas or Polars frame, an Arrow table, a mapping, or a CSV or Parquet file, by their names."""
-    if isinstance(table, str | PathLike):
-        from sottovoce.data.files import read_cells  # formats import schemas
-
-        table = read_cells(Path(table))
-    if isinstance(table, Mapping):
-        columns = {str(name): cells_of(values) for name, values in table.items()}
-    elif hasattr(table, "column_names"):  # Arrow
-        columns = {name: cells_of(table.column(j)) for j, name in enumerate(_distinct(table.column_names))}
-    elif not hasattr(table, "collect") and hasattr(table, "columns") and hasattr(table, "__getitem__"):
-        columns = {str(name): cells_of(table[name]) for name in _distinct(table.columns)}
-    else:
-        raise InputError(
-            f"X is of type {type(table).__name__}; with a schema it must be a table with named columns: a pandas or "
-            "Polars data frame, an Arrow table, a dict of columns, or the path of a CSV or Parquet file."
-        )
-    lengths = {len(cells) for cells in columns.values()}
-    if len(lengths) > 1:
-        raise InputError(
-            f"the columns of the table have {sorted(lengths)} cells; give each record one in every column."
-        )
-    return columns
 
 
 def toml_text(table: Mapping[str, Any], comments: Mapping[str, str] | None = None, *, head: str = "") -> str:
@@ -613,7 +580,7 @@ def _level(name: str, level: Any) -> Level:
 def _check_levels(name: str, what: str, levels: Sequence[Level]) -> None:
     if not levels:
         raise InputError(f"columns.{name}: {what} is empty; list the levels that are publicly known to occur.")
-    keys = [_key(level) for level in levels]
+    keys = [cell_key(level) for level in levels]
     if len(set(keys)) < len(keys):
         twice = next(level for level, key in zip(levels, keys, strict=True) if keys.count(key) > 1)
         raise InputError(
@@ -626,30 +593,15 @@ def _shown(level: Level) -> str:
     return str(level).lower() if isinstance(level, bool) else f"{level:g}" if isinstance(level, float) else str(level)
 
 
-# How a cell is read: by itself, whatever the type of the column that it came in.
-
 _ABSENT, _UNKNOWN, _NOWHERE = -1, -2, -3  # places of cells that are missing, undeclared, or have no feature
-
-
-def _key(cell: Any) -> float | str | None:
-    """What a cell is compared by: as a label, but true is 1 and false 0, and a text is one whatever it says.
-
-    A column of 1 and 2 with one text in it, or one missing cell, is of another type in every library, and the
-    other cells must not be read differently for that.
-    """
-    key = label_key(cell)
-    if isinstance(cell, str) and not isinstance(key, float):  # also "nan", which may be declared as a level
-        text = cell.strip()
-        return _TRUE.get(text.lower(), text)
-    return key  # type: ignore[no-any-return]
 
 
 def _places(cells: Cells, levels: Sequence[Level]) -> NDArray[np.int64]:
     """The place of each cell among the levels; a declared level is never missing, whatever it is called."""
-    found = {_key(level): place for place, level in enumerate(levels)}
+    found = {cell_key(level): place for place, level in enumerate(levels)}
 
     def place(cell: Any) -> int:
-        key = _key(cell)
+        key = cell_key(cell)
         if key in found:
             return found[key]
         return _ABSENT if key is None or (isinstance(key, str) and key.lower() in MISSING) else _UNKNOWN
@@ -664,70 +616,3 @@ def _places(cells: Cells, levels: Sequence[Level]) -> NDArray[np.int64]:
             known[cell] = place(cell)
         places[row] = known[cell]
     return places
-
-
-def numbers_of(cells: Cells) -> Array:
-    """Each cell as a number, NaN where it is none."""
-    if cells.dtype.kind in "fiub":
-        with np.errstate(all="ignore"):  # a warning that a cell caused could be turned into an error
-            return cells.astype(np.float64)
-    return each_number(cells.tolist(), _key)
-
-
-def cells_of(values: Any) -> Cells:
-    """One column as an array of one dimension; what has a type of its own (Arrow, Polars, pandas) gives its cells."""
-    if hasattr(values, "to_pylist"):  # Arrow
-        return _arrow_cells(values)
-    if hasattr(values, "to_numpy"):
-        cells = values.to_numpy()
-    elif isinstance(values, np.ndarray):
-        cells = values
-    else:  # a plain list keeps each cell as it is, since NumPy would give all of them one type
-        cells = np.fromiter(values, dtype=object)
-    if cells.ndim != 1:
-        raise InputError("a column of the table has several values in a cell; give one column for each.")
-    if cells.dtype.kind in "MmV":  # with one text among them they would be cells of any kind, and none of them known
-        return _unknown(len(cells))
-    return np.asarray(cells)
-
-
-def _arrow_cells(values: Any) -> Cells:
-    """By the type of the column alone: no cell, such as a text that is none, stops anything."""
-    kind = str(values.type)
-    if kind in _ARROW_NUMBERS:
-        return np.asarray(values.to_numpy(zero_copy_only=False))
-    if kind.startswith(_ARROW_PLAIN):
-        return np.fromiter(values.to_pylist(), dtype=object)
-    if not kind.startswith(_ARROW_TEXTS) or (kind.startswith("dictionary") and "string" not in kind):
-        return _unknown(len(values))
-    if kind.startswith("dictionary"):
-        values = values.cast(values.type.value_type)
-    return np.fromiter(arrow_texts(values), dtype=object)
-
-
-def arrow_texts(column: Any) -> list[str | None]:
-    """The cells of a column of texts; one of more than `LONGEST_LINE` bytes is missing.
-
-    What a cell holds stops nothing: bytes that are no UTF-8 become U+FFFD.
-    """
-    import pyarrow
-    from pyarrow import compute
-
-    cells = column.cast(pyarrow.large_binary())
-    too_long = compute.greater(compute.binary_length(cells), LONGEST_LINE)
-    if compute.any(too_long).as_py():
-        cells = compute.if_else(too_long, None, cells)
-    return [None if cell is None else cell.decode(errors="replace") for cell in cells.to_pylist()]
-
-
-def _unknown(count: int) -> Cells:
-    """Dates, durations and whatever else is neither a number nor a text: missing."""
-    _log.warning("a column holds dates, or cells of another kind that no schema has; all of them count as missing")
-    return np.full(count, None, dtype=object)
-
-
-def _distinct(names: Iterable[Any]) -> Iterator[Any]:
-    listed = list(names)
-    if len({str(name) for name in listed}) < len(listed):
-        raise InputError("two columns of the table have the same name; rename one.")
-    yield from listed

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.grid import toward_zero
+from sottovoce.data.matrix import toward_zero
 from sottovoce.losses import ClassesLoss, Loss, Weighted
 from sottovoce.losses.kernels import fill_terms
 

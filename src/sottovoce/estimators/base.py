@@ -25,10 +25,10 @@ from sklearn.utils.validation import (
 
 from sottovoce.algorithms import Solution
 from sottovoce.data.bounds import Bounds, in_order
+from sottovoce.data.cells import label_array, number_rows, table_columns
 from sottovoce.data.dataset import Dataset, too_large
-from sottovoce.data.numeric import label_array, number_rows
 from sottovoce.data.resources import Resources
-from sottovoce.data.schema import Encoded, Schema, columns_of
+from sottovoce.data.schema import Encoded, Schema
 from sottovoce.errors import InputError, WireError
 from sottovoce.estimators import ranges
 from sottovoce.estimators.choice import PenaltyChoice
@@ -169,7 +169,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             self._keep_names(X.feature_names)
             return Federation.central(X, y, ledger=self.ledger)
         if self.schema is not None:
-            cells = columns_of(X)
+            cells = table_columns(X)
             X = Encoded(self.schema.encode(cells, others=False), self.schema.feature_names)
             y = self.schema.labels(cells) if y is None else y
         if y is None:

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import type_of_target
 
 from sottovoce.arguments import is_number
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.data.labels import is_class, label_key
+from sottovoce.data.cells import is_class, label_key
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors

@@ -31,8 +31,8 @@ from sottovoce.algorithms.evaluation.estimates import (
 )
 from sottovoce.algorithms.evaluation.private import nodes_of
 from sottovoce.arguments import is_number
+from sottovoce.data.cells import label_array
 from sottovoce.data.dataset import Dataset, too_large
-from sottovoce.data.numeric import label_array
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots
 from sottovoce.estimators.base import PrivateLinearModel

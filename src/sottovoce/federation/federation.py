@@ -15,9 +15,10 @@ from numpy.typing import ArrayLike
 
 from sottovoce.arguments import is_whole
 from sottovoce.data.bounds import party_norms
+from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.data.resources import Resources
-from sottovoce.data.schema import Schema, columns_of
+from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.helper import Helper
@@ -435,7 +436,7 @@ def _opened(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, Any,
             raise InputError(f"{name}: schema: the Dataset has its own; leave it out here.")
         return X, y, X.feature_names
     if schema is not None:
-        cells = columns_of(X)
+        cells = table_columns(X)
         X, y, names = schema.encode(cells, others=False), schema.labels(cells) if y is None else y, schema.feature_names
     else:
         names = column_names(X)
@@ -454,7 +455,7 @@ def _opened_columns(
     tables: Sequence[Any], y: ArrayLike | None, schema: Schema
 ) -> tuple[list[Any], list[tuple[str, ...]], ArrayLike | None]:
     """By columns: the rows of each party and the names of its features, by its part of the schema, and the labels."""
-    held = [columns_of(table) for table in tables]
+    held = [table_columns(table) for table in tables]
     places = {name: [place for place, cells in enumerate(held) if name in cells] for name in schema.columns}
     for name, found in places.items():
         if len(found) != 1:

@@ -7,10 +7,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sottovoce.data.cells import MISSING, is_class, label_array, label_key, no_numbers, number_rows
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.labels import MISSING, is_class, label_key
 from sottovoce.data.matrix import Matrix, is_sparse
-from sottovoce.data.numeric import label_array, no_numbers, number_rows
 from sottovoce.errors import InputError, RefusedError
 
 MOST_READ: Final = 20  # classes that are read from labels which nobody declared

@@ -25,7 +25,8 @@ from scipy.optimize import brentq
 from scipy.special import softmax
 
 from sottovoce.arguments import is_number
-from sottovoce.data.schema import Category, Column, Number, Schema, YesNo, columns_of
+from sottovoce.data.cells import table_columns
+from sottovoce.data.schema import Category, Column, Number, Schema, YesNo
 from sottovoce.errors import InputError
 from sottovoce.plan.problem import Problem
 
@@ -77,7 +78,7 @@ class LookAlike:
         """A pair (X, y), or a table whose label column the schema names."""
         X, y = like if isinstance(like, tuple | list) and len(like) == 2 else (like, None)
         if schema is not None:
-            cells = columns_of(X)
+            cells = table_columns(X)
             y = schema.labels(cells) if y is None else y
             X = {name: cells[name] for name in schema.columns if name in cells}
         if y is None:

@@ -16,7 +16,7 @@ from scipy.special import log_softmax
 from sklearn.base import clone
 
 from sottovoce.arguments import is_number, is_whole
-from sottovoce.data.labels import label_key
+from sottovoce.data.cells import label_key
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel

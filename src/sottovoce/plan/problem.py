@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from sottovoce import losses, penalties
 from sottovoce.data.block import Layout, Preparation
 from sottovoce.data.bounds import SMALLEST, Bounds
-from sottovoce.data.labels import is_class
+from sottovoce.data.cells import is_class
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.base import ScaledRegulariser

@@ -355,7 +355,7 @@ def _(real: Any = preparation._row_factors) -> Iterator[None]:
     sensitivity=on(checks.sensitivity, "whitened, central"),
 )
 def _() -> Iterator[None]:
-    with patch(projection, "_lengths", lambda rows, matrix: np.zeros(rows.shape[0])):
+    with patch(projection, "_lengths", lambda rows, *_: np.zeros(rows.shape[0])):
         yield
 
 
@@ -1055,14 +1055,14 @@ def _() -> Iterator[None]:
 
 
 @fault("a cell ends the run", "a reader refuses a file for one cell that is no number", lines=checks.lines)
-def _(real: Any = csv_files.each_number) -> Iterator[None]:
+def _(real: Any = csv_files.read_each_number) -> Iterator[None]:
     def strict(cells: Any) -> Any:
         found, numeric = real(cells)
         if not numeric.all():
             raise InputError("a column is not numeric.")
         return found, numeric
 
-    with patch(csv_files, "each_number", strict):
+    with patch(csv_files, "read_each_number", strict):
         yield
 
 

@@ -17,7 +17,7 @@ from pydantic import Field
 from sottovoce.algorithms.base import SMOOTH, Algorithm, Array, Asking, Need, given, total
 from sottovoce.data.block import Block, CoordinateSteps, Layout
 from sottovoce.data.bounds import LARGEST, SMALLEST, Bounds
-from sottovoce.data.kernels import columns as kernels
+from sottovoce.data.kernels import column_loops as kernels
 from sottovoce.door.query import Integers, Query, Reals, Round, Walk
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss, coded

@@ -110,11 +110,11 @@ def _progress(output: Path | None) -> Iterator[Callable[[int, int], None]]:
 def _central(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str, list[Any]]:
     """The columns of the result for records in one file."""
     from sottovoce.app.sources import read_features
-    from sottovoce.data.schema import columns_of
+    from sottovoce.data.cells import table_columns
 
     rows: Any
     if (schema := fitted.schema_) is not None:
-        rows = columns_of(data)
+        rows = table_columns(data)
         ignored = [name for name in rows if name not in schema.columns]
     else:
         names = list(getattr(fitted, "feature_names_in_", []))

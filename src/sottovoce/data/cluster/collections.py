@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.data.cells import cell_key, read_numbers, table_columns
 from sottovoce.data.cluster import worker
 from sottovoce.data.cluster.connection import Cluster
 from sottovoce.data.cluster.worker import Facts
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.files.format import Wanted
-from sottovoce.data.schema import Schema, columns_of, numbers_of
+from sottovoce.data.schema import Schema
 from sottovoce.data.sources import Labels, Piece, Source
 from sottovoce.errors import InputError
 
@@ -28,12 +29,12 @@ class FrameSource(Source):
 
     def pieces(self, rows: int) -> Iterator[Piece]:
         for start in range(0, self.records, rows):
-            cells = columns_of(self._frame.iloc[start : start + rows])
+            cells = table_columns(self._frame.iloc[start : start + rows])
             if self._wanted.schema is not None:
                 yield self._wanted.encode(cells)
                 continue
             label = self._wanted.label
-            found = np.column_stack([numbers_of(cells[name]) for name in self._wanted.features])
+            found = np.column_stack([read_numbers(cells[name], cell_key) for name in self._wanted.features])
             yield found, None if label is None else cells[label]
 
 

@@ -19,11 +19,11 @@ import numpy as np
 
 from sottovoce import __version__
 from sottovoce.data.block import Block
+from sottovoce.data.cells import label_array, real_rows
 from sottovoce.data.cluster.messages import Message, Reply, UnknownViewError, unpacked
 from sottovoce.data.dataset import ENTRIES
 from sottovoce.data.files.format import report_spoilt
 from sottovoce.data.matrix import is_sparse
-from sottovoce.data.numeric import label_array, no_numbers, number_rows
 from sottovoce.data.parts import VIEWS, Part, View
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import Resources, plain_blas
@@ -92,12 +92,7 @@ def as_source(value: Any) -> Source:
     if isinstance(value, Source):
         return value
     if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[0], Source):
-        rows, labels = value
-        rows = number_rows(rows)
-        rows = rows if is_sparse(rows) else np.asarray(rows)
-        if rows.dtype.kind not in "fiub":
-            raise no_numbers()
-        labels = None if labels is None else label_array(labels)
+        rows, labels = real_rows(value[0]), None if value[1] is None else label_array(value[1])
         if labels is not None and labels.shape != rows.shape[:1]:
             raise InputError("a partition has another number of labels than of rows; give one label for each row.")
         return ArraySource(rows, labels)

@@ -33,7 +33,7 @@ from sottovoce.data.device.loops import (
     shared_memory,
 )
 from sottovoce.data.device.pieces import CHUNK, Arrays, Piece, gathered, on_device, sent_to, stored
-from sottovoce.data.grid import bounded, exact_weights, toward_zero
+from sottovoce.data.matrix import bounded, exact_weights, toward_zero
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected, _checked, _each, _on_grid
 from sottovoce.data.resources import NO_RESOURCES, Resources

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from sottovoce.data.cells import table_columns
 from sottovoce.data.files.csv import Csv, numbers_or_texts
 from sottovoce.data.files.format import Asked, Format, TableFormat, Wanted, report_spoilt
 from sottovoce.data.files.libsvm import Libsvm
@@ -22,7 +23,7 @@ from sottovoce.data.files.lines import COMPRESSED
 from sottovoce.data.files.npy import Npy
 from sottovoce.data.files.parquet import Parquet
 from sottovoce.data.matrix import Matrix
-from sottovoce.data.schema import Schema, columns_of
+from sottovoce.data.schema import Schema
 from sottovoce.data.sources import UNCOUNTED, Mark, state_of
 from sottovoce.errors import InputError
 
@@ -223,5 +224,5 @@ def read_columns(path: str | Path) -> dict[str, NDArray[Any]]:
     Text columns are object arrays of `str`, with the cells as they are written (a missing one too), ready for
     scikit-learn's OneHotEncoder in a ColumnTransformer.
     """
-    columns = columns_of(read_cells(path))
+    columns = table_columns(read_cells(path))
     return {name: numbers_or_texts(cells) for name, cells in columns.items()}

@@ -19,9 +19,9 @@ from typing import IO, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.cells import MISSING
 from sottovoce.data.files import lines
 from sottovoce.data.files.format import Part, Shape, TableFormat, cut_parts
-from sottovoce.data.labels import MISSING
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.sources import Labels
 from sottovoce.errors import InputError
@@ -43,7 +43,7 @@ class Csv(TableFormat):
             while line := stream.readline(LONGEST_LINE + 1):
                 names = line if before else line.removeprefix(codecs.BOM_UTF8)
                 start, before = start + len(line), before + 1
-                if (cells := None if len(line) > LONGEST_LINE else cells_of(names)) != []:
+                if (cells := None if len(line) > LONGEST_LINE else split_cells(names)) != []:
                     break
             header = header_names(cells if line else [], path)
             if records is not None:
@@ -102,7 +102,7 @@ class Csv(TableFormat):
         try:
             return np.fromiter(map(float, cells), np.float64, len(cells))
         except ValueError:
-            texts = whole and _numbers(cells) is None
+            texts = whole and _read_numbers(cells) is None
             return np.fromiter((cell.strip() if texts else _label(cell) for cell in cells), object, len(cells))
 
 
@@ -140,7 +140,7 @@ def header_names(cells: list[str] | None, path: Path) -> tuple[str, ...]:
         raise InputError(f"{path} is empty: a header line with the column names, then rows, were expected.")
     # A first line with a number in it is far more likely a record than names, and a record must not be
     # quoted as names by the errors below.
-    if any(_numbers([name]) is not None for name in names):
+    if any(_read_numbers([name]) is not None for name in names):
         raise InputError(
             f"{path} has no header line: its first line has numbers or blanks. Add a line of column names."
         )
@@ -152,7 +152,7 @@ def header_names(cells: list[str] | None, path: Path) -> tuple[str, ...]:
     return names
 
 
-def cells_of(line: bytes) -> list[str] | None:
+def split_cells(line: bytes) -> list[str] | None:
     """The cells of one line, none of an empty one; None where it cannot be read.
 
     Bytes that are no UTF-8 become U+FFFD: they spoil the cell that they are in.
@@ -172,7 +172,7 @@ def cells_of(line: bytes) -> list[str] | None:
 
 def rows_of(texts: Iterable[bytes], width: int) -> list[_Row]:
     """The cells of lines; None for one that has too few or too many. An empty line is one missing cell."""
-    rows = ([""] if row == [] else row for row in map(cells_of, texts))
+    rows = ([""] if row == [] else row for row in map(split_cells, texts))
     return [row if row is not None and len(row) == width else None for row in rows]
 
 
@@ -207,7 +207,7 @@ def numeric_lines(
     if len(others):
         usable, numbers = np.array([row is not None for row in rows]), np.empty((len(rows), len(kept)))
         for column, place in enumerate(kept):
-            numbers[:, column], numeric = each_number(cells[place])
+            numbers[:, column], numeric = read_each_number(cells[place])
             usable &= numeric
         numbers[~usable] = np.nan
         block[others], whole[others] = numbers, usable
@@ -219,7 +219,7 @@ def numeric_lines(
     return block, whole, labels
 
 
-def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
+def _read_numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
     """The cells as floats, NaN where missing; None where one of them is neither a number nor missing."""
     try:
         return np.fromiter(map(float, cells), np.float64, len(cells))
@@ -231,12 +231,12 @@ def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
             return None
 
 
-def each_number(cells: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def read_each_number(cells: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The cells as floats, each read by itself, and which of them are numbers or missing; NaN where they are not."""
-    values = _numbers(cells)
+    values = _read_numbers(cells)
     if values is not None:
         return values, np.ones(len(cells), dtype=np.bool_)
-    alone = [_numbers([cell]) for cell in cells]
+    alone = [_read_numbers([cell]) for cell in cells]
     found = np.array([math.nan if value is None else value[0] for value in alone])
     return found, np.array([value is not None for value in alone])
 
@@ -246,7 +246,7 @@ def numbers_or_texts(column: NDArray[Any]) -> NDArray[Any]:
     if column.dtype.kind in "fiu":
         return column.astype(np.float64)
     cells = ["" if cell is None else str(cell).strip() for cell in column.tolist()]
-    values = _numbers(cells)
+    values = _read_numbers(cells)
     return np.array(cells, dtype=object) if values is None else values
 
 

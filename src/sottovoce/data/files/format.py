@@ -19,9 +19,10 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from sottovoce.data.cells import table_columns
 from sottovoce.data.files import lines
 from sottovoce.data.matrix import Matrix
-from sottovoce.data.schema import Schema, columns_of
+from sottovoce.data.schema import Schema
 from sottovoce.data.sources import Labels, Piece, Source
 from sottovoce.errors import InputError
 
@@ -88,7 +89,7 @@ class Wanted:
         """The features and labels of a table, by the schema."""
         if self.schema is None:
             raise InputError("schema: there is none to encode by.")
-        table = columns_of(cells)
+        table = table_columns(cells)
         table.pop(self.left_out or "", None)
         return self.schema.encode(table, others=self.others), None if self.label is None else self.schema.labels(table)
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.cells import arrow_texts
 from sottovoce.data.files import lines
 from sottovoce.data.files.format import Part, Shape, TableFormat, Wanted
 from sottovoce.data.matrix import Matrix
-from sottovoce.data.schema import arrow_texts
 from sottovoce.data.sources import UNCOUNTED, Labels
 from sottovoce.errors import InputError
 from sottovoce.files import MOST_COLUMNS

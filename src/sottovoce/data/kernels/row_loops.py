@@ -1,6 +1,6 @@
-"""Loops over rows: scores, and sums of slopes times rows that read every row once. Compiled once, kept by numba.
+"""Loops over rows: scores, and sums of slopes times rows that read every row once; at the end, over raw rows.
 
-Rows, weights and slopes are on the grids of `data/grid.py`: every product is exact, every sum of them too, so its order
+Rows, weights and slopes are on the grids of `matrix`: products and sums of them are exact, so the order of a sum
 does not matter, and neither does whether a product and a sum are fused. That is why the compiler may reorder sums here,
 and why rows may lie in several threads. Slopes are made by `fill_terms`, which has no such leave. Rows of a run without
 privacy are on no grid, and no thread shares them.
@@ -265,3 +265,32 @@ def lengths_sparse(starts: Integers, entries: Entries) -> Array:
             total += entry * entry
         found[place] = np.sqrt(total)
     return found
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def clip_raw_rows(
+    raw: Array, shift: Array, factor: Array, low: Array, high: Array, usable: NDArray[np.bool_], made: Array
+) -> None:
+    """(x + shift) factor cut to [low, high]; with a NaN or an infinity, 0 in its place, a row is not usable."""
+    for row in range(len(raw)):
+        entries, cut = raw[row], made[row]
+        lost = 0
+        for column in range(len(shift)):
+            entry = (entries[column] + shift[column]) * factor[column]
+            finite = entry - entry == 0.0
+            lost |= 0 if finite else 1
+            entry = entry if finite else 0.0
+            entry = entry if entry > low[column] else low[column]
+            cut[column] = entry if entry < high[column] else high[column]
+        if lost:
+            usable[row] = False
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def round_rows(cut: Array, factors: Array, grid: float, made: NDArray[np.float32]) -> None:
+    """Factor x rounded toward zero to multiples of 1 / grid, into the first columns of `made`."""
+    fine = 1.0 / grid
+    for row in range(len(cut)):
+        entries, rounded, factor = cut[row], made[row], factors[row]
+        for column in range(cut.shape[1]):
+            rounded[column] = np.trunc(entries[column] * factor * grid) * fine
