@@ -12,15 +12,15 @@ from typer.main import get_command
 
 from sottovoce.app import choosing
 from sottovoce.app.cli import app
-from sottovoce.lab.simulation import Work
+from sottovoce.lab.simulation import SimulatedFits
 
 DECLARED = {"file": '"not-there.csv"', "records": "900", "features": "3"}
 
 
 @pytest.fixture(autouse=True)
 def few_runs(monkeypatch):
-    monkeypatch.setattr(choosing, "Work", functools.partial(Work, runs=1))
-    monkeypatch.setattr(Work, "seconds", lambda self: 0.0)
+    monkeypatch.setattr(choosing, "SimulatedFits", functools.partial(SimulatedFits, runs=1))
+    monkeypatch.setattr(SimulatedFits, "seconds", lambda self: 0.0)
 
 
 def words(result):

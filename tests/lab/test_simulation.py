@@ -15,7 +15,7 @@ import sottovoce as sv
 from sottovoce.estimators import repeats
 from sottovoce.lab import simulation
 from sottovoce.lab.made_up import TEST, LookAlike, MadeUp
-from sottovoce.lab.simulation import Work, declared_problem
+from sottovoce.lab.simulation import SimulatedFits, declared_problem
 from sottovoce.privacy.ledger import Ledger
 
 SCHEMA = sv.Schema(
@@ -148,7 +148,7 @@ class TestSimulate:
         scaled = sv.simulate(logistic(), 12_000, 6, **options)
         assert (scaled.records, scaled.of) == (3000, 12_000)
         assert "scaled down to 3,000 of 12,000 records" in str(scaled)
-        monkeypatch.setattr(Work, "simulated_epsilon", lambda self, epsilon: epsilon)
+        monkeypatch.setattr(SimulatedFits, "simulated_epsilon", lambda self, epsilon: epsilon)
         wrong = sv.simulate(logistic(), 12_000, 6, **options)
         cost = whole.table[0]["log_loss_loss"]
         assert scaled.table[0]["log_loss_loss"] == pytest.approx(cost, rel=0.5)

@@ -17,7 +17,7 @@ from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators.declarations import common_names
 from sottovoce.lab.made_up import LookAlike, MadeUp
-from sottovoce.lab.simulation import Work, checked_epsilons
+from sottovoce.lab.simulation import SimulatedFits, check_epsilons
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,20 +25,20 @@ class Comparison:
     """A preview for each epsilon, the smallest first, and the simulation that is to be run. Public throughout."""
 
     previews: tuple[Preview, ...]
-    work: Work
+    work: SimulatedFits
 
 
 def compared(job: Job, epsilons: Sequence[float], like: Path | None = None) -> Comparison:
     """The plans of a job at these epsilons in the place of its own. Nothing is charged and no record is read."""
     facts, notes = job_facts(job)
-    budgets = checked_epsilons(epsilons)
+    budgets = check_epsilons(epsilons)
     jobs = [job.model_copy(update={"privacy": job.privacy.model_copy(update={"epsilon": each})}) for each in budgets]
     previews = tuple(planned(each, (facts, notes)) for each in jobs)
     names = common_names({fact.party: vars(fact) for fact in facts}, job.split)
     known, problem = job.known_schema, previews[0].plan
     schema = known.of_features(names) if known is not None and names else known
     source: Any = MadeUp.of(problem, schema) if like is None else _look_alike(job, like, schema, (names, facts))
-    return Comparison(previews, Work(jobs[0].estimator(), problem, schema, source, budgets))
+    return Comparison(previews, SimulatedFits(jobs[0].estimator(), problem, schema, source, budgets))
 
 
 def _look_alike(

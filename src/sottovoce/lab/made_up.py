@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -53,20 +53,6 @@ class Records:
         return Records(self.X[rows], self.y[rows])
 
 
-class Source(Protocol):
-    """Where the records of a simulation come from."""
-
-    @property
-    def most(self) -> int | None:
-        """The most records that there are to fit to; None for any number."""
-
-    def draw(self, train: int, generator: np.random.Generator) -> tuple[Records, Records]:
-        """So many records to fit to, and others of the same kind to score on."""
-
-    def __str__(self) -> str:
-        """What they are, for a reader of the result."""
-
-
 @dataclass(frozen=True, eq=False)
 class LookAlike:
     """Records that the user calls public: some of them to fit to, others to score on, anew in every run."""
@@ -84,16 +70,15 @@ class LookAlike:
         if y is None:
             where = "give like=(X, y)" if schema is None else "name the label column in the schema, or give like=(X, y)"
             raise InputError(f"like has no labels; {where}.")
-        rows = X
         if sp.issparse(X):
-            rows = cast("Any", X).tocsr()
+            X = cast("Any", X).tocsr()
         elif not isinstance(X, Mapping):
-            rows = np.asarray(X, dtype=np.float64)
+            X = np.asarray(X, dtype=np.float64)
         labels = np.asarray(y)
-        count = len(next(iter(rows.values()))) if isinstance(rows, Mapping) else rows.shape[0]
+        count = len(next(iter(X.values()))) if isinstance(X, Mapping) else X.shape[0]
         if labels.ndim != 1 or len(labels) != count or count < 10:
             raise InputError(f"like must be at least 10 records with a label each; it has {count} rows.")
-        return cls(Records(rows, labels))
+        return cls(Records(X, labels))
 
     @property
     def features(self) -> int | None:
@@ -101,7 +86,7 @@ class LookAlike:
 
     @property
     def most(self) -> int:
-        """Two thirds of them, or all but `TEST`."""
+        """The most records that there are to fit to: two thirds of them, or all but `TEST`."""
         count = len(self.records.y)
         return count - min(count // 3, TEST)
 
@@ -122,7 +107,7 @@ class MadeUp:
     strength: float
     missing: float = 0.0  # the share of a table's cells that are blank
 
-    most = None
+    most: ClassVar[int | None] = None  # any number can be made
 
     @classmethod
     def of(cls, problem: Problem, schema: Schema | None, strength: float | None = None, missing: float = 0.0) -> MadeUp:
@@ -203,10 +188,10 @@ class MadeUp:
             return np.asarray(centre + half * np.clip(unit / (WIDTH / 2), -1.0, 1.0))
         whole = scores if len(classes) > 2 else np.column_stack([np.zeros(count), scores[:, 0]])
 
-        def lacking(steepness: float) -> float:
+        def excess(steepness: float) -> float:
             return float(softmax(steepness * whole, axis=1).max(axis=1).mean()) - self.strength
 
-        steepness = brentq(lacking, 0.0, _STEEPEST) if lacking(_STEEPEST) > 0 else _STEEPEST
+        steepness = brentq(excess, 0.0, _STEEPEST) if excess(_STEEPEST) > 0 else _STEEPEST
         sums = softmax(steepness * whole, axis=1).cumsum(axis=1)
         places = (generator.random((count, 1)) > sums[:, :-1]).sum(axis=1)
         return np.asarray(np.array(classes, dtype=object)[places])
@@ -214,3 +199,6 @@ class MadeUp:
     def __str__(self) -> str:
         what = "R^2" if self.problem.classes is None else "accuracy"
         return f"made-up records, for which the true model has {what} {self.strength:g}"
+
+
+RecordSource = LookAlike | MadeUp

@@ -24,7 +24,7 @@ from sottovoce.estimators.plots import axes_for
 from sottovoce.estimators.progress import progress_bar
 from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
-from sottovoce.lab.made_up import LookAlike, MadeUp, Records, Source
+from sottovoce.lab.made_up import LookAlike, MadeUp, Records, RecordSource
 from sottovoce.plan.problem import Labels, Problem
 from sottovoce.plan.split import CENTRAL, COLUMNS, ROWS, Split
 from sottovoce.privacy.accounting import gaussian_epsilon
@@ -40,7 +40,8 @@ RUNS: Final = 5
 PLAIN: Final = 1e6  # the epsilon that stands for no privacy: the same solver, with next to no noise
 ENTRIES: Final = 5_000_000  # of a matrix that is simulated whole
 FEWEST: Final = 1000  # records that are simulated, however many features there are
-_TITLES: Final = {"log_loss": "log-loss", "mean_squared_error": "squared error", "r2": "R^2"}
+_TITLES: Final = {"accuracy": "accuracy", "log_loss": "log-loss", "mean_squared_error": "squared error", "r2": "R^2"}
+_LOSSES: Final = ("log_loss", "mean_squared_error")  # the larger, the worse
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +68,11 @@ class Simulation:
         same run, `accuracy_loss_std` its standard deviation.
         """
         rows = []
-        for place, epsilon in enumerate((*self.epsilon, math.inf)):
+        for column, epsilon in enumerate((*self.epsilon, math.inf)):
             row = {"epsilon": epsilon}
             for name, plain in self.plain.items():
-                values = plain if epsilon == math.inf else self.metrics[name][:, place]
-                worse = (values - plain) * (1 if _is_loss(name) else -1)
+                values = plain if epsilon == math.inf else self.metrics[name][:, column]
+                worse = (values - plain) * (1 if name in _LOSSES else -1)
                 row |= {name: float(values.mean()), f"{name}_std": float(values.std())}
                 row |= {f"{name}_loss": float(worse.mean()), f"{name}_loss_std": float(worse.std())}
             rows.append(row)
@@ -80,19 +81,19 @@ class Simulation:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What the figures rest on, and what they cannot show."""
-        said = [f"from {len(next(iter(self.plain.values())))} runs each on {self.source}; no private record was read"]
+        lines = [f"from {len(next(iter(self.plain.values())))} runs each on {self.source}; no private record was read"]
         if self.records < self.of:
-            said.append(
+            lines.append(
                 f"scaled down to {self.records:,} of {self.of:,} records, with less noise in proportion, so that noise "
                 "costs what it would cost; a model of fewer records is a little worse by itself"
             )
         if "made-up" in self.source:
-            said.append(
+            lines.append(
                 "made-up columns are independent, bell-shaped within their bounds and all of use, and a linear model "
                 "is true: real records with long tails, few useful columns or rare classes can lose more or less; name "
                 "a public look-alike where there is one"
             )
-        return tuple(said)
+        return tuple(lines)
 
     def to_dict(self) -> dict[str, Any]:
         return {"rows": self.table, "records": self.records, "of": self.of, "remarks": list(self.remarks)}
@@ -101,7 +102,7 @@ class Simulation:
         """The table as people read it: titles, and a row of texts for each epsilon."""
         titles = ["epsilon"]
         for name in self.plain:
-            titles += [title_of(name), "worse by (± over runs)"]
+            titles += [_TITLES[name], "worse by (± over runs)"]
         rows = []
         for row in self.table:
             private = row["epsilon"] < math.inf
@@ -134,19 +135,10 @@ class Simulation:
         ax.set_xticks(self.epsilon, [f"{epsilon:g}" for epsilon in self.epsilon])
         ax.minorticks_off()
         ax.set_xlabel("epsilon")
-        ax.set_ylabel(title_of(name))
+        ax.set_ylabel(_TITLES[name])
         ax.set_title(f"{self.of:,} records, {self.features} features: {self.source.split(',')[0]}", fontsize="medium")
         ax.legend(fontsize="small")
         return ax
-
-
-def title_of(metric: str) -> str:
-    """As people call it."""
-    return _TITLES.get(metric, metric)
-
-
-def _is_loss(metric: str) -> bool:
-    return metric in ("log_loss", "mean_squared_error")
 
 
 def simulate(  # noqa: PLR0913
@@ -198,19 +190,19 @@ def simulate(  # noqa: PLR0913
     seed : int
         The same arguments and seed give the same result.
     """
-    epsilons = checked_epsilons(epsilon)
+    epsilons = check_epsilons(epsilon)
     for name, value, least in (("runs", runs, 1), ("seed", seed, 0)):
         if not (is_whole(value) and value >= least):
             raise InputError(f"{name}={value!r} must be a whole number from {least}.")
     if not isinstance(estimator, PrivateLinearModel):
         raise InputError(f"estimator={type(estimator).__name__} must be an estimator of this library, not fitted.")
     estimator = clone(estimator).set_params(epsilon=epsilons[0])
-    found = None if like is None else LookAlike.of(like, estimator.schema)
-    counts = _counts("records", records, None if found is None else len(found.records.y))
-    widths = _counts("features", features, _known_features(estimator, found))
+    look_alike = None if like is None else LookAlike.of(like, estimator.schema)
+    counts = _check_counts("records", records, None if look_alike is None else len(look_alike.records.y))
+    widths = _check_counts("features", features, _count_features(estimator, look_alike))
     problem = declared_problem(estimator, counts, widths, labels)
-    source = found or MadeUp.of(problem, estimator.schema, strength, missing)
-    work = Work(estimator, problem, estimator.schema, source, epsilons, runs, seed)
+    source = look_alike or MadeUp.of(problem, estimator.schema, strength, missing)
+    work = SimulatedFits(estimator, problem, estimator.schema, source, epsilons, runs, seed)
     if estimator.resources is None or not estimator.resources.verbose:
         return work.run()
     with progress_bar("simulating") as advance:
@@ -235,13 +227,13 @@ def declared_problem(
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class SimulatedFits:
     """The fits of a simulation. `schema` has its columns in the order of the parties."""
 
     estimator: PrivateLinearModel
     problem: Problem
     schema: Schema | None
-    source: Source
+    source: RecordSource
     epsilons: tuple[float, ...]
     runs: int = RUNS
     seed: int = 0
@@ -283,22 +275,22 @@ class Work:
 
     def run(self, progress: Progress | None = None) -> Simulation:
         """Fit and score. Every fit is seeded, so it promises nothing, is charged nowhere and counts nowhere."""
-        found: list[list[dict[str, float]]] = []
+        results: list[list[dict[str, float]]] = []
         for number in range(self.runs):
             train, test = self.source.draw(sum(self.sizes), np.random.default_rng([self.seed, number]))
             scores = [self._plain(train, test)]
-            for place, epsilon in enumerate(self.epsilons, 1):
+            for done, epsilon in enumerate(self.epsilons, 1):
                 if progress is not None:
-                    progress(number * (1 + len(self.epsilons)) + place, self.fits)
+                    progress(number * (1 + len(self.epsilons)) + done, self.fits)
                 scores.append(self._private(train, test, number, epsilon))
-            found.append(scores)
+            results.append(scores)
         if progress is not None:
             progress(self.fits, self.fits)
-        names = list(found[0][0])
+        names = list(results[0][0])
         return Simulation(
             self.epsilons,
-            {name: np.array([[score[name] for score in scores[1:]] for scores in found]) for name in names},
-            {name: np.array([scores[0][name] for scores in found]) for name in names},
+            {name: np.array([[score[name] for score in scores[1:]] for scores in results]) for name in names},
+            {name: np.array([scores[0][name] for scores in results]) for name in names},
             sum(self.sizes),
             self.problem.records,
             self.problem.features,
@@ -331,8 +323,8 @@ class Work:
         seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
         model = clone(self.estimator).set_params(ledger=None, insecure_seed=seed, schema=None, **changes)
         model.resources = model.resources and model.resources.quiet()
-        bounds = self.problem.bounds
         if isinstance(model.feature_ranges, Mapping):
+            bounds = self.problem.bounds
             model.set_params(feature_ranges=(bounds.feature_low, bounds.feature_high))
         split = CENTRAL if "solver" in changes else self.problem.split
         federation = self._federation(train, split)
@@ -393,24 +385,28 @@ def metrics_of(model: PrivateLinearModel, X: Any, y: NDArray[Any]) -> dict[str, 
     return found
 
 
-def checked_epsilons(given: Any) -> tuple[float, ...]:
+def check_epsilons(given: Any) -> tuple[float, ...]:
     """The budgets to compare, each once, the smallest first."""
-    several = tuple(given) if np.iterable(given) and not isinstance(given, str) else (given,)
+    several = _list(given)
     if not several or not all(is_number(value) and 0 < value < math.inf for value in several):
         raise InputError(f"epsilon={given!r} must be positive numbers, for example [0.1, 0.5, 1, 3].")
     return tuple(sorted({float(value) for value in several}))
 
 
-def _counts(name: str, given: Any, known: int | None) -> list[int]:
+def _list(given: Any) -> list[Any]:
+    return list(given) if np.iterable(given) and not isinstance(given, str) else [given]
+
+
+def _check_counts(name: str, given: Any, known: int | None) -> list[int]:
     """One number, or one for each party."""
     given = known if given is None else given
-    several = list(given) if np.iterable(given) and not isinstance(given, str) else [given]
+    several = _list(given)
     if not several or not all(is_whole(value) and value >= 1 for value in several):
         raise InputError(f"{name}={given!r} must be a whole number from 1, or a list with one for each party.")
     return [int(value) for value in several]
 
 
-def _known_features(estimator: PrivateLinearModel, found: LookAlike | None) -> int | None:
+def _count_features(estimator: PrivateLinearModel, look_alike: LookAlike | None) -> int | None:
     """As the schema, the ranges, the entry bounds or the look-alike say."""
     if estimator.schema is not None:
         return len(estimator.schema.feature_names)
@@ -419,4 +415,4 @@ def _known_features(estimator: PrivateLinearModel, found: LookAlike | None) -> i
         return len(ranges) if isinstance(ranges, Mapping) else len(ranges[0])
     if np.iterable(entries):
         return len(list(entries))
-    return None if found is None else found.features
+    return None if look_alike is None else look_alike.features
