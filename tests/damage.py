@@ -104,7 +104,7 @@ def attack(victim: Victim, bits: Iterable[tuple[int, int]], process: str, keys: 
     """What came of each flip, for a process that starts, one that runs, or one that runs and cannot see the change."""
     told: Counter[str] = Counter()
     chance = random.Random(7)
-    blind = mock.patch.object(ledger_file, "_state", return_value=(0,))
+    blind = mock.patch.object(ledger_file, "_file_state", return_value=(0,))
     with blind if process == "blind" else contextlib.nullcontext():
         victim.account.path.write_bytes(victim.data)
         ledger_file._forget()

@@ -28,7 +28,7 @@ from sottovoce.data import schema
 from sottovoce.door import frames
 from sottovoce.federation import journal, models
 from sottovoce.federation.alignment.file import AlignmentFile
-from sottovoce.formats import Format
+from sottovoce.formats import Numbered
 from sottovoce.plan.families import FAMILIES, OTHERS
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy import ledger_file
@@ -37,7 +37,7 @@ from sottovoce.privacy.ledger import Ledger
 FOLDER = Path(__file__).parent / "formats"
 SHAPES = FOLDER / "shapes.json"
 RELEASED: tuple[str, ...] = ()  # versions whose files are kept as they are
-FORMATS = {name: each for name, each in vars(formats).items() if isinstance(each, Format)}
+FORMATS = {name: each for name, each in vars(formats).items() if isinstance(each, Numbered)}
 _KEPT = ("type", "$ref", "anyOf", "items", "prefixItems", "properties", "enum", "const", "additionalProperties")
 
 

@@ -90,11 +90,11 @@ def forged(plan: Plan, **fields: Any) -> tuple[bytes, str]:
 
 
 REGULARISERS = (  # a penalty or a ball of each kind that a step in a metric knows
-    penalties.get("none"),
-    penalties.get("l2", alpha=0.3),
-    penalties.get("l1", alpha=0.2),
-    penalties.get("elastic_net", alpha=0.3),
-    penalties.get("l2_ball", radius=0.4),
+    penalties.get_penalty("none"),
+    penalties.get_penalty("l2", alpha=0.3),
+    penalties.get_penalty("l1", alpha=0.2),
+    penalties.get_penalty("elastic_net", alpha=0.3),
+    penalties.get_penalty("l2_ball", radius=0.4),
 )
 
 IDENTITIES: dict[tuple[str, ...], dict[str, Local]] = {}  # of the parties of a plan, by their names

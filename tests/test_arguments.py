@@ -36,7 +36,7 @@ def test_every_part_of_the_package_means_the_same_by_a_number(value: Any) -> Non
         "alpha": lambda: sv.PrivateLogisticRegression(epsilon=1.0, row_norm=1.0, alpha=value).fit(X, y),
         "entry_bound": lambda: Bounds.declare(row_norm=1.0, entry_bound=value),
         "threshold": lambda: losses.get("huber", threshold=value),
-        "high": lambda: penalties.get("box", low=0.0, high=value),
+        "high": lambda: penalties.get_penalty("box", low=0.0, high=value),
         "mu": lambda: Gaussian(value),
     }
     for argument, call in calls.items():

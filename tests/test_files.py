@@ -16,14 +16,14 @@ import sottovoce
 from sottovoce import files
 from sottovoce.errors import InputError, LedgerError
 from sottovoce.files import (
-    appended,
     check_writable,
     is_there,
+    open_to_append,
     sync_folder,
     write_data,
     write_durably,
+    write_stream,
     write_text,
-    written,
 )
 from sottovoce.privacy.ledger import Ledger
 
@@ -126,7 +126,10 @@ def test_without_hard_links_files_are_written_and_none_is_replaced(
     assert mode_of(tmp_path / "page") == 0o644
     with pytest.raises(InputError, match="is there already"):
         write_text(tmp_path / "page", "second", "output.page", overwrite=False)
-    with pytest.raises(InputError, match="is there already"), written(tmp_path / "page", "--output", False) as file:
+    with (
+        pytest.raises(InputError, match="is there already"),
+        write_stream(tmp_path / "page", "--output", False) as file,
+    ):
         file.write("third")
     with pytest.raises(FileExistsError):
         write_durably(tmp_path / "page", b"fourth", replace=False)
@@ -161,7 +164,7 @@ def test_without_hard_links_a_name_that_a_killed_process_took_is_free(
         assert not is_there(tmp_path / name)
     write("file")
     assert (tmp_path / "file").read_bytes() == b"new"
-    with files._taken(tmp_path / "other"), pytest.raises(FileExistsError):  # somebody is at it
+    with files._take_name(tmp_path / "other"), pytest.raises(FileExistsError):  # somebody is at it
         write("other")
     assert (tmp_path / "other").read_bytes() == b""
     monkeypatch.setattr(files, "fcntl", None)  # without locks nobody knows
@@ -269,7 +272,7 @@ def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
 
 
 def long_text(path: Path) -> None:
-    with written(path, "--output") as file:
+    with write_stream(path, "--output") as file:
         file.write("text")
 
 
@@ -278,7 +281,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "write_data": lambda path: write_data(path, b"data", "--output"),
     "write_durably": lambda path: write_durably(path, b"data"),
     "written": long_text,
-    "appended": lambda path: appended(path).close(),
+    "appended": lambda path: open_to_append(path).close(),
     "check_writable": lambda path: check_writable(path, "--output"),
 }
 

@@ -560,7 +560,7 @@ def test_more_columns_than_the_limit_are_refused(tmp_path: Path) -> None:
 
 
 def test_planted_a_parser_whose_errors_come_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_file, "parsed", lambda path, parse, *_: parse(path.read_text(encoding="utf-8")))
+    monkeypatch.setattr(job_file, "parse_file", lambda path, parse, *_: parse(path.read_text(encoding="utf-8")))
     assert raw_errors("job.toml", folder, range(150))
 
 
@@ -584,7 +584,7 @@ def test_planted_texts_of_parquet_without_a_limit(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.slow
 def test_planted_a_report_that_nobody_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarantee, "_checked", lambda made: made)
+    monkeypatch.setattr(guarantee, "_check_types", lambda made: made)
     assert len(crashes_of_models(folder, "privacy")) > 5
 
 

@@ -29,7 +29,7 @@ def test_the_page_leads_from_nothing_to_models_and_predictions(tmp_path: Path) -
                 organisations.follow(step)
         finally:
             organisations.close()
-    people = {name: {int(row[0]) for row in synthetic.example(name)[1:]} for name in (*TOWN, *CLINICS)}
+    people = {name: {int(row[0]) for row in synthetic.example_rows(name)[1:]} for name in (*TOWN, *CLINICS)}
     common = set.intersection(*(people[name] for name in TOWN))
     office, said = organisations.folder("office"), organisations.printed("office")
     assert f"{len(common):,}" in said
@@ -48,9 +48,11 @@ def test_the_page_leads_from_nothing_to_models_and_predictions(tmp_path: Path) -
         assert len(book.reservations) == 2, name
     with (organisations.folder("clinic") / "predictions.csv").open() as file:
         predicted = list(csv.DictReader(file))
-    assert {int(row["id"]) for row in predicted} == {int(row[0]) for row in synthetic.example("clinic", new=True)[1:]}
+    assert {int(row["id"]) for row in predicted} == {
+        int(row[0]) for row in synthetic.example_rows("clinic", new=True)[1:]
+    }
     with (organisations.folder("clinic-1") / "predictions.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == len(synthetic.example("clinic-1", new=True)) - 1
+    assert len(rows) == len(synthetic.example_rows("clinic-1", new=True)) - 1
     for found in (predicted, rows):
         assert all(0.0 < float(row["probability of 1"]) < 1.0 for row in found)

@@ -65,13 +65,13 @@ def check_no_ledger(path: Path) -> None:
         raise InputError(f"{path} is a ledger, and nothing is written over one or into it; give another path.")
 
 
-def appended(path: Path, mode: int = 0o666) -> TextIO:
+def open_to_append(path: Path, mode: int = 0o666) -> TextIO:
     """A file that lines are added to, made if there is none."""
     check_no_ledger(path)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode), "a", encoding="utf-8")
 
 
-def parsed(path: Path, parse: Callable[[str], Any], what: str, remedy: str) -> Any:
+def parse_file(path: Path, parse: Callable[[str], Any], what: str, remedy: str) -> Any:
     """What `parse` makes of a text file, `what` it must be; whatever is wrong with the file is an `InputError`."""
     try:
         return parse(read_plain(path).decode("utf-8"))
@@ -122,7 +122,7 @@ def check_writable(path: Path, what: str, *, overwrite: bool = True) -> None:
             raise _there_already(path, what)
         temporary, trial = _beside(path), _beside(path)
         try:
-            _fill(temporary, b"", 0o600)
+            _write_new(temporary, b"", 0o600)
             _name(temporary, trial, replace=overwrite)
         finally:
             temporary.unlink(missing_ok=True)
@@ -142,7 +142,7 @@ def write_text(path: Path, text: str, what: str, *, overwrite: bool = True, mode
 def write_data(path: Path, data: bytes, what: str, *, overwrite: bool = True, mode: int = 0o666) -> None:
     """The same for bytes."""
     try:
-        _place(path, data, mode=mode, replace=overwrite)
+        _write_beside(path, data, mode=mode, replace=overwrite)
     except FileExistsError:
         raise _there_already(path, what) from None
     except OSError as error:
@@ -152,7 +152,7 @@ def write_data(path: Path, data: bytes, what: str, *, overwrite: bool = True, mo
 
 
 @contextlib.contextmanager
-def written(path: Path, what: str, overwrite: bool = True) -> Iterator[IO[str]]:
+def write_stream(path: Path, what: str, overwrite: bool = True) -> Iterator[IO[str]]:
     """A file for a long text, which is in its place, whole, when the block has ended, and nowhere if it fails."""
     temporary = _beside(path)
     try:
@@ -180,7 +180,7 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o600, replace: bool =
     Any OSError is the caller's, who knows what the file is for. A process that is killed leaves at most
     `<name>.<16 letters>.new` behind.
     """
-    _place(path, data, mode=mode, replace=replace)
+    _write_beside(path, data, mode=mode, replace=replace)
     sync_folder(path.parent)
 
 
@@ -194,16 +194,16 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _place(path: Path, data: bytes, *, mode: int, replace: bool) -> None:
+def _write_beside(path: Path, data: bytes, *, mode: int, replace: bool) -> None:
     temporary = _beside(path)
     try:
-        _fill(temporary, data, mode)
+        _write_new(temporary, data, mode)
         _name(temporary, path, replace=replace)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _fill(temporary: Path, data: bytes, mode: int) -> None:
+def _write_new(temporary: Path, data: bytes, mode: int) -> None:
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
         file.flush()
@@ -226,12 +226,12 @@ def _name(temporary: Path, path: Path, *, replace: bool) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        with _taken(path):
+        with _take_name(path):
             temporary.replace(path)
 
 
 @contextlib.contextmanager
-def _taken(path: Path) -> Iterator[None]:
+def _take_name(path: Path) -> Iterator[None]:
     """Take a name by an empty file that is locked, or raise FileExistsError; one without a lock was left behind."""
     try:
         handle, new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), True

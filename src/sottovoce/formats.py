@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 
-class Format(NamedTuple):
+class Numbered(NamedTuple):
     """A format: what has it, its number now, and what to do about another one."""
 
     what: str
@@ -28,11 +28,11 @@ class Format(NamedTuple):
 
 
 _SAME: Final = "Install the same version of sottovoce at both ends."
-FRAME: Final = Format("frames", 4, _SAME)
-PLAN: Final = Format("plans", 5, _SAME)
-LEDGER: Final = Format("ledgers", 3, "Use the version of sottovoce that wrote it.")
-JOURNAL: Final = Format("states of runs", 7, "Let the version of sottovoce that began the run end it.")
-MODEL: Final = Format("models", 6, "Use the version of sottovoce that wrote it, or fit the model again.")
-PARTIAL_MODEL: Final = Format("partial models", 4, "Use the version of sottovoce that wrote it, or train again.")
-SCHEMA: Final = Format("schemas", 1, "Draft it anew with `sottovoce schema`.")
-ALIGNMENT: Final = Format("alignments", 1, "Delete it, start the party, and align again (`sottovoce align`).")
+FRAME: Final = Numbered("frames", 4, _SAME)
+PLAN: Final = Numbered("plans", 5, _SAME)
+LEDGER: Final = Numbered("ledgers", 3, "Use the version of sottovoce that wrote it.")
+JOURNAL: Final = Numbered("states of runs", 7, "Let the version of sottovoce that began the run end it.")
+MODEL: Final = Numbered("models", 6, "Use the version of sottovoce that wrote it, or fit the model again.")
+PARTIAL_MODEL: Final = Numbered("partial models", 4, "Use the version of sottovoce that wrote it, or train again.")
+SCHEMA: Final = Numbered("schemas", 1, "Draft it anew with `sottovoce schema`.")
+ALIGNMENT: Final = Numbered("alignments", 1, "Delete it, start the party, and align again (`sottovoce align`).")

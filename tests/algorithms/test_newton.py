@@ -8,7 +8,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.penalties.base import ScaledRegulariser
-from sottovoce.penalties.quadratic import Metric
+from sottovoce.penalties.quadratic import QuadraticMetric
 from support import REGULARISERS
 
 
@@ -16,7 +16,7 @@ from support import REGULARISERS
 def test_a_step_minimises_its_model(regulariser: Any) -> None:
     generator = np.random.default_rng(0)
     basis = np.linalg.qr(generator.standard_normal((5, 5)))[0]
-    metric = Metric(np.array([0.5, 1.0, 2.0, 5.0, 40.0]), basis)
+    metric = QuadraticMetric(np.array([0.5, 1.0, 2.0, 5.0, 40.0]), basis)
     scaled = ScaledRegulariser(regulariser, features=4, scale=0.7, objective=1.3)
     w, g = generator.standard_normal(5), 10 * generator.standard_normal(5)
     matrix = (basis * metric.values) @ basis.T

@@ -104,7 +104,7 @@ def setting(name: str, seed: int = 0) -> tuple[np.ndarray, ScaledRegulariser, np
     rows = rng.standard_normal((RECORDS, FEATURES + 1)) * np.array([1, 0.5, 2, 1, 1, 0.7, 0])
     rows[:, -1] = 1.0
     rows[rng.random(rows.shape) < 0.3] = 0.0
-    regulariser = ScaledRegulariser(penalties.get(name, **REGULARISERS[name]), FEATURES, 0.8, 1.5)
+    regulariser = ScaledRegulariser(penalties.get_penalty(name, **REGULARISERS[name]), FEATURES, 0.8, 1.5)
     start = regulariser.prox(rng.standard_normal(FEATURES + 1), 1e-9)
     return rows, regulariser, start, rows.T @ rng.standard_normal(RECORDS) * 3
 
@@ -169,7 +169,7 @@ def test_many_columns_of_conjugate_gradients() -> None:
     """More columns than records, and than a Gram matrix is made of: against the solution in the space of records."""
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((30, 2100))
-    regulariser = ScaledRegulariser(penalties.get("l2", alpha=0.5), 2100, 1.0, 1.0)
+    regulariser = ScaledRegulariser(penalties.get_penalty("l2", alpha=0.5), 2100, 1.0, 1.0)
     square = square_of(Products(rows))
     assert isinstance(square, Products)
     start, v = rng.standard_normal(2100) / 40, rng.standard_normal(30)

@@ -23,7 +23,7 @@ from sottovoce.data.slopes import Slope
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.penalties.base import ScaledRegulariser
-from sottovoce.penalties.quadratic import DiagonalMetric, Metric
+from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, Relation, either
@@ -440,7 +440,7 @@ def test_a_diagonal_metric_is_the_matrix(regulariser: Any) -> None:
     rng = np.random.default_rng(0)
     values, w, g = np.array([0.5, 1.0, 2.0, 5.0, 40.0]), rng.standard_normal(5), rng.standard_normal(5)
     scaled = ScaledRegulariser(regulariser, features=4, scale=0.7, objective=1.3)
-    wanted = Metric(values, np.eye(5)).step(w, g, scaled, 3)
+    wanted = QuadraticMetric(values, np.eye(5)).step(w, g, scaled, 3)
     np.testing.assert_allclose(DiagonalMetric(values).step(w, g, scaled, 3), wanted, atol=1e-9)
 
 

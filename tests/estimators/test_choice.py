@@ -17,7 +17,7 @@ from sottovoce.estimators import choice
 from sottovoce.estimators.fits import Fit
 from sottovoce.federation.training import Training
 from sottovoce.losses import get
-from sottovoce.penalties import get as penalty
+from sottovoce.penalties import get_penalty as penalty
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Gaussian

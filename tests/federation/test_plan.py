@@ -523,7 +523,7 @@ def test_a_grid_as_coarse_as_the_noise_is_charged_for_what_it_does() -> None:
 @pytest.mark.parametrize("name", ["l1", "l2", "elastic_net", "l2_ball", "l1_ball"])
 def test_a_scaled_regulariser_is_the_users_on_raw_coefficients(name: str) -> None:
     parameters = {"l1_ball": {"radius": 0.3}, "l2_ball": {"radius": 0.3}}.get(name, {"alpha": 0.7})
-    inner = penalties.get(name, **parameters)
+    inner = penalties.get_penalty(name, **parameters)
     scaled = ScaledRegulariser(inner, 2, 0.4, 0.25)
     weights = np.array([1.5, -0.2, 9.0])
     u = scaled.prox(weights, 0.5)
@@ -551,7 +551,7 @@ def test_a_scaled_regulariser_is_the_users_on_raw_coefficients(name: str) -> Non
 )
 @pytest.mark.parametrize("scale", [0.4, np.array([0.4, 3.0])])
 def test_a_scaled_regulariser_says_its_terms_by_coordinate(name: str, parameters: Any, scale: Any) -> None:
-    scaled = ScaledRegulariser(penalties.get(name, **parameters), 2, scale, 0.25)
+    scaled = ScaledRegulariser(penalties.get_penalty(name, **parameters), 2, scale, 0.25)
     l1, l2, low, high = scaled.by_coordinate(3)
     assert [float(vector[2]) for vector in (l1, l2, low, high)] == [0.0, 0.0, -math.inf, math.inf]
     assert scaled.ridge is None or (name == "l2" and np.ndim(scale) == 0 and scaled.ridge == l2[0])
@@ -567,7 +567,7 @@ def test_a_scaled_regulariser_says_its_terms_by_coordinate(name: str, parameters
 
 @pytest.mark.parametrize("name", ["l1_ball", "l2_ball"])
 def test_a_set_is_no_sum_over_coordinates(name: str) -> None:
-    scaled = ScaledRegulariser(penalties.get(name, radius=1.0), 2, 0.4, 0.25)
+    scaled = ScaledRegulariser(penalties.get_penalty(name, radius=1.0), 2, 0.4, 0.25)
     with pytest.raises(InputError, match="is not a sum over the coordinates; choose l1, l2 or a box"):
         scaled.by_coordinate(3)
 
@@ -582,7 +582,7 @@ def test_a_plan_by_columns_scales_every_coordinate_by_its_bound(small_plan: Make
 
 
 def test_weights_without_a_regulariser_stay_as_they_are() -> None:
-    free = ScaledRegulariser(penalties.get("none"), 2, 0.4, 0.25)
+    free = ScaledRegulariser(penalties.get_penalty("none"), 2, 0.4, 0.25)
     assert free.is_none
     assert free.ridge is None
     weights = np.array([1.0, 2.0, 3.0])

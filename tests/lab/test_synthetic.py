@@ -137,7 +137,7 @@ def test_bad_arguments(parties: int, records: int, seed: int) -> None:
 
 
 def numbers_of(name: str, *, new: bool = False) -> list[int]:
-    return [int(row[0]) for row in synthetic.example(name, new=new)[1:]]
+    return [int(row[0]) for row in synthetic.example_rows(name, new=new)[1:]]
 
 
 def test_example_files_of_a_town_have_columns_of_the_same_people() -> None:
@@ -146,16 +146,16 @@ def test_example_files_of_a_town_have_columns_of_the_same_people() -> None:
     assert 2_500 < len(common) < 2_650
     assert all(len(set(own)) == len(own) for own in people.values())
     assert people["clinic"] != people["lab"]
-    headers = [synthetic.example(name)[0] for name in synthetic.HOLDERS]
+    headers = [synthetic.example_rows(name)[0] for name in synthetic.HOLDERS]
     assert [name for header in headers for name in header[1:] if name != "outcome"] == list(FEATURE_NAMES)
     assert ["outcome" in header for header in headers] == [True, False, False]
-    ages = {int(row[0]): row[1] for row in synthetic.example("clinic")[1:]}
+    ages = {int(row[0]): row[1] for row in synthetic.example_rows("clinic")[1:]}
     whole, _ = columns(synthetic.EXAMPLE_CLINICS, synthetic.EXAMPLE_RECORDS, seed=1)
     assert all(float(ages[number]) == whole[0].X[number - 1, 0] for number in list(ages)[:50])
 
 
 def test_example_files_of_new_people_have_no_label_and_nobody_known() -> None:
-    assert "outcome" not in synthetic.example("clinic", new=True)[0]
+    assert "outcome" not in synthetic.example_rows("clinic", new=True)[0]
     assert set(numbers_of("lab", new=True)) == set(numbers_of("insurer", new=True))
     assert not set(numbers_of("lab", new=True)) & set(numbers_of("lab"))
 
@@ -168,4 +168,4 @@ def test_example_files_of_clinics_share_a_few_people() -> None:
 
 def test_a_name_without_an_example_is_told_which_have_one() -> None:
     with pytest.raises(InputError, match="name='clinic-4' has no example file; these have: clinic-1"):
-        synthetic.example("clinic-4")
+        synthetic.example_rows("clinic-4")

@@ -95,7 +95,7 @@ class PenaltyContract:
 
     def test_round_trip_through_name_and_parameters(self):
         text = json.dumps(self.penalty.parameters(), allow_nan=False)
-        again = penalties.get(self.penalty.name, **json.loads(text))
+        again = penalties.get_penalty(self.penalty.name, **json.loads(text))
         assert again == self.penalty
         assert hash(again) == hash(self.penalty)
 
@@ -174,7 +174,7 @@ def contracts(cls: type[PenaltyContract] = PenaltyContract) -> set[type[PenaltyC
 
 def test_every_registered_penalty_keeps_the_contract():
     tested = {cls.penalty.name for cls in contracts() if hasattr(cls, "penalty")}
-    assert tested == {name for name in penalties.names() if issubclass(_REGISTRY[name], Penalty)}
+    assert tested == {name for name in penalties.penalty_names() if issubclass(_REGISTRY[name], Penalty)}
 
 
 class _WrongShrinkage(L1):
@@ -209,4 +209,4 @@ def test_the_contract_rejects_a_prox_that_shrinks_a_thousandth_too_much():
 )
 def test_bad_choices_are_explained(name, parameters, message):
     with pytest.raises(InputError, match=message):
-        penalties.get(name, **parameters)
+        penalties.get_penalty(name, **parameters)

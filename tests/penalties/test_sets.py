@@ -142,7 +142,7 @@ class SetContract:
 
     def test_round_trip_through_name_and_parameters(self):
         text = json.dumps(self.set.parameters(), allow_nan=False)
-        again = penalties.get(self.set.name, **json.loads(text))
+        again = penalties.get_penalty(self.set.name, **json.loads(text))
         assert again == self.set
         assert hash(again) == hash(self.set)
 
@@ -252,7 +252,7 @@ def contracts(cls: type[SetContract] = SetContract) -> set[type[SetContract]]:
 
 def test_every_registered_set_keeps_the_contract():
     tested = {cls.set.name for cls in contracts() if hasattr(cls, "set")}
-    assert tested == {name for name in penalties.names() if issubclass(_REGISTRY[name], ConstraintSet)}
+    assert tested == {name for name in penalties.penalty_names() if issubclass(_REGISTRY[name], ConstraintSet)}
 
 
 class _WrongRadius(L1Ball):
@@ -322,7 +322,7 @@ def test_a_nan_reaches_every_coordinate_of_a_projection():
 )
 def test_bad_choices_are_explained(name, parameters, message):
     with pytest.raises(InputError, match=message):
-        penalties.get(name, **parameters)
+        penalties.get_penalty(name, **parameters)
 
 
 def test_product_of_a_penalty_is_refused():

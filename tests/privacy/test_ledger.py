@@ -28,7 +28,7 @@ from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import epsilon_of, renyi_of, renyi_to_epsilon
 from sottovoce.privacy.calibration import mu_for, noise_multiplier_for, renyi_order_for, rho_for
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
-from sottovoce.privacy.ledger import Account, Ledger, Part, Receipt
+from sottovoce.privacy.ledger import Account, FitPart, Ledger, Receipt
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 from sottovoce.privacy.spending import periods_between
 
@@ -875,8 +875,8 @@ class TestFitsOfSeveralPlans:
 
     MU = mu_for(EPSILON, OWN)
 
-    def within(self, name: str = "fit", relation: Relation = "zero-out", times: float = 1.0) -> Part:
-        return Part(name, times * self.MU, relation)
+    def within(self, name: str = "fit", relation: Relation = "zero-out", times: float = 1.0) -> FitPart:
+        return FitPart(name, times * self.MU, relation)
 
     def part(self, share: float) -> list[Event]:
         return [Gaussian(math.sqrt(share) * self.MU)]
@@ -964,7 +964,7 @@ class TestFitsOfSeveralPlans:
         account = ledger.open("people", EPSILON, DELTA)
         with monkeypatch.context() as patch:
             patch.setattr("sottovoce.privacy.spending.Book._covers", lambda *_: True)
-            patch.setattr("sottovoce.privacy.ledger._priced", lambda line, offers: {
+            patch.setattr("sottovoce.privacy.ledger.price_line", lambda line, offers: {
                 name: replace(offers[name].own, events=(), cost=0.0, epsilon=0.0, covered=True) for name, _ in line
             })  # fmt: skip
             account.reserve("fit", self.part(0.9), within=self.within())

@@ -56,13 +56,13 @@ def test_every_damage_that_is_to_the_index_alone_is_noticed_at_the_start(victim:
 def test_the_attack_can_succeed(victim: Victim) -> None:
     """Without the check of the structure and with lookups by the index an old key is answered anew."""
 
-    def by_index(self: ledger_file.Entries, *key: object) -> ledger_file.Row | None:
+    def by_index(self: ledger_file.Entries, *key: object) -> ledger_file.EntryRow | None:
         condition = "kind = ? AND dataset = ? AND plan = ? AND round = ? AND query = ?"
-        names = ", ".join(ledger_file.Row._fields)
+        names = ", ".join(ledger_file.EntryRow._fields)
         found = self._connection.execute(
             f"SELECT {names} FROM entries INDEXED BY entry_key WHERE {condition}", ledger_file.Key(*key)
         ).fetchone()
-        return None if found is None else ledger_file.Row._make(found)
+        return None if found is None else ledger_file.EntryRow._make(found)
 
     with (
         mock.patch.object(ledger_file, "_check_structure"),

@@ -393,7 +393,7 @@ def law_of(draw: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> dict[int
         return [after - before for before, after in itertools.pairwise(first)]
 
     law: dict[int, mpmath.mpf] = {}
-    monkeypatch.setattr(mechanisms, "_place", place)
+    monkeypatch.setattr(mechanisms, "_draw_place", place)
     outcome(0, 0)
     for block, share in enumerate(shares(tables[0])):
         code = outcome(block, 0)
@@ -462,11 +462,11 @@ def test_a_word_finds_the_weight_it_falls_into() -> None:
     for i in np.flatnonzero(np.diff([0, *ends])):
         start = ends[i - 1] if i else 0
         first, last = -(-start * 2**64 // ends[-1]), -(-ends[i] * 2**64 // ends[-1]) - 1
-        assert mechanisms._place(weights, np.uint64(first)) == i
-        assert mechanisms._place(weights, np.uint64(last)) == i
-    assert mechanisms._place(weights, np.uint64(0)) == 1
-    assert mechanisms._place(weights, np.uint64(2**64 - 1)) == 7
-    assert mechanisms._place(np.array([1e-300]), np.uint64(5)) == 0
+        assert mechanisms._draw_place(weights, np.uint64(first)) == i
+        assert mechanisms._draw_place(weights, np.uint64(last)) == i
+    assert mechanisms._draw_place(weights, np.uint64(0)) == 1
+    assert mechanisms._draw_place(weights, np.uint64(2**64 - 1)) == 7
+    assert mechanisms._draw_place(np.array([1e-300]), np.uint64(5)) == 0
 
 
 def test_the_exponential_is_within_four_units_in_the_last_place() -> None:

@@ -15,7 +15,7 @@ from sottovoce.plan.release import Release
 from sottovoce.privacy.accounting import epsilon_of, renyi_of
 from sottovoce.privacy.calibration import noise_multiplier_for
 from sottovoce.privacy.events import Gaussian, PoissonGaussian
-from sottovoce.privacy.relation import CHANGES, RELATIONS, SAMPLER_SHARE, checked, distance, either, inside
+from sottovoce.privacy.relation import CHANGES, RELATIONS, SAMPLER_SHARE, check_relation, distance, either, inside
 from sottovoce.privacy.spending import open_terms
 from sottovoce.queries.gradient import GradientSum
 
@@ -60,7 +60,7 @@ def sensitivity(made: Any, relation: Any) -> Any:
 def test_zero_out_moves_a_sum_by_one_record_and_replace_one_by_two() -> None:
     assert [distance(relation) for relation in RELATIONS] == [1.0, 2.0]
     assert [either(relation, zero_out="a", replace_one="b") for relation in RELATIONS] == ["a", "b"]
-    assert [checked(relation) for relation in RELATIONS] == list(RELATIONS) == list(CHANGES)
+    assert [check_relation(relation) for relation in RELATIONS] == list(RELATIONS) == list(CHANGES)
 
 
 def test_the_samplers_have_their_share_of_delta() -> None:
@@ -69,7 +69,7 @@ def test_the_samplers_have_their_share_of_delta() -> None:
 
 @pytest.mark.parametrize("value", ["add-one", "Zero-out", "", None, 1])
 def test_an_unknown_relation_is_refused_with_what_is_allowed(value: Any) -> None:
-    for ask in (checked, distance, lambda relation: either(relation, zero_out=1.0, replace_one=1.0)):
+    for ask in (check_relation, distance, lambda relation: either(relation, zero_out=1.0, replace_one=1.0)):
         with pytest.raises(InputError, match="must be 'zero-out' or 'replace-one'; choose which data sets"):
             ask(value)
 

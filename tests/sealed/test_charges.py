@@ -32,7 +32,7 @@ from sottovoce.plan.problem import Named
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian
-from sottovoce.privacy.ledger import Part
+from sottovoce.privacy.ledger import FitPart
 from sottovoce.privacy.relation import RELATIONS, Relation, inside
 from sottovoce.queries import pricing
 from sottovoce.transports.identity import local_identities
@@ -300,7 +300,7 @@ def test_plans_of_one_fit_are_charged_what_the_pools_learn_of_all_of_them(tmp_pa
         made = plan.model_copy(update={"within": Whole(name="ab" * 16, mu=math.sqrt(whole))})
         cost = charge_of(algorithms.of(made), made, made.names[0])
         assert made.within is not None
-        part = Part(made.within.name, made.within.mu, made.relation)
+        part = FitPart(made.within.name, made.within.mu, made.relation)
         account.reserve(made.digest.hex(), cost, delta=made.delta, within=part)
         true = truth(made, "zero-out")
         known.append(math.fsum(release.count * true[release.query] for release in made.releases))

@@ -22,7 +22,7 @@ from sottovoce.app.page import declared_ranges, feature_names, public_facts
 from sottovoce.app.rendering import render
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel, plots
-from sottovoce.files import parsed
+from sottovoce.files import parse_file
 
 Told = Mapping[str, Any]
 
@@ -65,7 +65,7 @@ class Section:
 
 def load_evaluation(path: Path, model: PrivateLinearModel) -> Told:
     """What `sottovoce evaluate --output` wrote about this model."""
-    told = parsed(path, json.loads, "an evaluation", "give what `sottovoce evaluate --output` wrote.")
+    told = parse_file(path, json.loads, "an evaluation", "give what `sottovoce evaluate --output` wrote.")
     if not isinstance(told, dict) or not set(_PARTS) <= set(told):
         raise InputError(f"{path} is no evaluation of this version; `sottovoce evaluate --output` writes one.")
     if told["model"] != model.charged_as_:

@@ -28,7 +28,7 @@ from sottovoce.door.frames import decode, peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.federation.helper import Helper
-from sottovoce.files import appended, parsed, write_data, write_text
+from sottovoce.files import open_to_append, parse_file, write_data, write_text
 from sottovoce.transports.base import Endpoint, Transport
 from sottovoce.transports.certificates import COORDINATOR, Credentials
 from sottovoce.transports.certified import Certified
@@ -108,7 +108,7 @@ class Party(PartyEnd):
     def opened(self, site: Site) -> Callable[[bytes], bytes]:
         """By the first of these tables that is there."""
         path = site.local / f"{site.name}.toml"
-        tables = parsed(path, tomllib.loads, "TOML", "the site's holder writes it.")
+        tables = parse_file(path, tomllib.loads, "TOML", "the site's holder writes it.")
         _tell(site, "a job starts")
         if "relay" in tables:
             return _relay(site, path, tables["relay"])
@@ -183,5 +183,5 @@ class _Told:
 def _tell(site: Site, text: str) -> None:
     """A line of `local/NAME.log`, which the holder alone reads."""
     path = site.local / f"{site.name}.log"
-    with appended(path, 0o600) as file:
+    with open_to_append(path, 0o600) as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")

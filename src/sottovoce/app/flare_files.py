@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sottovoce.app.jobs import Job, TrainingTable
 from sottovoce.errors import InputError
-from sottovoce.files import parsed, write_data, write_text
+from sottovoce.files import parse_file, write_data, write_text
 from sottovoce.transports.certificates import check_name
 
 CLASSES: Final = {"server": "sottovoce.app.flare.Coordinator", "client": "sottovoce.app.flare.Party"}
@@ -113,6 +113,6 @@ def _found(local: Path, name: str) -> dict[str, Any]:
     """What the site has configured, or what provisioning proposed."""
     for path in (local / name, local / f"{name}.default"):
         if path.exists():
-            found: dict[str, Any] = parsed(path, json.loads, "JSON", "correct it, or take that of the startup kit.")
+            found: dict[str, Any] = parse_file(path, json.loads, "JSON", "correct it, or take that of the startup kit.")
             return found
     raise InputError(f"{local} has neither {name} nor {name}.default; give the folder of a startup kit of FLARE.")

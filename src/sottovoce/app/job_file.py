@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from sottovoce.app.settings import keys_of, read_environment, tables_in
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.files import parsed
+from sottovoce.files import parse_file
 from sottovoce.plan.sealing import COORDINATOR
 
 
@@ -94,7 +94,7 @@ def _kinds(base: type[File]) -> Iterator[type[File]]:
 def tables_of(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, unchecked."""
     remedy = "give the path of a job file in TOML. Texts are in quotes, tables in [brackets]."
-    tables: dict[str, Any] = parsed(path, tomllib.loads, "TOML", remedy)
+    tables: dict[str, Any] = parse_file(path, tomllib.loads, "TOML", remedy)
     if _has_nul(tables):
         raise InputError(f"{path} has a text with the character NUL, which no name or path has; take it out.")
     return tables

@@ -23,7 +23,7 @@ from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.estimators.coefficients import CoefficientTable, WithStandardErrors
-from sottovoce.files import parsed, write_text
+from sottovoce.files import parse_file, write_text
 from sottovoce.formats import MODEL
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
@@ -110,7 +110,7 @@ def save(model: PrivateLinearModel, path: str | Path) -> None:
 def load(path: str | Path) -> PrivateLinearModel:
     """The fitted estimator of a model file: it predicts as the saved one did. Its ledger is not restored."""
     path = Path(path)
-    found = parsed(path, _strict_json, "a model file", "give the path of one; `sottovoce fit` writes it.")
+    found = parse_file(path, _strict_json, "a model file", "give the path of one; `sottovoce fit` writes it.")
     try:
         if type(found) is dict and found.get("format") == FORMAT and not MODEL.read(number := found.get("version")):
             raise InputError(MODEL.refusal(str(path), number))

@@ -21,7 +21,7 @@ from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
-from sottovoce.privacy.guarantee import Guarantee, exponential, percent
+from sottovoce.privacy.guarantee import Guarantee, as_power, percent
 from sottovoce.privacy.ledger import Balance
 from sottovoce.privacy.relation import CHANGES
 from sottovoce.queries.messages import answers_of
@@ -81,7 +81,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         priors=PRIORS,
         sign=SIGN,
         infinite=math.inf,
-        exponential=exponential,
+        exponential=as_power,
         grown=grown,
         percent=percent,
         size=readable_size,

@@ -39,7 +39,7 @@ from sottovoce.arguments import is_number
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.cells import MISSING, Cells, cell_key, read_numbers, table_columns
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.files import parsed, toml_key, toml_value, write_text
+from sottovoce.files import parse_file, toml_key, toml_value, write_text
 from sottovoce.formats import SCHEMA
 
 Array = NDArray[np.float64]
@@ -460,7 +460,9 @@ class Schema:
     def from_toml(cls, path: str | PathLike[str]) -> Schema:
         """The table [schema] of a TOML file."""
         path = Path(path)
-        tables = parsed(path, tomllib.loads, "TOML", "give the path of a schema; `sottovoce schema FILE` drafts one.")
+        tables = parse_file(
+            path, tomllib.loads, "TOML", "give the path of a schema; `sottovoce schema FILE` drafts one."
+        )
         if not isinstance(tables.get("schema"), dict):
             raise InputError(f"{path} has no table [schema]; `sottovoce schema FILE` drafts one.")
         try:

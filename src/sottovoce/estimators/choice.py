@@ -70,7 +70,7 @@ class PenaltyChoice(Purchase):
         for alpha, strength in zip(self.alphas, ALPHAS, strict=True):
             penalised.alpha = float(alpha)
             named = penalised._regulariser(fit.plan.split)
-            inner = penalties.get(named.name, **named.parameters)
+            inner = penalties.get_penalty(named.name, **named.parameters)
             regulariser = ScaledRegulariser(inner, own.features, own.scale, own.objective)
             share = min(1.0, math.sqrt(WEAK / strength))
             self.weights.append(evidence.model(regulariser, share))

@@ -23,7 +23,7 @@ from sottovoce.plan.split import Split
 from sottovoce.privacy.accounting import gaussian_epsilon
 from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.privacy.relation import checked
+from sottovoce.privacy.relation import check_relation
 from sottovoce.solvers import SOLVERS, Options
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ Facts = Mapping[str, Mapping[str, Any]]  # what each party declares public
 
 def penalty_named(name: str, **parameters: Any) -> Named:
     """A penalty or a set as plans name it, its parameters checked."""
-    return Named(name=name, parameters=penalties.get(name, **parameters).parameters())
+    return Named(name=name, parameters=penalties.get_penalty(name, **parameters).parameters())
 
 
 def loss_named(name: str, kind: losses.Kind, **parameters: float) -> Named:
@@ -141,7 +141,7 @@ def check_parameters(model: PrivateLinearModel) -> None:
             f"insecure_seed={seed!r} must be a whole number from 0, or None for noise that protects the records."
         )
     check_resources(model.resources)
-    checked(model.relation)
+    check_relation(model.relation)
     if model.calibration not in ("tight", "paper"):
         raise InputError(f"calibration={model.calibration!r} must be 'tight' or 'paper'.")
     if model.rescale not in ("symmetric", "unit"):

@@ -45,7 +45,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
-from sottovoce.privacy.relation import Relation, checked
+from sottovoce.privacy.relation import Relation, check_relation
 
 Array = NDArray[np.float64]
 
@@ -188,7 +188,7 @@ def evaluate(  # noqa: PLR0913
     if people not in get_args(People):
         raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
     _check_fit(model, people, epsilon)
-    relation = checked(relation or model.plan_.relation)
+    relation = check_relation(relation or model.plan_.relation)
     by_columns = model.plan_.split.same_people
     federation = (_by_columns if by_columns else _by_rows)(model, X, y, ledger)
     session = Session(

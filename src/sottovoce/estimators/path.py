@@ -140,7 +140,7 @@ def _checked(alphas: Any) -> Array:
 
 def _l1(plan: Plan, alpha: float) -> ScaledRegulariser:
     own = plan.scaled_regulariser
-    return ScaledRegulariser(penalties.get("l1", alpha=alpha), own.features, own.scale, own.objective)
+    return ScaledRegulariser(penalties.get_penalty("l1", alpha=alpha), own.features, own.scale, own.objective)
 
 
 def _grid(plan: Plan, model: Quadratic, smallest: float, count: int) -> Array:

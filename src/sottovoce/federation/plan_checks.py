@@ -23,7 +23,7 @@ from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Event
-from sottovoce.privacy.ledger import Account, Part
+from sottovoce.privacy.ledger import Account, FitPart
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.pricing import queries_of
 
@@ -94,9 +94,9 @@ def _check_release(release: Release, query: Query, records: int) -> None:
         release.check(query, records)
 
 
-def part_of_fit(plan: Plan) -> Part | None:
+def part_of_fit(plan: Plan) -> FitPart | None:
     """The fit that a plan is a part of, as an account is told."""
-    return None if plan.within is None else Part(plan.within.name, plan.within.mu, plan.relation)
+    return None if plan.within is None else FitPart(plan.within.name, plan.within.mu, plan.relation)
 
 
 def charge_of(form: Algorithm, plan: Plan, party: str) -> Cost:

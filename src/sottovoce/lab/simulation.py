@@ -387,20 +387,20 @@ def metrics_of(model: PrivateLinearModel, X: Any, y: NDArray[Any]) -> dict[str, 
 
 def check_epsilons(given: Any) -> tuple[float, ...]:
     """The budgets to compare, each once, the smallest first."""
-    several = _list(given)
+    several = _as_list(given)
     if not several or not all(is_number(value) and 0 < value < math.inf for value in several):
         raise InputError(f"epsilon={given!r} must be positive numbers, for example [0.1, 0.5, 1, 3].")
     return tuple(sorted({float(value) for value in several}))
 
 
-def _list(given: Any) -> list[Any]:
+def _as_list(given: Any) -> list[Any]:
     return list(given) if np.iterable(given) and not isinstance(given, str) else [given]
 
 
 def _check_counts(name: str, given: Any, known: int | None) -> list[int]:
     """One number, or one for each party."""
     given = known if given is None else given
-    several = _list(given)
+    several = _as_list(given)
     if not several or not all(is_whole(value) and value >= 1 for value in several):
         raise InputError(f"{name}={given!r} must be a whole number from 1, or a list with one for each party.")
     return [int(value) for value in several]

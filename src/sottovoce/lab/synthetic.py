@@ -67,7 +67,7 @@ class Clinic:
 
 
 @dataclass(frozen=True, eq=False)
-class Holder:
+class ColumnHolder:
     """The columns that one holder has of everybody; rows in the same order at each."""
 
     name: str
@@ -92,18 +92,18 @@ def clinics(parties: int = 4, records: int = 20_000, seed: int = 0) -> list[Clin
     return [_clinic(f"clinic-{k + 1}", int(size), seed, k) for k, size in enumerate(sizes)]
 
 
-def columns(parties: int = 4, records: int = 20_000, seed: int = 0) -> tuple[list[Holder], Array]:
+def columns(parties: int = 4, records: int = 20_000, seed: int = 0) -> tuple[list[ColumnHolder], Array]:
     """The people of `clinics(...)`, all clinics in turn, split by columns among clinic, lab and insurer."""
     town = clinics(parties, records, seed)
     X = np.concatenate([clinic.X for clinic in town])
     holders = []
     for holder in HOLDERS:
         held = [j for j, feature in enumerate(FEATURES) if feature.holder == holder]
-        holders.append(Holder(holder, X[:, held], tuple(FEATURE_NAMES[j] for j in held)))
+        holders.append(ColumnHolder(holder, X[:, held], tuple(FEATURE_NAMES[j] for j in held)))
     return holders, np.concatenate([clinic.y for clinic in town])
 
 
-def example(holder: str, *, new: bool = False) -> list[list[str]]:
+def example_rows(holder: str, *, new: bool = False) -> list[list[str]]:
     """The rows of an example file, header first: of clinic-1 to clinic-3, or of the clinic, lab or insurer of a town.
 
     The clinics 1 to 3 have different people, but for a few who were at two of them, and the label last. The holders of
@@ -132,11 +132,7 @@ def example(holder: str, *, new: bool = False) -> list[list[str]]:
     if holder not in HOLDERS[1:] and not new:
         header, cells = [*header, "outcome"], np.column_stack([rows, labels])
     people = [shape.format(number + 1 + EXAMPLE_RECORDS * new) for number in numbers]
-    return [header, *([who, *row] for who, row in zip(people, _cells(cells), strict=True))]
-
-
-def _cells(rows: Array) -> list[list[str]]:
-    return [[f"{cell:.10g}" for cell in row] for row in rows]
+    return [header, *([who, *(f"{cell:.10g}" for cell in row)] for who, row in zip(people, cells, strict=True))]
 
 
 def write_csv(clinic: Clinic, path: str | Path) -> None:
@@ -184,10 +180,7 @@ def _clinic(name: str, size: int, seed: int, index: int) -> Clinic:
             medications,
         ]
     )
-    X = np.stack(
-        [np.clip(X[:, j], f.low, f.high).round(f.decimals) for j, f in enumerate(FEATURES)],
-        axis=1,
-    )
+    X = np.column_stack([np.clip(X[:, j], f.low, f.high).round(f.decimals) for j, f in enumerate(FEATURES)])
     score = (X - _TYPICAL) @ _EFFECT - 1.35
     return Clinic(name, X, (rng.random(size) < _sigmoid(score)).astype(float))
 

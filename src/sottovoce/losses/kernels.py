@@ -86,7 +86,7 @@ def fill_slopes(code: int, parameter: float, scores: Array, labels: Array, slope
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
-def _within(value: float, bound: float) -> float:
+def _clip_within(value: float, bound: float) -> float:
     """The value cut to [-bound, bound]; NaN becomes the bound."""
     value = value if value < bound else bound
     return value if value > -bound else -bound
@@ -155,10 +155,10 @@ def fill_terms(
     back = 1.0 / scale
     if len(shares) == 0:
         for i in range(len(found)):
-            found[i] = np.trunc(_within(found[i], bound) * scale) * back
+            found[i] = np.trunc(_clip_within(found[i], bound) * scale) * back
     else:
         for i in range(len(found)):
-            found[i] = np.trunc(_within(found[i], bound) * shares[i] * scale) * back
+            found[i] = np.trunc(_clip_within(found[i], bound) * shares[i] * scale) * back
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")

@@ -24,7 +24,7 @@ class Regulariser(ABC):
     name: ClassVar[str]
 
     def parameters(self) -> dict[str, Any]:
-        """The public constants, fit for JSON: ``get(r.name, **r.parameters()) == r``."""
+        """The public constants, fit for JSON: ``get_penalty(r.name, **r.parameters()) == r``."""
         return {field.name: float(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
@@ -142,21 +142,21 @@ _REGISTRY: dict[str, type[Regulariser]] = {}
 RegulariserType = TypeVar("RegulariserType", bound=Regulariser)
 
 
-def register(regulariser: type[RegulariserType]) -> type[RegulariserType]:
+def register_penalty(regulariser: type[RegulariserType]) -> type[RegulariserType]:
     """Make a penalty or set known by its name (a class decorator)."""
     _REGISTRY[regulariser.name] = regulariser
     return regulariser
 
 
-def names() -> list[str]:
+def penalty_names() -> list[str]:
     """The names that ``get`` knows."""
     return sorted(_REGISTRY)
 
 
-def get(name: str, **parameters: Any) -> Regulariser:
+def get_penalty(name: str, **parameters: Any) -> Regulariser:
     """The penalty or constraint set of that name, with the parameters of its class."""
     if name not in _REGISTRY:
-        raise InputError(f"penalty={name!r} is unknown; choose one of: {', '.join(names())}")
+        raise InputError(f"penalty={name!r} is unknown; choose one of: {', '.join(penalty_names())}")
     check_parameters(f"penalty={name!r}", _REGISTRY[name], parameters)
     return _REGISTRY[name].build(**parameters)
 

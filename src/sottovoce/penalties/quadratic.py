@@ -30,7 +30,7 @@ class Quadratic:
     were asked at. A function of released values: minimising it for any number of penalties costs nothing.
     """
 
-    metric: Metric
+    metric: QuadraticMetric
     centre: Array
     gradient: Array
 
@@ -52,7 +52,7 @@ class ExactQuadratic(Quadratic):
     @classmethod
     def of(cls, curvature: Array, centre: Array, gradient: Array) -> ExactQuadratic:
         values, vectors = np.linalg.eigh(curvature)
-        return cls(Metric(np.maximum(values, 0.0), vectors), centre, gradient, curvature)
+        return cls(QuadraticMetric(np.maximum(values, 0.0), vectors), centre, gradient, curvature)
 
     def minimise(self, regulariser: ScaledRegulariser, records: int) -> Array:
         """By penalised steps, until they stand still."""
@@ -66,7 +66,7 @@ class ExactQuadratic(Quadratic):
         return found
 
 
-class Metric:
+class QuadraticMetric:
     """M = V diag(values) V', positive definite."""
 
     def __init__(self, values: Array, vectors: Array) -> None:
@@ -103,7 +103,7 @@ class Metric:
         return point
 
 
-class DiagonalMetric(Metric):
+class DiagonalMetric(QuadraticMetric):
     """M = diag(values), of which no matrix is made."""
 
     def __init__(self, values: Array) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.penalties.base import Penalty, Vector, check_alpha, check_interval, check_number, register
+from sottovoce.penalties.base import Penalty, Vector, check_alpha, check_interval, check_number, register_penalty
 
 
 class NormPenalty(Penalty):
@@ -46,7 +46,7 @@ class NormPenalty(Penalty):
         return excess / (2 * c) if c > 0 else math.inf
 
 
-@register
+@register_penalty
 @dataclass(frozen=True)
 class NoPenalty(NormPenalty):
     """r(w) = 0."""
@@ -55,7 +55,7 @@ class NoPenalty(NormPenalty):
     weights: ClassVar[tuple[float, float]] = (0.0, 0.0)
 
 
-@register
+@register_penalty
 @dataclass(frozen=True)
 class L2(NormPenalty):
     """r(w) = (alpha / 2) |w|_2^2."""
@@ -72,7 +72,7 @@ class L2(NormPenalty):
         return 0.0, float(self.alpha)
 
 
-@register
+@register_penalty
 @dataclass(frozen=True)
 class L1(NormPenalty):
     """r(w) = alpha |w|_1."""
@@ -89,7 +89,7 @@ class L1(NormPenalty):
         return float(self.alpha), 0.0
 
 
-@register
+@register_penalty
 @dataclass(frozen=True)
 class ElasticNet(NormPenalty):
     """r(w) = alpha l1_ratio |w|_1 + (alpha (1 - l1_ratio) / 2) |w|_2^2, as in scikit-learn."""
@@ -114,7 +114,7 @@ class ElasticNet(NormPenalty):
         return float(self.alpha * self.l1_ratio), float(self.alpha * (1 - self.l1_ratio))
 
 
-@register
+@register_penalty
 @dataclass(frozen=True)
 class Box(Penalty):
     """r(w) = 0 where low <= w_j <= high for every j, else infinite; either end may be infinite.

@@ -15,8 +15,8 @@ from sottovoce.penalties.base import (
     Vector,
     check_interval,
     check_number,
-    get,
-    register,
+    get_penalty,
+    register_penalty,
 )
 
 
@@ -39,7 +39,7 @@ class Ball(ConstraintSet):
         return 2 * self.radius
 
 
-@register
+@register_penalty
 @dataclass(frozen=True)
 class L1Ball(Ball):
     """{w : |w|_1 <= radius}."""
@@ -61,7 +61,7 @@ class L1Ball(Ball):
         return vertex
 
 
-@register
+@register_penalty
 @dataclass(frozen=True)
 class L2Ball(Ball):
     """{w : |w|_2 <= radius}."""
@@ -79,7 +79,7 @@ class L2Ball(Ball):
         return gradient * (-self.radius / norm) if norm > 0 else np.zeros_like(gradient)
 
 
-@register
+@register_penalty
 @dataclass(frozen=True)
 class Simplex(Ball):
     """{w : w >= 0, sum_j w_j = radius}."""
@@ -104,7 +104,7 @@ class Simplex(Ball):
         return math.sqrt(2) * self.radius if dimension > 1 else 0.0
 
 
-@register
+@register_penalty
 @dataclass(frozen=True)
 class BoxSet(ConstraintSet):
     """{w : low <= w_j <= high for every j}, bounded."""
@@ -131,7 +131,7 @@ class BoxSet(ConstraintSet):
         return math.sqrt(dimension) * (self.high - self.low)
 
 
-@register
+@register_penalty
 @dataclass(frozen=True)
 class Product(ConstraintSet):
     """{w = (w_1, ..., w_K) : w_k in part k}, the parts over consecutive blocks of the given sizes."""
@@ -158,7 +158,7 @@ class Product(ConstraintSet):
     @classmethod
     def build(cls, **parameters: Any) -> Self:
         try:
-            parts: Any = tuple(get(**part) for part in parameters["parts"])
+            parts: Any = tuple(get_penalty(**part) for part in parameters["parts"])
             return cls(parts, tuple(parameters["sizes"]))
         except TypeError as error:
             allowed = "parts must be a list of names with parameters, sizes a list of integers"

@@ -227,7 +227,7 @@ class Problem(Frozen):
     @functools.cached_property
     def scaled_regulariser(self) -> ScaledRegulariser:
         """The regulariser on the weights of prepared rows."""
-        inner = penalties.get(self.regulariser.name, **self.regulariser.parameters)
+        inner = penalties.get_penalty(self.regulariser.name, **self.regulariser.parameters)
         half = self.preparation.label_scale[1]
         return ScaledRegulariser(inner, self.features, self.preparation.scale * half, 1.0 / half**2)
 

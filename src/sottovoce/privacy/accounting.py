@@ -22,7 +22,7 @@ from scipy.special import erfcx, log_ndtr, logsumexp, ndtri
 from sottovoce.arguments import is_number
 from sottovoce.privacy.checks import check_cost, check_delta, check_order, require
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Repeated, Selection, Unbounded
-from sottovoce.privacy.relation import Relation, checked, distance, either
+from sottovoce.privacy.relation import Relation, check_relation, distance, either
 
 # The privacy loss distribution is composed by FFT, whose rounding error is absolute: below 1e-14 + 1e-16 per
 # round where measured against the exact law of Gaussians. Five times that is taken off delta first.
@@ -161,7 +161,7 @@ def renyi_of(events: Sequence[Event], order: float, relation: Relation) -> float
     before any output was seen add up, also over plans chosen adaptively. Infinite if nothing finite holds.
     """
     check_order(order)
-    checked(relation)
+    check_relation(relation)
     total = 0.0
     for event in events:
         match event:
@@ -248,7 +248,7 @@ def gaussian_mu(events: Sequence[Event], relation: Relation) -> float | None:
 
 def _summed(events: Sequence[Event], relation: Relation) -> tuple[float, float, tuple[PoissonGaussian, ...]] | None:
     """(mu, rho, sampled releases) of events that are not repeated, each kind added up; None if nothing finite holds."""
-    checked(relation)
+    check_relation(relation)
     squared_mu, rho, sampled = 0.0, 0.0, dict[tuple[float, float], int]()
     for event in events:
         if isinstance(event, Unbounded):

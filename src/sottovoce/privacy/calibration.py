@@ -16,7 +16,7 @@ from scipy.special import ndtri
 from sottovoce.privacy.accounting import LARGE_MU, epsilon_of, gaussian_delta, gaussian_epsilon, renyi_conversion
 from sottovoce.privacy.checks import check_delta, check_epsilon, check_order, check_sampling, require
 from sottovoce.privacy.events import PoissonGaussian, Repeated, Selection
-from sottovoce.privacy.relation import Relation, checked, distance, either
+from sottovoce.privacy.relation import Relation, check_relation, distance, either
 
 
 @lru_cache(maxsize=1024)
@@ -108,7 +108,7 @@ def noise_multiplier_for(epsilon: float, delta: float, relation: Relation, rate:
     """
     check_epsilon(epsilon)
     check_delta(delta)
-    checked(relation)
+    check_relation(relation)
     check_sampling(rate, rounds)
     if epsilon == math.inf:
         return 0.0

@@ -103,7 +103,7 @@ class Guarantee:
                 about, changed = ("a feature of one party", "that feature's column had been blank or any other")
             text = (
                 f"Against {view}: whatever is concluded about {about}, the chance of concluding it is at most "
-                f"{exponential(self.epsilon)} times (epsilon = {self.epsilon:.4g}) the chance if {changed}, plus "
+                f"{as_power(self.epsilon)} times (epsilon = {self.epsilon:.4g}) the chance if {changed}, plus "
                 f"{self.delta:.3g} (delta); and the same the other way round."
             )
             if self.trade_off:
@@ -136,8 +136,8 @@ class Guarantee:
         """The guarantee that `to_dict` wrote; an infinite epsilon may be the text "inf"."""
         fields = {key: value for key, value in said.items() if key != "sentence"}
         curve = tuple((float(false_alarms), missed) for false_alarms, missed in said["trade_off"].items())
-        assumes, epsilon = tuple(said.get("assumes", ())), _number(said["epsilon"])
-        made = _checked(cls(**{**fields, "epsilon": epsilon, "trade_off": curve, "assumes": assumes}))
+        assumes, epsilon = tuple(said.get("assumes", ())), _read_number(said["epsilon"])
+        made = _check_types(cls(**{**fields, "epsilon": epsilon, "trade_off": curve, "assumes": assumes}))
         if not (made.epsilon >= 0 and 0 <= made.delta <= 1 and all(0 <= missed <= 1 for _, missed in curve)):
             raise ValueError("a guarantee has epsilon from 0 on, and delta and a trade-off between 0 and 1")
         if curve and tuple(false_alarms for false_alarms, _ in curve) != FALSE_ALARMS:
@@ -145,17 +145,17 @@ class Guarantee:
         return made
 
 
-def exponential(epsilon: float) -> str:
+def as_power(epsilon: float) -> str:
     """e^epsilon in few digits; as a power where no float holds it."""
     return f"{math.exp(epsilon):.4g}" if epsilon <= _LARGEST_EXPONENT else f"e^{epsilon:.4g}"
 
 
-def _number(said: Any) -> Any:
+def _read_number(said: Any) -> Any:
     """An infinite number may be a text."""
     return math.inf if said == "inf" else said
 
 
-def _checked(made: _Form) -> _Form:
+def _check_types(made: _Form) -> _Form:
     """What was made of a file, if each field is of the type that it is declared with; else a ValueError."""
     form: Any = type(made)
     for name, adapter in _adapters(form).items():
@@ -294,11 +294,11 @@ class PrivacyReport:
             **{name: Guarantee.from_dict(said["against"][name]) for name in VIEWS},
             assumptions=tuple(said["assumptions"]),
             public=said["public"],
-            pooling={name: _number(epsilon) for name, epsilon in said.get("pooling", {}).items()},
+            pooling={name: _read_number(epsilon) for name, epsilon in said.get("pooling", {}).items()},
             noise=said.get("noise"),
             left=tuple(map(tuple, said.get("left", ()))),
         )
-        return _checked(made)
+        return _check_types(made)
 
     def to_json(self) -> str:
         """The report as JSON; an infinite epsilon is the text "inf"."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -20,24 +19,27 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from sottovoce.errors import BudgetError, InputError, LedgerError
-from sottovoce.privacy import accounting, ledger_file
-from sottovoce.privacy.events import Gaussian, event_from_json, event_to_json
-from sottovoce.privacy.ledger_file import Entries, reading, writing
-from sottovoce.privacy.relation import Relation, distance
+from sottovoce.privacy import ledger_file
+from sottovoce.privacy.events import event_from_json, event_to_json
+from sottovoce.privacy.ledger_file import Entries, EntryRow, reading, writing
+from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import (
-    SLACK,
     Balance,
     Book,
     Composition,
     Events,
+    FitPart,
     Period,
     Reservation,
     Terms,
+    check_fits,
     in_periods,
+    make_offers,
     open_terms,
+    price_line,
 )
 
-__all__ = ["Account", "Balance", "Entry", "Ledger", "Part", "Receipt", "Reservation", "Terms"]
+__all__ = ["Account", "Balance", "Entry", "FitPart", "Ledger", "Receipt", "Reservation", "Terms"]
 
 KINDS: Final = ("opening", "reservation", "under", "release", "rows")
 
@@ -97,13 +99,13 @@ class Ledger:
         self.path = Path(path).expanduser().resolve()
         with reading(self.path) as entries:
             if not entries.datasets():
-                raise _unknown(self.path, None, [])
+                raise _unknown_account(self.path, None, [])
 
     @classmethod
     def create(cls, path: str | Path) -> Self:
         ledger = cls.__new__(cls)
         ledger.path = Path(path).expanduser().resolve()
-        ledger_file.create(ledger.path)
+        ledger_file.create_file(ledger.path)
         return ledger
 
     def __repr__(self) -> str:
@@ -150,9 +152,9 @@ class Ledger:
                 # The key of the receipts, in the first entry alone: who has not read the ledger cannot guess it.
                 key = {} if entries.datasets() else {"receipt_key": os.urandom(32).hex()}
                 entries.append("opening", dataset, details=json.dumps(asdict(terms) | key))
-            elif not _same_terms(known := _terms(row), terms):
+            elif not _same_terms(known := _read_terms(row), terms):
                 raise LedgerError(
-                    f"dataset={dataset!r} was opened with {_said(known)}, which never change. "
+                    f"dataset={dataset!r} was opened with {_describe(known)}, which never change. "
                     "Ask for the same, or take the account as it is with Ledger.account(dataset)."
                 )
         return Account(self.path, dataset)
@@ -164,7 +166,7 @@ class Ledger:
             return accounts[0]
         if dataset is not None and Account(self.path, dataset) in accounts:
             return Account(self.path, dataset)
-        raise _unknown(self.path, dataset, [account.dataset for account in accounts])
+        raise _unknown_account(self.path, dataset, [account.dataset for account in accounts])
 
     def accounts(self) -> list[Account]:
         """Every account, in the order in which they were opened."""
@@ -181,7 +183,9 @@ class Ledger:
             for number in range(1, entries.head[0] + 1):
                 row = entries.row(number)
                 if not _allowed(books, row):
-                    raise ledger_file.broken(self.path, row, "it overspends, or what it rests on is not before it")
+                    raise ledger_file.broken_entry(
+                        self.path, row, "it overspends, or what it rests on is not before it"
+                    )
             return entries.head[0]
 
     def check_receipt(self, receipt: Receipt) -> None:
@@ -223,7 +227,7 @@ class Account:
         delta: float | None = None,
         summary: str = "",
         about: Mapping[str, str] | None = None,
-        within: Part | None = None,
+        within: FitPart | None = None,
         rests_on: Sequence[str] = (),
     ) -> Reservation:
         """Charge a plan's whole cost, durably, before its first release.
@@ -242,22 +246,22 @@ class Account:
         """
         _check_name("plan", plan)
         # A cost may take a second to compute, and the terms never change: no lock is held meanwhile.
-        offers = {name: _offers(book.terms, (plan, events, delta, summary), within) for name, book in self.line()}
+        offers = {name: make_offers(book.terms, (plan, events, delta, summary), within) for name, book in self.line()}
         said = tuple((about or {}).items())
         asked = offers[self.dataset].own
         with writing(self.path, structure=True) as entries:
             row = entries.find("reservation", self.dataset, plan)
             if row is None:
                 line = _line(entries, self.dataset)
-                prices = _priced(line, offers)
+                prices = price_line(line, offers)
                 for name, book in line:
-                    _check_fits(name, book, prices[name])
+                    check_fits(name, book, prices[name])
                 for name, _ in reversed(line[1:]):
                     charge = replace(prices[name], about=said, account=self.dataset, rests_on=tuple(rests_on))
-                    entries.append("under", name, plan, details=_written(charge))
+                    entries.append("under", name, plan, details=_to_json(charge))
                 charged = replace(prices[self.dataset], about=said, rests_on=tuple(rests_on))
-                entries.append("reservation", self.dataset, plan, details=_written(charged))
-        known = charged if row is None else _reservation(row)
+                entries.append("reservation", self.dataset, plan, details=_to_json(charged))
+        known = charged if row is None else _read_reservation(row)
         if (known.fit, known.part) != (asked.fit, asked.part) or (not asked.fit and known.events != asked.events):
             raise LedgerError(
                 f"plan={plan!r} is reserved on account {self.dataset!r} with other events. A plan that costs "
@@ -265,21 +269,21 @@ class Account:
             )
         return known
 
-    def check(self, plan: str, events: Events, *, delta: float | None = None, within: Part | None = None) -> None:
+    def check(self, plan: str, events: Events, *, delta: float | None = None, within: FitPart | None = None) -> None:
         """Raise what `reserve` would raise now; nothing is charged."""
         with reading(self.path) as entries:
             known = entries.find("reservation", self.dataset, plan)
         if known is None:
             self.books_after([(plan, events, delta, within)])
 
-    def books_after(self, plans: Sequence[tuple[str, Events, float | None, Part | None]]) -> list[Book]:
+    def books_after(self, plans: Sequence[tuple[str, Events, float | None, FitPart | None]]) -> list[Book]:
         """The books of the line with these plans in them, one after the other; raises what the first to fail would."""
         line = self.line()
         for plan, events, delta, within in plans:
-            offers = {name: _offers(book.terms, (plan, events, delta, ""), within) for name, book in line}
-            prices = _priced(line, offers)
+            offers = {name: make_offers(book.terms, (plan, events, delta, ""), within) for name, book in line}
+            prices = price_line(line, offers)
             for name, book in line:
-                _check_fits(name, book, prices[name])
+                check_fits(name, book, prices[name])
             line = [(name, book.after(prices[name])) for name, book in line]
         return [book for _, book in line]
 
@@ -337,7 +341,12 @@ class Account:
         """The account's entries in order: its opening, its reservations, its releases (without the bytes)."""
         with reading(self.path) as entries:
             _book(entries, self.dataset)
-            return [_entry(row) for row in entries.of(self.dataset, *KINDS)]
+            rows = entries.of(self.dataset, *KINDS)
+        details = [json.loads(row.details) if row.details else {} for row in rows]
+        return [
+            Entry(*row[:6], said, len(row.payload), row.written, row.hash)
+            for row, said in zip(rows, details, strict=True)
+        ]
 
     def receipt(self) -> Receipt:
         """The last entry of the ledger, to be told with an acceptance; `Ledger.check_receipt` finds it again."""
@@ -365,92 +374,10 @@ def _line(entries: Entries, dataset: str) -> list[tuple[str, Book]]:
 def _book(entries: Entries, dataset: str) -> Book:
     opening = entries.find("opening", dataset)
     if opening is None:
-        raise _unknown(entries.path, dataset, entries.datasets())
-    terms, now = _terms(opening), datetime.fromisoformat(entries.now)
+        raise _unknown_account(entries.path, dataset, entries.datasets())
+    terms, now = _read_terms(opening), datetime.fromisoformat(entries.now)
     released = terms.released(datetime.fromisoformat(opening.written), now)
-    return Book(terms, tuple(map(_reservation, entries.of(dataset, "reservation", "under"))), released)
-
-
-class Part(NamedTuple):
-    """Of which fit a plan is a part: its name, the mu of all its plans together, and the relation that it is of."""
-
-    fit: str
-    mu: float
-    relation: Relation
-
-
-class _Offers(NamedTuple):
-    """What a plan would be charged: by itself, with all that is to follow, and what follows by itself."""
-
-    own: Reservation
-    whole: Reservation | None = None
-    rest: Reservation | None = None
-
-
-def _offers(terms: Terms, asked: tuple[str, Events, float | None, str], within: Part | None) -> _Offers:
-    plan, events, delta, summary = asked
-    own = terms.price(plan, events, delta, summary)
-    mu = accounting.gaussian_mu(own.events, terms.relation)
-    if within is None or mu is None:
-        return _Offers(own)
-    # To replace a record is to blank it, and to blank the new one.
-    most = within.mu * max(distance(terms.relation) / distance(within.relation), 1.0)
-    if mu > most * (1 + SLACK):
-        return _Offers(own)
-    most = max(most, mu)
-    own = replace(own, fit=within.fit, part=mu)
-    all_of_it = terms.price(plan, (Gaussian(most),), delta, f"{summary}, with all of its fit")
-    rest = terms.price(f"{plan} and more", (Gaussian(math.sqrt(most * most - mu * mu)),), delta, "")
-    return _Offers(own, replace(all_of_it, fit=within.fit, part=mu, whole=most), rest)
-
-
-def _priced(line: Sequence[tuple[str, Book]], offers: Mapping[str, _Offers]) -> dict[str, Reservation]:
-    """What each account of a line is charged for a plan: nothing if its fit was charged, else its own cost.
-
-    Where the first plan of a fit leaves no room for the others, though all of them have room at once, all are charged
-    with it. That is decided before anything of the fit is released, so what was charged depends on no output.
-    """
-    own = {name: offers[name].own for name, _ in line}
-    known = line[0][1].of_fit(own[line[0][0]].fit)
-    if any(each.whole for each in known):
-        return {name: _free(each) for name, each in own.items()}
-    if known or any(offers[name].whole is None for name, _ in line) or _one_by_one(line, offers):
-        return own
-    return {name: each.whole for name, each in offers.items() if each.whole is not None}
-
-
-def _free(own: Reservation) -> Reservation:
-    """Of a plan whose fit was charged before."""
-    said = f"{own.summary}, charged with its fit"
-    return replace(own, events=(), cost=0.0, epsilon=0.0, delta=0.0, summary=said, covered=True)
-
-
-def _one_by_one(line: Sequence[tuple[str, Book]], offers: Mapping[str, _Offers]) -> bool:
-    """Whether there is room for a plan, and after it for what follows.
-
-    Where epsilons and deltas add, each further plan costs more than a part of one, and nobody knows how many there are.
-    """
-    wholes = [(book, whole) for name, book in line if (whole := offers[name].whole) is not None]
-    if any(book.terms.composition == "basic" for book, _ in wholes) and all(book.fits(whole) for book, whole in wholes):
-        return False
-    return all(
-        book.fits(offers[name].own) and book.after(offers[name].own).fits(rest)
-        for name, book in line
-        if (rest := offers[name].rest) is not None
-    )
-
-
-def _check_fits(name: str, book: Book, asked: Reservation) -> None:
-    known = book.find(asked.plan)
-    if known is not None:
-        raise LedgerError(
-            f"plan={asked.plan!r} is charged on account {name!r} already, for a run on account "
-            f"{known.account or name!r}. A plan runs on one account: another run is another plan."
-        )
-    if asked.covered and not book.fits(asked):
-        raise BudgetError(f"account {name!r}: the plans of this fit would cost more than was charged for all of it.")
-    if not book.fits(asked):
-        raise BudgetError(f"account {name!r}: {book.refusal(asked)}")
+    return Book(terms, tuple(map(_read_reservation, entries.of(dataset, "reservation", "under"))), released)
 
 
 def _receipt_hash(entries: Entries, number: int) -> str:
@@ -459,7 +386,7 @@ def _receipt_hash(entries: Entries, number: int) -> str:
     return "" if key is None or message is None else hmac.new(key.encode(), message.encode(), "sha256").hexdigest()
 
 
-def _said(terms: Terms) -> str:
+def _describe(terms: Terms) -> str:
     parts = {"under": terms.under, "allowance": terms.allowance and (terms.allowance, terms.period)}
     more = "".join(f", {name}={value!r}" for name, value in parts.items() if value)
     return (
@@ -472,12 +399,12 @@ def _said(terms: Terms) -> str:
 _LEFT_OUT: Final = ("about", "account", "fit", "part", "whole", "covered", "rests_on")
 
 
-def _written(asked: Reservation) -> str:
+def _to_json(asked: Reservation) -> str:
     said = asdict(asked) | {"events": [event_to_json(e) for e in asked.events], "about": dict(asked.about)}
     return json.dumps({name: value for name, value in said.items() if value or name not in _LEFT_OUT})
 
 
-def _terms(row: ledger_file.Row) -> Terms:
+def _read_terms(row: EntryRow) -> Terms:
     details = json.loads(row.details)
     details.pop("receipt_key", None)
     return Terms(**details)
@@ -488,7 +415,7 @@ def _same_terms(known: Terms, asked: Terms) -> bool:
     return replace(known, order=asked.order, capacity=asked.capacity) == asked
 
 
-def _reservation(row: ledger_file.Row) -> Reservation:
+def _read_reservation(row: EntryRow) -> Reservation:
     details = json.loads(row.details)
     read = {
         "events": tuple(map(event_from_json, details["events"])),
@@ -498,21 +425,16 @@ def _reservation(row: ledger_file.Row) -> Reservation:
     return Reservation(**details | read)
 
 
-def _entry(row: ledger_file.Row) -> Entry:
-    details = json.loads(row.details) if row.details else {}
-    return Entry(*row[:6], details, len(row.payload), row.written, row.hash)
-
-
-def _allowed(books: dict[str, tuple[Book, str]], row: ledger_file.Row) -> bool:
+def _allowed(books: dict[str, tuple[Book, str]], row: EntryRow) -> bool:
     """Replay one entry on the books, each with its opening's time: True if it was allowed after those before it."""
     book, opened = books.get(row.dataset, (None, ""))
     try:
         if row.kind == "opening" and book is None:
-            terms = _terms(row)
+            terms = _read_terms(row)
             books[row.dataset] = Book(terms), row.written
             return not terms.under or terms.under in books
         if row.kind in ("reservation", "under") and book is not None:
-            asked = _reservation(row)
+            asked = _read_reservation(row)
             books[row.dataset] = book.after(asked), opened
             released = book.terms.released(datetime.fromisoformat(opened), datetime.fromisoformat(row.written))
             fits = book.find(row.plan) is None and replace(book, released=released).fits(asked)
@@ -523,7 +445,7 @@ def _allowed(books: dict[str, tuple[Book, str]], row: ledger_file.Row) -> bool:
     return row.kind in ("release", "rows") and known is not None and not known.account
 
 
-def _paid_above(books: Mapping[str, tuple[Book, str]], terms: Terms, row: ledger_file.Row, asked: Reservation) -> bool:
+def _paid_above(books: Mapping[str, tuple[Book, str]], terms: Terms, row: EntryRow, asked: Reservation) -> bool:
     """Whether the account above was charged first, for the same run."""
     if not terms.under:
         return True
@@ -531,7 +453,7 @@ def _paid_above(books: Mapping[str, tuple[Book, str]], terms: Terms, row: ledger
     return paid is not None and paid.account == (asked.account or row.dataset)
 
 
-def _unknown(path: Path, dataset: str | None, names: list[str]) -> LedgerError:
+def _unknown_account(path: Path, dataset: str | None, names: list[str]) -> LedgerError:
     if not names:
         return LedgerError(
             f"ledger {path}: it has no account, so it was emptied, or its making was never finished. If something was "

@@ -50,7 +50,7 @@ PRAGMA user_version = {LEDGER.number};
 """
 
 
-class Row(NamedTuple):
+class EntryRow(NamedTuple):
     """One entry as it stands in the file. An opening has no plan, a reservation no query, both no payload."""
 
     number: int
@@ -73,7 +73,7 @@ class Row(NamedTuple):
         return hashlib.sha256(content.encode()).hexdigest()
 
 
-def broken(path: Path, row: Row, what: str) -> LedgerError:
+def broken_entry(path: Path, row: EntryRow, what: str) -> LedgerError:
     """The error that names an entry which cannot be trusted."""
     return LedgerError(
         f"ledger {path}: entry {row.number} ({row.kind}, {row.dataset!r}) cannot be trusted: {what}. "
@@ -81,7 +81,7 @@ def broken(path: Path, row: Row, what: str) -> LedgerError:
     )
 
 
-def create(path: Path) -> None:
+def create_file(path: Path) -> None:
     """Make the file, durably and whole, readable by its owner alone. A path that is taken is left as it is."""
     connection = sqlite3.connect(":memory:")
     connection.executescript(_SCHEMA)
@@ -104,7 +104,7 @@ def create(path: Path) -> None:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[sqlite3.Connection]:
+def _connect(path: Path) -> Iterator[sqlite3.Connection]:
     # mode=rw: a mistyped path is an error, never a fresh ledger with a full budget.
     connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     try:
@@ -169,7 +169,7 @@ class _Known:
     def last(self) -> tuple[int, str]:
         return len(self.hashes), self.hashes[-1] if self.hashes else GENESIS
 
-    def add(self, row: Row) -> None:
+    def add(self, row: EntryRow) -> None:
         key = Key(*row[1:6])
         self.hashes.append(row.hash)
         self.places[key] = row.number
@@ -203,7 +203,7 @@ class Entries:
         self.now = datetime.now(UTC).isoformat(timespec="seconds")  # of every entry that this call appends
         self._connection = connection
         self._known = known
-        self._new: list[Row] = []
+        self._new: list[EntryRow] = []
 
     @property
     def head(self) -> tuple[int, str]:
@@ -219,12 +219,12 @@ class Entries:
         """The data sets that were opened, in order."""
         return [dataset for kind, dataset in self._known.groups if kind == "opening"]
 
-    def find(self, *key: Any) -> Row | None:
+    def find(self, *key: Any) -> EntryRow | None:
         """The entry with the `Key` of these fields; None only if there never was one."""
         number = self._known.places.get(Key(*key))
         return None if number is None else self.row(number)
 
-    def of(self, dataset: str, *kinds: str) -> list[Row]:
+    def of(self, dataset: str, *kinds: str) -> list[EntryRow]:
         """The entries of a data set that have one of the kinds, in order."""
         numbers = sorted(n for kind in kinds for n in self._known.groups.get((kind, dataset), ()))
         return [self.row(number) for number in numbers]
@@ -236,21 +236,21 @@ class Entries:
     def last_key(self, kind: str, dataset: str, plan: str) -> Key | None:
         return next((key for key in reversed(self._known.places) if key[:3] == (kind, dataset, plan)), None)
 
-    def append(self, *key: Any, details: str = "", payload: bytes = b"") -> Row:
+    def append(self, *key: Any, details: str = "", payload: bytes = b"") -> EntryRow:
         """Add an entry, chained to the last one. For calls of `writing`."""
         number, previous = self.head
-        row = Row(number + 1, *Key(*key), details, payload, self.now, previous, "")
+        row = EntryRow(number + 1, *Key(*key), details, payload, self.now, previous, "")
         row = row._replace(hash=row.expected_hash())
         self._connection.execute(f"INSERT INTO entries VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
         self._new.append(row)
         return row
 
-    def row(self, number: int) -> Row:
+    def row(self, number: int) -> EntryRow:
         """An entry by its number. What was read of it must be what was written, or nothing is done with it."""
         for row in _rows(self._connection, "number = ?", number):
             if row.hash == row.expected_hash() == self._known.hashes[number - 1]:
                 return row
-            raise broken(self.path, row, "its content is not the one that was written")
+            raise broken_entry(self.path, row, "its content is not the one that was written")
         raise _damaged(self.path, f"entry {number} cannot be found")
 
 
@@ -260,9 +260,9 @@ def reading(path: Path, *, whole: bool = False) -> Iterator[Entries]:
 
     `whole`: all of the file is checked again, though it is as this process left it.
     """
-    with _turn(path), _translated(path), _open(path) as connection:
+    with _turn(path), _translated(path), _connect(path) as connection:
         connection.execute("BEGIN")
-        yield Entries(path, connection, _checked(path, connection, whole=whole))
+        yield Entries(path, connection, _check_file(path, connection, whole=whole))
 
 
 @contextmanager
@@ -271,10 +271,10 @@ def writing(path: Path, *, structure: bool = False) -> Iterator[Entries]:
 
     `structure`: SQLite's own structures are checked again, though the file is as this process left it.
     """
-    with _turn(path), _translated(path), _open(path) as connection:
+    with _turn(path), _translated(path), _connect(path) as connection:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            known = _checked(path, connection)
+            known = _check_file(path, connection)
             if structure:
                 _check_structure(path, connection)
             entries = Entries(path, connection, known)
@@ -286,27 +286,27 @@ def writing(path: Path, *, structure: bool = False) -> Iterator[Entries]:
             raise
         for row in entries._new:
             known.add(row)
-        known.state = _state(path)
+        known.state = _file_state(path)
 
 
-def _rows(connection: sqlite3.Connection, condition: str, *values: Any) -> Iterator[Row]:
+def _rows(connection: sqlite3.Connection, condition: str, *values: Any) -> Iterator[EntryRow]:
     """Entries in order of number, found by it alone; `condition` is one of this module's own texts."""
-    # The columns are named in the order of Row, and condition is a literal of this module.
-    names = ", ".join(Row._fields)
+    # The columns are named in the order of EntryRow, and condition is a literal of this module.
+    names = ", ".join(EntryRow._fields)
     query = f"SELECT {names} FROM entries NOT INDEXED WHERE {condition} ORDER BY number"  # noqa: S608
-    return map(Row._make, connection.execute(query, values))
+    return map(EntryRow._make, connection.execute(query, values))
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def _file_state(path: Path) -> tuple[int, ...]:
     """What differs when another process wrote the file, or another file took its place."""
     found = path.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _checked(path: Path, connection: sqlite3.Connection, *, whole: bool = False) -> _Known:
+def _check_file(path: Path, connection: sqlite3.Connection, *, whole: bool = False) -> _Known:
     """What is known of the file, after a check of all that this process has not itself read or written before."""
     _check_header(path, connection)
-    known, state = _KNOWN.get(path, _Known()), _state(path)
+    known, state = _KNOWN.get(path, _Known()), _file_state(path)
     head = connection.execute("SELECT number, hash FROM entries NOT INDEXED ORDER BY number DESC LIMIT 1").fetchone()
     number, hash_ = head or (0, GENESIS)
     if known.state == state and known.last == (number, hash_) and not whole:
@@ -345,17 +345,17 @@ def _check_structure(path: Path, connection: sqlite3.Connection) -> None:
         raise _damaged(path, f"the file is damaged ({findings[0]})")
 
 
-def _check_next(path: Path, known: _Known, row: Row) -> None:
+def _check_next(path: Path, known: _Known, row: EntryRow) -> None:
     """An entry comes next: by its number, its link to the one before, its content and a key of its own."""
     number, previous = known.last
     if row.number != number + 1:
-        raise broken(path, row, f"entry {number + 1} is missing")
+        raise broken_entry(path, row, f"entry {number + 1} is missing")
     if row.previous != previous:
-        raise broken(path, row, "it is not chained to the entry before it")
+        raise broken_entry(path, row, "it is not chained to the entry before it")
     if row.hash != row.expected_hash():
-        raise broken(path, row, "its content is not the one that was written")
+        raise broken_entry(path, row, "its content is not the one that was written")
     if Key(*row[1:6]) in known.places:
-        raise broken(path, row, "it repeats an earlier entry")
+        raise broken_entry(path, row, "it repeats an earlier entry")
 
 
 def _damaged(path: Path, what: str) -> LedgerError:

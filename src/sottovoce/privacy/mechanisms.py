@@ -78,7 +78,7 @@ def wide_gaussian(scale: float | ArrayLike, size: int, randomness: Randomness) -
     post-processing of the Gaussian mechanism with all their variance (``proofs/noise.md``, section 8). Scales below 8
     are raised to 8.
     """
-    wanted = np.maximum(_within(scale, size, MAX_WIDE) * (1 + 2.0**-40), LEAST_SHARE)
+    wanted = np.maximum(_check_scale(scale, size, MAX_WIDE) * (1 + 2.0**-40), LEAST_SHARE)
     left, noise, lattice = np.broadcast_to(wanted, size).copy(), np.zeros(size, dtype=np.int64), 1
     rest = np.arange(size)
     while rest.size:
@@ -136,10 +136,10 @@ def select(scores: ArrayLike, rate: float, randomness: Randomness) -> int:
     first, second = words(randomness, 2)
     sums = np.empty(-(-values.size // length))
     kernels.fill_block_sums(values, rate, top, length, sums)
-    start = _place(sums, first) * length
+    start = _draw_place(sums, first) * length
     weights = np.empty(min(length, values.size - start))
     kernels.fill_weights(values[start : start + length], rate, top, weights)
-    return start + _place(weights, second)
+    return start + _draw_place(weights, second)
 
 
 def select_signed(values: ArrayLike, rate: float, randomness: Randomness, stay: float | None = None) -> int:
@@ -174,13 +174,13 @@ def select_signed(values: ArrayLike, rate: float, randomness: Randomness, stay: 
     kernels.fill_signed_block_sums(numbers, rate, top, both, length, sums)
     if stay is not None:
         kernels.fill_weights(np.array([stay]), rate, top, sums[blocks:])
-    block = _place(sums, first)
+    block = _draw_place(sums, first)
     if block == blocks:
         return 0
     part = numbers[block * length : (block + 1) * length]
     weights = np.empty((2, part.size))
     kernels.fill_signed(part, rate, top, both, weights[0], weights[1])
-    which, j = divmod(_place(weights.ravel(), second), part.size)
+    which, j = divmod(_draw_place(weights.ravel(), second), part.size)
     positive = (part[j] >= 0) == (which == 0)
     place = block * length + j + 1
     return place if positive else -place
@@ -286,7 +286,7 @@ def _ends(weights: Floats) -> NDArray[np.int64]:
     return np.cumsum(np.ldexp(weights, 62 - math.frexp(float(weights.sum()))[1]).astype(np.int64))
 
 
-def _place(weights: Floats, word: np.uint64) -> int:
+def _draw_place(weights: Floats, word: np.uint64) -> int:
     """The index whose share of the sum of the weights contains word 2^-64 of it; one of weight 0 never is."""
     ends = _ends(weights)
     return int(np.searchsorted(ends, (int(word) * int(ends[-1])) >> 64, side="right"))
@@ -351,7 +351,7 @@ def _rounded(
     quantile: Callable[[Floats], Floats],
     tail: Callable[[Any, float], Any],
 ) -> NDArray[np.int64]:
-    scales = _checked_scale(scale, size)
+    scales = _check_scale(scale, size, MAX_SCALE)
     noise = np.zeros(size, dtype=np.int64)
     if isinstance(scales, float) and scales == 0:
         return noise
@@ -364,11 +364,7 @@ def _rounded(
     return noise
 
 
-def _checked_scale(scale: float | ArrayLike, size: int) -> float | Floats:
-    return _within(scale, size, MAX_SCALE)
-
-
-def _within(scale: float | ArrayLike, size: int, largest: float) -> float | Floats:
+def _check_scale(scale: float | ArrayLike, size: int, largest: float) -> float | Floats:
     if not (is_whole(size) and size >= 0):
         raise InputError(f"size={size!r}: must be an integer >= 0; pass the number of values to draw.")
     if isinstance(scale, float) and 0.0 <= scale <= largest:

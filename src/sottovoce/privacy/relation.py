@@ -24,7 +24,7 @@ CHANGES: Final[Mapping[Relation, str]] = {
 SAMPLER_SHARE: Final = 0.01  # of delta, for the samplers' own errors
 
 
-def checked(relation: str) -> Relation:
+def check_relation(relation: str) -> Relation:
     """The relation itself, refused if it is none of `RELATIONS`."""
     for known in RELATIONS:
         if relation == known:
@@ -36,7 +36,7 @@ def checked(relation: str) -> Relation:
 
 def either(relation: Relation, *, zero_out: T, replace_one: T) -> T:
     """`zero_out` or `replace_one`, by the relation; any other relation is refused."""
-    return zero_out if checked(relation) == "zero-out" else replace_one
+    return zero_out if check_relation(relation) == "zero-out" else replace_one
 
 
 def distance(relation: Relation) -> float:

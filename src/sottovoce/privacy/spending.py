@@ -12,17 +12,17 @@ Proof: proofs/ledger.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
-from sottovoce.errors import BudgetError, InputError
+from sottovoce.errors import BudgetError, InputError, LedgerError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import mu_for, renyi_budget, renyi_order_for
 from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.events import Event, Gaussian, Unbounded
-from sottovoce.privacy.relation import Relation, checked, inside
+from sottovoce.privacy.relation import Relation, check_relation, distance, inside
 
 Composition = Literal["renyi", "gaussian", "basic"]
 Period = Literal["day", "week", "month", "year"]
@@ -127,7 +127,7 @@ def open_terms(epsilon: float, delta: float, relation: Relation, composition: Co
         raise InputError(f"epsilon={epsilon!r} must be a finite number above 0, for example 1.0.")
     if not SMALLEST_DELTA <= delta < 1:
         raise InputError(f"delta={delta!r} must lie strictly between 0 and 1, from 1e-300 on, for example 1e-5.")
-    checked(relation)
+    check_relation(relation)
     if composition not in get_args(Composition):
         raise InputError(f"composition={composition!r} must be one of {', '.join(get_args(Composition))}.")
     epsilon, delta = float(epsilon), float(delta)
@@ -276,6 +276,90 @@ class Book:
             f"{terms.epsilon:g} at delta {terms.delta:g} ({terms.relation}), {balance.spent:.4g} is spent "
             f"(plans: {balance.plans}) and {largest:g} is left{part}. {remedy}"
         )
+
+
+class FitPart(NamedTuple):
+    """Of which fit a plan is a part: its name, the mu of all its plans together, and the relation that it is of."""
+
+    fit: str
+    mu: float
+    relation: Relation
+
+
+class Offers(NamedTuple):
+    """What a plan would be charged: by itself, with all that is to follow, and what follows by itself."""
+
+    own: Reservation
+    whole: Reservation | None = None
+    rest: Reservation | None = None
+
+
+def make_offers(terms: Terms, asked: tuple[str, Events, float | None, str], within: FitPart | None) -> Offers:
+    """What an account with these terms could charge for a plan (name, events, delta, summary) of a fit."""
+    plan, events, delta, summary = asked
+    own = terms.price(plan, events, delta, summary)
+    mu = accounting.gaussian_mu(own.events, terms.relation)
+    if within is None or mu is None:
+        return Offers(own)
+    # To replace a record is to blank it, and to blank the new one.
+    most = within.mu * max(distance(terms.relation) / distance(within.relation), 1.0)
+    if mu > most * (1 + SLACK):
+        return Offers(own)
+    most = max(most, mu)
+    own = replace(own, fit=within.fit, part=mu)
+    all_of_it = terms.price(plan, (Gaussian(most),), delta, f"{summary}, with all of its fit")
+    rest = terms.price(f"{plan} and more", (Gaussian(math.sqrt(most * most - mu * mu)),), delta, "")
+    return Offers(own, replace(all_of_it, fit=within.fit, part=mu, whole=most), rest)
+
+
+def price_line(line: Sequence[tuple[str, Book]], offers: Mapping[str, Offers]) -> dict[str, Reservation]:
+    """What each account of a line is charged for a plan: nothing if its fit was charged, else its own cost.
+
+    Where the first plan of a fit leaves no room for the others, though all of them have room at once, all are charged
+    with it. That is decided before anything of the fit is released, so what was charged depends on no output.
+    """
+    own = {name: offers[name].own for name, _ in line}
+    known = line[0][1].of_fit(own[line[0][0]].fit)
+    if any(each.whole for each in known):
+        return {name: _cover(each) for name, each in own.items()}
+    if known or any(offers[name].whole is None for name, _ in line) or _fit_one_by_one(line, offers):
+        return own
+    return {name: each.whole for name, each in offers.items() if each.whole is not None}
+
+
+def _cover(own: Reservation) -> Reservation:
+    """The reservation of a plan that was charged with its fit before."""
+    said = f"{own.summary}, charged with its fit"
+    return replace(own, events=(), cost=0.0, epsilon=0.0, delta=0.0, summary=said, covered=True)
+
+
+def _fit_one_by_one(line: Sequence[tuple[str, Book]], offers: Mapping[str, Offers]) -> bool:
+    """Whether there is room for a plan, and after it for what follows.
+
+    Where epsilons and deltas add, each further plan costs more than a part of one, and nobody knows how many there are.
+    """
+    wholes = [(book, whole) for name, book in line if (whole := offers[name].whole) is not None]
+    if any(book.terms.composition == "basic" for book, _ in wholes) and all(book.fits(whole) for book, whole in wholes):
+        return False
+    return all(
+        book.fits(offers[name].own) and book.after(offers[name].own).fits(rest)
+        for name, book in line
+        if (rest := offers[name].rest) is not None
+    )
+
+
+def check_fits(name: str, book: Book, asked: Reservation) -> None:
+    """Refuse a plan that was charged before, and one that the account of that name has no room for."""
+    known = book.find(asked.plan)
+    if known is not None:
+        raise LedgerError(
+            f"plan={asked.plan!r} is charged on account {name!r} already, for a run on account "
+            f"{known.account or name!r}. A plan runs on one account: another run is another plan."
+        )
+    if asked.covered and not book.fits(asked):
+        raise BudgetError(f"account {name!r}: the plans of this fit would cost more than was charged for all of it.")
+    if not book.fits(asked):
+        raise BudgetError(f"account {name!r}: {book.refusal(asked)}")
 
 
 def _at_most(value: float, bound: float) -> bool:

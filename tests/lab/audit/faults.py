@@ -951,12 +951,12 @@ def _() -> Iterator[None]:
     flipped_bits=checks.flipped_bits,
 )
 def _() -> Iterator[None]:
-    def by_index(self: ledger_file.Entries, *key: Any) -> ledger_file.Row | None:
-        names = ", ".join(ledger_file.Row._fields)
+    def by_index(self: ledger_file.Entries, *key: Any) -> ledger_file.EntryRow | None:
+        names = ", ".join(ledger_file.EntryRow._fields)
         condition = "kind = ? AND dataset = ? AND plan = ? AND round = ? AND query = ?"
         query = f"SELECT {names} FROM entries INDEXED BY entry_key WHERE {condition}"
         found = self._connection.execute(query, ledger_file.Key(*key)).fetchone()
-        return None if found is None else ledger_file.Row._make(found)
+        return None if found is None else ledger_file.EntryRow._make(found)
 
     with patch(ledger_file.Entries, "find", by_index):
         yield
@@ -968,7 +968,7 @@ def _() -> Iterator[None]:
     flipped_bits=checks.flipped_bits,
 )
 def _() -> Iterator[None]:
-    def taken(self: ledger_file.Entries, number: int) -> ledger_file.Row:
+    def taken(self: ledger_file.Entries, number: int) -> ledger_file.EntryRow:
         return next(ledger_file._rows(self._connection, "number = ?", number))
 
     with patch(ledger_file, "_check_next"), patch(ledger_file.Entries, "row", taken):

@@ -26,7 +26,7 @@ from sottovoce.algorithms.base import (
 )
 from sottovoce.door.query import Query
 from sottovoce.penalties.base import ScaledRegulariser
-from sottovoce.penalties.quadratic import Metric, Quadratic
+from sottovoce.penalties.quadratic import Quadratic, QuadraticMetric
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
@@ -78,7 +78,7 @@ class NewtonDescent:
     def step(self, number: int, gradient: Array) -> None:
         """From `weights`, at which the gradient was asked, to the next ones."""
         k = max(FLOOR * self.loss.curvature_bound, self.loss.mean_curvature(self.mean_square(self.weights)))
-        metric = Metric(k * self.values + self.damping, self.vectors)
+        metric = QuadraticMetric(k * self.values + self.damping, self.vectors)
         self.weights = metric.step(self.weights, gradient, self.regulariser, self.records)
         self._tail.add(number, self.weights)
 
@@ -148,7 +148,7 @@ class PrivateNewton(Algorithm):
             centre.add(t, descent.weights)
             slope.add(t, gradient)
             descent.step(t, gradient)
-        metric = Metric(descent.values + SOFTENING * damping, descent.vectors)
+        metric = QuadraticMetric(descent.values + SOFTENING * damping, descent.vectors)
         model = Quadratic(metric, centre.value, slope.value)
         spread = spread_of(gram / plan.records, descent.mean, plan.preparation.intercept_entry)
         return Solution(descent.mean, model=model if plan.scaled_loss.quadratic else None, spread=spread)

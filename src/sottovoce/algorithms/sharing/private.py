@@ -21,7 +21,7 @@ from sottovoce.algorithms.sharing.gradients import (
 from sottovoce.algorithms.sharing.updates import curvature, momentum_step
 from sottovoce.door.query import Query, Reals, Round, Together, World
 from sottovoce.losses import Loss
-from sottovoce.penalties.quadratic import Metric
+from sottovoce.penalties.quadratic import QuadraticMetric
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
@@ -71,7 +71,7 @@ class GramSteps(PartWeights):
 
     def step(self, gradient: Array) -> Array:
         steepness = self.overlap * curvature(self.plan.scaled_loss)
-        metric = Metric(steepness * self.values + self.damping + self.ridge, self.vectors)
+        metric = QuadraticMetric(steepness * self.values + self.damping + self.ridge, self.vectors)
         return metric.step(self.weights, gradient, self.regulariser, self.plan.records)
 
     def spread(self, weights: Array) -> float:

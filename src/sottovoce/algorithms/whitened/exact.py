@@ -25,7 +25,7 @@ from sottovoce.algorithms.newton.exact import ExactNewton
 from sottovoce.algorithms.whitened.classes import centred, loss_of
 from sottovoce.data.block import SumRows
 from sottovoce.door.query import Plain, Query, Round
-from sottovoce.penalties.quadratic import Metric
+from sottovoce.penalties.quadratic import QuadraticMetric
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
@@ -94,7 +94,7 @@ class ExactClasses(Algorithm):
         d, loss = plan.dimension, loss_of(plan)
         values, vectors = np.linalg.eigh((yield from total("products")).reshape(d, d))
         values = np.maximum(values * loss.curvature_bound, 1e-12 * max(float(values.max()), 1e-300))
-        metric = Metric(values, vectors)
+        metric = QuadraticMetric(values, vectors)
 
         def step(_t: int, ahead: Array, gradient: Array) -> Array:
             pairs = zip(ahead.T, gradient.T, strict=True)

@@ -17,7 +17,7 @@ from scipy.special import log_ndtr
 
 from sottovoce.losses import Loss
 from sottovoce.penalties.base import ScaledRegulariser
-from sottovoce.penalties.quadratic import DiagonalMetric, Metric
+from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 
 Array = NDArray[np.float64]
 
@@ -66,9 +66,9 @@ class Moments:
         """The inverse."""
         return coordinates if self.vectors is None else self.vectors @ coordinates
 
-    def metric(self, values: Array) -> Metric:
+    def metric(self, values: Array) -> QuadraticMetric:
         """With these values along the directions."""
-        return DiagonalMetric(values) if self.vectors is None else Metric(values, self.vectors)
+        return DiagonalMetric(values) if self.vectors is None else QuadraticMetric(values, self.vectors)
 
 
 def projection(moments: Moments, q: Array) -> Array:

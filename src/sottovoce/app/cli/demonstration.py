@@ -47,8 +47,8 @@ def example(
     - `sottovoce example lab new-people.csv --new`
     """
     from sottovoce.files import write_text
-    from sottovoce.lab.synthetic import example
+    from sottovoce.lab.synthetic import example_rows
 
-    rows = example(name, new=new)
+    rows = example_rows(name, new=new)
     write_text(file, "".join(",".join(row) + "\n" for row in rows), "file", overwrite=overwrite)
     out().print(f"{file}: {len(rows) - 1:,} made-up people, {len(rows[0])} columns", soft_wrap=True)

@@ -134,12 +134,12 @@ def _central(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str
 def _by_pieces(fitted: PrivateLinearModel, data: Path, output: Path | None, *, proba: bool, overwrite: bool) -> int:
     """Write the result for records in files piece by piece; how many there are."""
     from sottovoce.app.sources import predict_pieces
-    from sottovoce.files import written
+    from sottovoce.files import write_stream
 
     names, count = ["prediction"], 0
     if proba:
         names += [f"probability of {name}" for name in fitted.classes_.tolist()]
-    with contextlib.nullcontext(sys.stdout) if output is None else written(output, "--output", overwrite) as file:
+    with contextlib.nullcontext(sys.stdout) if output is None else write_stream(output, "--output", overwrite) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(map(cell, names))
         with _progress(output) as advance:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TextIO
 import typer
 
 from sottovoce.errors import InputError
-from sottovoce.files import appended
+from sottovoce.files import open_to_append
 
 if TYPE_CHECKING:
     from sottovoce.app.jobs import Job, ViewTable
@@ -125,7 +125,7 @@ def watching(
 def _stream(log: str, resolve: Callable[[str], Path], stack: contextlib.ExitStack) -> TextIO:
     if log == "-":
         return sys.stdout
-    stream = appended(resolve(log))
+    stream = open_to_append(resolve(log))
     stack.callback(_close, stream)
     return stream
 

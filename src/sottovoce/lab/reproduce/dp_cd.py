@@ -145,7 +145,7 @@ def sparse_lasso(load: Load) -> Task:
 
 
 @dataclass(frozen=True)
-class Passes:
+class DpCd:
     """Tuned coordinate descent: C_j = clip times the root mean square of feature j, in units of the slope."""
 
     clip: float
@@ -171,7 +171,7 @@ class Passes:
 
 
 @dataclass(frozen=True)
-class Batches:
+class DpSgd:
     """Tuned full gradients, or with `rate` secret batches; rows beyond the norm are scaled back."""
 
     row_norm: float
@@ -195,9 +195,9 @@ class Batches:
 class Tuned:
     """What was tuned for one relation."""
 
-    known: Passes
-    private: Passes
-    descent: Batches
+    known: DpCd
+    private: DpCd
+    descent: DpSgd
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class PaperProblem:
     make: Callable[[Load], Task]
     published: tuple[float, float | None, float]
     tuned: dict[str, Tuned]
-    printed: Passes  # for random coordinates and the printed noise
+    printed: DpCd  # for random coordinates and the printed noise
 
 
 PROBLEMS = {
@@ -217,24 +217,22 @@ PROBLEMS = {
         partial(electricity, standardised=False),
         (2.4e-3, 2.4e-3, 0.15),
         {
-            relation: Tuned(
-                Passes(1.3, 1.2, 80, 0.5), Passes(1.3, 1.2, 80, 0.5), Batches(7.25, 1.0, 20.0, 5000, rate=0.01)
-            )
+            relation: Tuned(DpCd(1.3, 1.2, 80, 0.5), DpCd(1.3, 1.2, 80, 0.5), DpSgd(7.25, 1.0, 20.0, 5000, rate=0.01))
             for relation in ("zero-out", "replace-one")
         },
-        Passes(1.3, 2.0, 50, 0.5),
+        DpCd(1.3, 2.0, 50, 0.5),
     ),
     "electricity-standardised": PaperProblem(
         "Electricity, standardised",
         partial(electricity, standardised=True),
         (2.5e-3, None, 7.2e-3),
         {
-            "zero-out": Tuned(Passes(1.5, 1.4, 40, 0.5), Passes(1.5, 2.0, 50, 0.5), Batches(3.0, 1.0, 19.0, 150)),
+            "zero-out": Tuned(DpCd(1.5, 1.4, 40, 0.5), DpCd(1.5, 2.0, 50, 0.5), DpSgd(3.0, 1.0, 19.0, 150)),
             "replace-one": Tuned(
-                Passes(1.5, 2.3, 15, 0.5), Passes(1.5, 1.8, 40, 0.5), Batches(5.0, 1.0, 4.36, 1000, rate=0.01)
+                DpCd(1.5, 2.3, 15, 0.5), DpCd(1.5, 1.8, 40, 0.5), DpSgd(5.0, 1.0, 4.36, 1000, rate=0.01)
             ),
         },
-        Passes(1.5, 1.8, 50, 0.5),
+        DpCd(1.5, 1.8, 50, 0.5),
     ),
     "california-raw": PaperProblem(
         "California, raw",
@@ -242,33 +240,33 @@ PROBLEMS = {
         (1.4e-2, 1.7e-2, 0.11),
         {
             "zero-out": Tuned(
-                Passes(5, 0.65, 80, 1 / 80), Passes(5, 0.65, 80, 1 / 80), Batches(6000.0, 0.4, 15.0, 3000, rate=0.01)
+                DpCd(5, 0.65, 80, 1 / 80), DpCd(5, 0.65, 80, 1 / 80), DpSgd(6000.0, 0.4, 15.0, 3000, rate=0.01)
             ),
             "replace-one": Tuned(
-                Passes(4, 0.5, 80, 1 / 80), Passes(4, 0.5, 80, 1 / 80), Batches(6000.0, 0.4, 15.0, 3000, rate=0.01)
+                DpCd(4, 0.5, 80, 1 / 80), DpCd(4, 0.5, 80, 1 / 80), DpSgd(6000.0, 0.4, 15.0, 3000, rate=0.01)
             ),
         },
-        Passes(5, 0.3, 50, 1 / 50),
+        DpCd(5, 0.3, 50, 1 / 50),
     ),
     "california-standardised": PaperProblem(
         "California, standardised",
         partial(california, standardised=True),
         (8e-4, None, 5.4e-3),
         {
-            "zero-out": Tuned(Passes(10, 1.0, 3, 1 / 3), Passes(10, 1.0, 3, 1 / 3), Batches(5.0, 0.7, 17.5, 6)),
-            "replace-one": Tuned(Passes(10, 0.85, 3, 1 / 3), Passes(10, 0.85, 3, 1 / 3), Batches(5.0, 0.7, 17.5, 6)),
+            "zero-out": Tuned(DpCd(10, 1.0, 3, 1 / 3), DpCd(10, 1.0, 3, 1 / 3), DpSgd(5.0, 0.7, 17.5, 6)),
+            "replace-one": Tuned(DpCd(10, 0.85, 3, 1 / 3), DpCd(10, 0.85, 3, 1 / 3), DpSgd(5.0, 0.7, 17.5, 6)),
         },
-        Passes(10, 0.3, 20, 0.3),
+        DpCd(10, 0.3, 20, 0.3),
     ),
     "sparse": PaperProblem(
         "sparse, 1000 x 1000",
         sparse_lasso,
         (0.32, None, 0.875),
         {
-            "zero-out": Tuned(Passes(300, 1.4, 2, 0.5), Passes(300, 1.4, 2, 0.5), Batches(33.0, 0.2, 2200.0, 3)),
-            "replace-one": Tuned(Passes(300, 1.2, 1, 0.0), Passes(300, 1.2, 1, 0.0), Batches(33.0, 0.2, 1000.0, 2)),
+            "zero-out": Tuned(DpCd(300, 1.4, 2, 0.5), DpCd(300, 1.4, 2, 0.5), DpSgd(33.0, 0.2, 2200.0, 3)),
+            "replace-one": Tuned(DpCd(300, 1.2, 1, 0.0), DpCd(300, 1.2, 1, 0.0), DpSgd(33.0, 0.2, 1000.0, 2)),
         },
-        Passes(300, 1.2, 1, 0.01),
+        DpCd(300, 1.2, 1, 0.01),
     ),
 }
 
