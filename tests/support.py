@@ -16,7 +16,7 @@ from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block
 from sottovoce.door.frames import Frame, decode, encode, peek
 from sottovoce.door.outgoing import Outgoing
-from sottovoce.door.query import Query, Round, Wholes
+from sottovoce.door.query import Query, Reals, Round, Wholes
 from sottovoce.errors import SottovoceError
 from sottovoce.federation.party import Party
 from sottovoce.lab.audit.catalogue import evaluation_plan
@@ -160,16 +160,46 @@ def neighbour(X: np.ndarray, y: np.ndarray, relation: str, seed: int) -> tuple[n
     return X, y
 
 
-def told_to(query: Query, plan: Plan, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Anything that a coordinator may tell in the first round of a query."""
+def told_to(query: Query, rng: np.random.Generator, number: int = 0) -> dict[str, np.ndarray]:
+    """Anything that a coordinator may tell in a round of a query."""
     found = {}
-    for name, wanted in query.takes_at(0).items():
+    for name, wanted in query.takes_at(number).items():
         size = 10.0 ** rng.choice([-3, 0, 1, 3])
-        found[name] = np.clip(size * rng.standard_normal(wanted.largest), wanted.least, wanted.most)
+        drawn = size * rng.standard_normal(wanted.largest)
         if wanted.least > 0:
-            found[name] = np.abs(found[name]) + 1e-9
+            drawn = np.abs(drawn) + 1e-9
         if isinstance(wanted, Wholes):
-            found[name] = np.rint(1e3 * found[name]).astype(np.int64)
+            drawn = np.rint(1e3 * drawn).astype(np.int64)
+        found[name] = np.clip(drawn, wanted.least, wanted.most).astype(wanted.dtype)
+    return found
+
+
+def forgeries(wanted: Reals, array: np.ndarray) -> dict[str, np.ndarray | None]:
+    """What a message must not carry in place of an array that it must."""
+
+    def spoiled(number: float) -> np.ndarray:
+        changed = np.array(array)
+        changed.flat[-1] = number
+        return changed
+
+    whole = isinstance(wanted, Wholes)
+    found: dict[str, np.ndarray | None] = {
+        "missing": None,
+        "another dimension": array[None],
+        "another kind of number": array.astype(np.float64 if whole else np.int64),
+    }
+    if None not in wanted.shape:
+        found["longer"] = np.concatenate([array, np.zeros((*array.shape[:-1], 1), dtype=array.dtype)], axis=-1)
+        if array.shape[-1]:
+            found["shorter"] = array[..., :-1]
+    if array.size and not whole:
+        beyond = {"NaN": math.nan, "infinity": math.inf, "minus infinity": -math.inf}
+        found |= {name: spoiled(number) for name, number in beyond.items()}
+        found["above"] = spoiled(math.nextafter(wanted.most, math.inf))
+        found["below"] = spoiled(math.nextafter(wanted.least, -math.inf))
+    if array.size and whole:
+        beyond = {"above": wanted.most + 1, "below": wanted.least - 1}
+        found |= {name: spoiled(number) for name, number in beyond.items() if abs(number) < 2**62}
     return found
 
 

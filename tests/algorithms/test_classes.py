@@ -73,7 +73,7 @@ QUERIES: dict[str, Query] = {
 
 def told(query: Query, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Anything; half of the time at equal shares, as far from each label as from any other."""
-    found = told_to(query, PLAN, rng)
+    found = told_to(query, rng)
     equal = {name for name in ("point", "offset", "weights") if name in found and rng.random() < 0.5}
     return found | {name: 0.0 * found[name] for name in equal}
 

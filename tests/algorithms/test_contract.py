@@ -28,7 +28,7 @@ from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.query import Choice, Derived, Query, Reals, Together, Wholes
+from sottovoce.door.query import Choice, Derived, Query, Reals, Together
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator, Message
 from sottovoce.federation.party import Party
@@ -45,7 +45,7 @@ from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import Pricing, queries_of
 from sottovoce.solvers import SOLVERS, by_name
 from sottovoce.transports.in_process import InProcess
-from support import epsilons_of, events_of, give_scores, handle, plan_of, world_events_of
+from support import epsilons_of, events_of, forgeries, give_scores, handle, plan_of, world_events_of
 
 DELTA = 1e-6
 RECORDS, FEATURES = 48, 4  # of a small plan
@@ -362,35 +362,6 @@ def same(one: Message, other: Message) -> bool:
     return (one.round, one.sender, one.name) == (other.round, other.sender, other.name) and np.array_equal(
         one.payload, other.payload
     )
-
-
-def forgeries(wanted: Reals, array: np.ndarray) -> dict[str, np.ndarray | None]:
-    """What a message must not carry in place of an array that it must."""
-
-    def spoiled(number: float) -> np.ndarray:
-        changed = np.array(array)
-        changed.flat[-1] = number
-        return changed
-
-    whole = isinstance(wanted, Wholes)
-    found: dict[str, np.ndarray | None] = {
-        "missing": None,
-        "another dimension": array[None],
-        "another kind of number": array.astype(np.float64 if whole else np.int64),
-    }
-    if None not in wanted.shape:
-        found["longer"] = np.concatenate([array, np.zeros((*array.shape[:-1], 1), dtype=array.dtype)], axis=-1)
-        if array.shape[-1]:
-            found["shorter"] = array[..., :-1]
-    if array.size and not whole:
-        beyond = {"NaN": math.nan, "infinity": math.inf, "minus infinity": -math.inf}
-        found |= {name: spoiled(number) for name, number in beyond.items()}
-        found["above"] = spoiled(math.nextafter(wanted.most, math.inf))
-        found["below"] = spoiled(math.nextafter(wanted.least, -math.inf))
-    if array.size and whole:
-        beyond = {"above": wanted.most + 1, "below": wanted.least - 1}
-        found |= {name: spoiled(number) for name, number in beyond.items() if abs(number) < 2**62}
-    return found
 
 
 def forged_bytes(frame: Frame) -> bytes:

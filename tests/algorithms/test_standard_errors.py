@@ -73,7 +73,7 @@ def far(loss: str, name: str, rng: np.random.Generator, **changes: Any) -> dict[
     for trial in range(45):
         weights = rng.standard_normal(FEATURES + 1) * 10.0 ** rng.choice([-9, 0, 2])
         query: Query = KINDS[name](weights, scaled)
-        told = told_to(query, plan, rng)
+        told = told_to(query, rng)
         records = [random_record(rng) for _ in range(RECORDS)]
         mine, theirs = random_record(rng), random_record(rng)
         if trial % 3 == 0:  # rows as long as they may be, at right angles or opposite, and steep slopes
@@ -142,7 +142,7 @@ def test_a_sum_is_that_of_its_records_to_the_last_bit(loss: str, name: str, spar
     rng = np.random.default_rng(3)
     rows, labels = rng.standard_normal((RECORDS, FEATURES)), rng.choice([-1.0, 1.0], RECORDS)
     query = KINDS[name](WEIGHTS, problem(loss).scaled_loss)
-    told = told_to(query, plan_of(loss), rng) | {"slope": np.array([0.8])}
+    told = told_to(query, rng) | {"slope": np.array([0.8])}
     whole = at(query, block_of(loss, rows, labels), **told)
     each = [
         at(query, block_of(loss, np.where(np.arange(RECORDS)[:, None] == k, rows, math.nan), labels), **told)
@@ -293,7 +293,7 @@ def test_a_plan_that_charges_less_or_adds_less_noise_is_found(name: str) -> None
 def test_what_is_told_is_checked() -> None:
     plan = plan_of()
     query = query_of(plan, "gradient")
-    told = told_to(query, plan, np.random.default_rng(0))
+    told = told_to(query, np.random.default_rng(0))
     assert query.objection(0, told) is None
     for name, value in (("slope", [0.0]), ("slope", [math.nan]), ("unit", [1e300]), ("projection", [2**40] * 10)):
         wrong = {**told, name: np.array(value)}

@@ -104,7 +104,7 @@ def far(query: Query, rng: np.random.Generator) -> dict[Relation, float]:
     """The largest distance of neighbours, as a share of the sensitivity, over random and over extreme records."""
     found: dict[Relation, float] = dict.fromkeys(RELATIONS, 0.0)
     for _ in range(200):
-        told = told_to(query, PLAN, rng)
+        told = told_to(query, rng)
         if rng.random() < 0.3:  # a score of 0, at which both labels have slopes of the same size
             told |= {name: 0 * told[name] for name in ("point", "offset") if name in told}
         value = valued(query, told)
@@ -162,7 +162,7 @@ def test_a_sum_is_that_of_its_records_to_the_last_bit(monkeypatch: pytest.Monkey
     monkeypatch.setattr(projection, "exact_product", lambda matrix, vector, bits, size: vector)
     rng = np.random.default_rng(3)
     rows, labels = rng.standard_normal((RECORDS, FEATURES)), rng.choice([-1.0, 1.0, 0.4], RECORDS)
-    told = told_to(QUERIES[name], PLAN, rng)
+    told = told_to(QUERIES[name], rng)
     value = valued(QUERIES[name], told | {"cut": np.array([2.0**-3])} if "cut" in told else told)
     whole = value(block_of(rows, labels))
     others = [np.where(np.arange(RECORDS)[:, None] == k, rows, math.nan) for k in range(RECORDS)]
@@ -191,7 +191,7 @@ def test_a_product_is_rounded_once(records: int, columns: int) -> None:
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_null_rows_and_empty_blocks_add_nothing(name: str) -> None:
-    value = valued(QUERIES[name], told_to(QUERIES[name], PLAN, np.random.default_rng(4)))
+    value = valued(QUERIES[name], told_to(QUERIES[name], np.random.default_rng(4)))
     nothing = np.tile(NULL[0], (RECORDS, 1))
     assert not value(block_of(nothing, np.ones(RECORDS))).any()
     assert not value(block_of(nothing[:0], np.ones(0))).any()
