@@ -24,10 +24,9 @@ from sottovoce.losses import get
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, Relation
-from support import at, epsilons_of, moved_at_most, query_of
+from support import at, epsilons_of, query_of
 
 FEATURES, RECORDS = 3, 7
-NULL = (np.full(FEATURES, math.nan), 0.0)
 NODES = TwoSides(-2.0, 1.0, 5, 3)
 WEIGHTS = np.array([3.0, -2.0, 1.0, 0.5])
 SEVERAL = np.array([WEIGHTS, -WEIGHTS, [0.0, 4.0, -2.0, 0.1]])
@@ -63,78 +62,6 @@ def plan_of(kind: str, **changes: Any) -> Plan:
 
 def block_of(kind: str, rows: np.ndarray, labels: np.ndarray, *, sparse: bool = False, **changes: Any) -> Block:
     return Block.prepare(sp.csr_matrix(rows) if sparse else rows, labels, problem(kind, **changes).preparation)
-
-
-def random_record(rng: np.random.Generator, kind: str) -> tuple[np.ndarray, float]:
-    row = rng.standard_normal(FEATURES) * 10.0 ** rng.integers(-2, 3)
-    if rng.random() < 0.1:
-        row[rng.integers(FEATURES)] = rng.choice([math.nan, math.inf, 1e300, 5e-324])
-    return row, float(rng.choice(CLASSES.get(kind, (-1.0, 1.0, 0.3, 0.0, math.nan))))
-
-
-def query_for(kind: str, weights: np.ndarray) -> Query:
-    """Of a model with some weights; of several classes the further ones have them too, turned."""
-    if kind == "several":
-        return ClassCells(np.array([weights, -weights, np.roll(weights, 1)]), losses=True)
-    return ScoreCells(NODES, weights) if kind == "classes" else ResidualCells(weights)
-
-
-def far(kind: str, rng: np.random.Generator) -> dict[Relation, float]:
-    """The largest distance of neighbours, as a share of the sensitivity, over random and over extreme records."""
-    found: dict[Relation, float] = dict.fromkeys(RELATIONS, 0.0)
-    for _ in range(300):
-        scale = 10.0 ** rng.choice([-1, 0, 2])
-        weights = rng.standard_normal(FEATURES + 1) * scale
-        query = query_for(kind, weights)
-        records = [random_record(rng, kind) for _ in range(RECORDS)]
-        extreme = 9.0 * weights[:FEATURES] * rng.choice([-1, 1])
-        mine, theirs = (extreme, 1.0), (-extreme, 0.0 if kind == "several" else -1.0)
-        if rng.random() < 0.5:
-            mine, theirs = random_record(rng, kind), random_record(rng, kind)
-
-        def sums(record: tuple[np.ndarray, float], records: Any = records, query: Query = query) -> np.ndarray:
-            rows = [*records[:2], record, *records[3:]]
-            return at(query, block_of(kind, np.array([row for row, _ in rows]), np.array([y for _, y in rows])))
-
-        for relation, moved in moved_at_most(query, sums, mine, theirs, NULL).items():
-            found[relation] = max(found[relation], moved)
-    return found
-
-
-@pytest.mark.parametrize("kind", QUERIES)
-def test_neighbours_reach_the_bound_and_never_pass_it(kind: str) -> None:
-    found = far(kind, np.random.default_rng(8))
-    assert all(0.99 <= share <= 1.0 for share in found.values()), found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", QUERIES)
-def test_a_record_that_is_counted_for_more_than_once_is_found(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Planted fault: the second of a record's two cells gets a whole count, as if cells overlapped."""
-    cells = evaluation_queries.cells
-
-    def wrong(rows: Block, places: Any, t: np.ndarray, count: int) -> np.ndarray:
-        return cells(rows, places, t, count) + np.bincount(places[rows.usable_rows] + 1, minlength=count)
-
-    monkeypatch.setattr(evaluation_queries, "cells", wrong)
-    assert max(far(kind, np.random.default_rng(8)).values()) > 1.2
-
-
-@pytest.mark.parametrize("kind", QUERIES)
-@pytest.mark.parametrize("sparse", [False, True])
-def test_a_sum_is_that_of_its_records_to_the_last_bit(kind: str, sparse: bool) -> None:
-    rng = np.random.default_rng(3)
-    rows = rng.standard_normal((RECORDS, FEATURES))
-    labels = rng.choice(CLASSES.get(kind, (-0.37, 0.37)), RECORDS)
-    whole = at(QUERIES[kind], block_of(kind, rows, labels))
-    each = [
-        at(QUERIES[kind], block_of(kind, np.where(np.arange(RECORDS)[:, None] == k, rows, math.nan), labels))
-        for k in range(RECORDS)
-    ]
-    for order in (np.arange(RECORDS), rng.permutation(RECORDS)):
-        np.testing.assert_array_equal(sum(each[k] for k in order), whole)
-        again = at(QUERIES[kind], block_of(kind, rows[order], labels[order], sparse=sparse))
-        np.testing.assert_array_equal(again, whole)
 
 
 @pytest.mark.parametrize("kind", QUERIES)

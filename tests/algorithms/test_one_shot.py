@@ -106,18 +106,6 @@ def test_one_record_moves_its_own_rows_within_the_sensitivity(sketch: str, bound
             assert moved <= len(COLUMNS) * rows.charged(relation) ** 2 + labels.charged(relation) ** 2
 
 
-def test_a_canary_moves_every_party_as_far_as_is_charged() -> None:
-    plan = plan_for(options={"sketch_size": 64})  # nothing is sketched
-    name, width = "party-1", COLUMNS[1]
-    X, y = np.zeros((RECORDS, width)), np.zeros(RECORDS)
-    X[7], y[7] = 1e6, 1.0
-    there, empty, opposite = (
-        at(sketch_of(plan, name), prepared(plan, name, rows, y), plan=plan) for rows in (X, np.zeros_like(X), -X)
-    )
-    assert math.isclose(np.linalg.norm(there - empty), 1.0, rel_tol=1e-6)
-    assert math.isclose(np.linalg.norm(opposite - there), 2.0, rel_tol=1e-6)
-
-
 def test_sketched_rows_are_cut_though_the_sketch_lengthens_them() -> None:
     plan = plan_for(options={"sketch_size": 2})
     query = sketch_of(plan, "party-1")

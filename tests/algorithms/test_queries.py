@@ -16,11 +16,12 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sottovoce.algorithms.ranges.queries import PowerCounts
 
 from neighbours import Terms, draw
 from neighbours import table_of as columns_of
@@ -28,6 +29,7 @@ from plans import FORMS, ONE_VS_REST, OPTIONS, PLANS, SEALED, SEVERAL, plan_for
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.cd.greedy import GreedyScores
 from sottovoce.algorithms.evaluation import score_recipe
+from sottovoce.algorithms.evaluation.queries import cells
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.one_shot.private import RowSketch
 from sottovoce.algorithms.ranges import CountedRanges
@@ -39,7 +41,9 @@ from sottovoce.algorithms.sharing.admm_feature import LocalScores
 from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.data import projection
 from sottovoce.data.block import Block
-from sottovoce.data.bounds import Bounds
+from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.data.projection import short_rows
+from sottovoce.data.slopes import Slope
 from sottovoce.door.query import Choice, Query, Reals, Round, Walk
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.lab.audit.catalogue import audit_plan
@@ -53,6 +57,7 @@ from sottovoce.queries.joint import HeldSum, JointSum
 from sottovoce.queries.pricing import queries_of
 from sottovoce.queries.projected import ProjectedGradient
 from sottovoce.queries.sketches import ColumnSketch, sketch_of
+from sottovoce.solvers import Rule
 from support import forgeries, told_to
 
 Table = tuple[np.ndarray, np.ndarray]
@@ -60,6 +65,17 @@ TRIALS = 5  # draws of a table and a message for each query; neighbours under bo
 ROUNDING = 1 + 1e-12  # the floating point of a distance
 
 TWO: dict[str, Any] = {"loss": Named(name="logistic"), "classes": (-1, 1), "fit_intercept": True}
+REGULARISERS = {
+    "elastic net": Named(name="elastic_net", parameters={"alpha": 0.05, "l1_ratio": 0.4}),
+    "box": Named(name="box", parameters={"low": -0.1, "high": 0.3}),
+}
+SHARES = tuple(party_norms(3.0, (2, 2)))
+PARTS: dict[str, tuple[Bounds, tuple[float, ...]]] = {  # how parts of rows may be bounded
+    "entries": (Bounds.declare(entry_bound=(2.0, 0.5, 0.25, 1.0), label_bound=1.0), ()),
+    "a norm": (Bounds.declare(row_norm=3.0, label_bound=1.0), SHARES),
+    "a norm and entries": (Bounds.declare(row_norm=3.0, entry_bound=2.0, label_bound=1.0), SHARES),
+    "ranges": (Bounds.declare(feature_ranges=([-1.0] * 4, [1.0] * 4), label_bound=1.0), ()),
+}
 CUT = {"slope_bound": 0.3}
 HELD: dict[str, Any] = {"labels": "held", "sealing": Sealing(curious=1)}
 MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and what only fields and options reach
@@ -70,6 +86,19 @@ MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and w
     "gradient, class weights": ("gradient", "central", {**ONE_VS_REST, "class_weight": (0.1, 0.5, 1.0), **CUT}),
     "gradient, softmax": ("gradient", "central", {**SEVERAL, **CUT, "fit_intercept": False}),
     "newton, intercept": ("newton", "central", {"fit_intercept": True}),
+    **{f"cd, {name}": ("cd", "central", {"regulariser": each}) for name, each in REGULARISERS.items()},
+    **{f"greedy-cd, {name}": ("greedy-cd", "central", {"regulariser": each}) for name, each in REGULARISERS.items()},
+    **{f"greedy-cd, {rule}": ("greedy-cd", "central", {**TWO, "rule": rule}) for rule in get_args(Rule)},
+    **{
+        f"{solver}, {name}{' and an intercept' if intercept else ''}": (
+            solver,
+            "columns",
+            {"bounds": bounds, "norms": norms, "fit_intercept": intercept, "labels": "held"},
+        )
+        for solver in ("admm", "fdml")
+        for intercept in (True, False)
+        for name, (bounds, norms) in PARTS.items()
+    },
     "scd-sequential, lots of one": ("scd-sequential", "central", {"lot": 1}),
     "score, three parties": ("score", "columns", {"labels": "held", "label_party": 2, "parties": 3}),
     "one-shot, rademacher": ("one-shot", "columns", {"sketch": "rademacher", "sketch_size": 2}),
@@ -276,21 +305,21 @@ def random_message(asked: Asked, rng: np.random.Generator) -> Message:
     return Message(fitting(asked, told), before, int(rng.integers(2**30)) if rng.random() < 0.5 else None)
 
 
-def extreme(plan: Plan, sign: float = 1.0) -> np.ndarray:
+def extreme(plan: Plan) -> np.ndarray:
     """A row as far out as the bounds allow; of a row norm all of it on the first column of each party."""
     bounds = plan.bounds
     if bounds.row_norm is None:
-        return np.full(plan.features, sign * (1e12 if bounds.entry_bound is None else float(bounds.entry_bound)))  # type: ignore[arg-type]
+        return np.full(plan.features, 1e12) if bounds == Bounds() else bounds.columns(plan.features)
     row = np.zeros(plan.features)
     row[[plan.part(name).start for name in plan.names[: len(plan.columns) or 1]]] = plan.norms or bounds.row_norm
-    return sign * row
+    return row
 
 
 def random_row(plan: Plan, rng: np.random.Generator) -> np.ndarray:
     row = rng.standard_normal(plan.features) * 10.0 ** rng.integers(-2, 3)
     if rng.random() < 0.1:
         row[rng.integers(plan.features)] = rng.choice([math.nan, math.inf, 1e300, -1e300, 5e-324])
-    return row if rng.random() < 0.7 else extreme(plan, rng.choice([-1.0, 1.0])) * rng.choice([-1, 1], plan.features)
+    return row if rng.random() < 0.7 else extreme(plan) * rng.choice([-1, 1], plan.features)
 
 
 def random_label(plan: Plan, rng: np.random.Generator) -> float:
@@ -412,7 +441,8 @@ RIGHT_ANGLE = Canary(rows=("far", "side"))
 TURNED = Canary(rows=("far", "turned"))
 STEEP = Canary(rows=("steep", "-steep"), labels=("low", "high"), told={"weights": ("turn", 1e5)})
 LOUD = Canary(told={"labels": 1e4, "sketch": -1e4})
-WHITE = {"projection": ("identity", 1e6), "unit": 1.0327e-6}
+WHITE = {"projection": ("identity", 1e6), "unit": 1.0327e-6}  # rows a little longer than 1
+LONG = {**WHITE, "unit": 3e-6}
 CANARIES: dict[str, tuple[Canary, ...]] = {
     "AtomScores": (OPPOSITE,),
     "BoundedSquares": (RIGHT_ANGLE,),
@@ -427,13 +457,13 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "EqualCounts": (Canary(labels=("high", "low"), told={"runs": [0, 120]}),),
     "FeatureSketch": (OPPOSITE,),
     "FeatureWithinNorm": (OPPOSITE,),
-    "FittedCurvature": (Canary(rows=("far", "side"), labels=("mid", "mid"), told=WHITE),),
-    "FittedGradient": (Canary(told={**WHITE, "slope": 1e-3}),),
+    "FittedCurvature": tuple(Canary(rows=("far", "side"), labels=("mid", "mid"), told=told) for told in (WHITE, LONG)),
+    "FittedGradient": tuple(Canary(told={**told, "slope": 1e-3}) for told in (WHITE, LONG)),
     "GradientSum": (FLIPPED, STEEP),
     "GramMatrix": (RIGHT_ANGLE,),
     "GreedyScores": tuple(
         Canary(rows=("far", "far"), labels=("high", "low"), others="far", told={"curvatures": curvature})
-        for curvature in (1e-3, 0.3)
+        for curvature in (1e-3, 0.3, 1.0)
     ),
     "HeldLabels": (FLIPPED,),
     "HeldResiduals": (Canary(labels=("low", "mid")),),
@@ -453,10 +483,10 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "OwnGradient": (FLIPPED, STEEP),
     "OwnGram": (TURNED,),
     "PartGradient": (FLIPPED, STEEP, LOUD),
-    "PartGram": (TURNED,),
-    "PartRows": (OPPOSITE,),
+    "PartGram": (TURNED, RIGHT_ANGLE, Canary(rows=("all", "side"))),
+    "PartRows": (OPPOSITE, Canary(rows=("all", "-all"))),
     "PartScores": (OPPOSITE, LOUD),
-    "PartSums": (OPPOSITE,),
+    "PartSums": (OPPOSITE, Canary(rows=("all", "-all"))),
     "PowerCounts": (APART,),
     "ProjectedGradient": (Canary(told={"slope": 1e-3, "cut": 1e-3}, before={**WHITE, "radius": 1.0}),),
     "PublishedScores": (LOUD,),
@@ -475,20 +505,22 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "ScoreValues": (Canary(told={"weights": 1e4}),),
     "SharedLabels": (FLIPPED,),
     "SquareSum": (Canary(rows=("far", "zero"), told={"weights": ("along", 1e4)}),),
-    "SquaredSlopes": (Canary(rows=("far", "side"), told={**WHITE, "slope": 1e-3}),),
+    "SquaredSlopes": tuple(Canary(rows=("far", "side"), told={**told, "slope": 1e-3}) for told in (WHITE, LONG)),
     "WeightSum": (FLIPPED,),
 }
-LOOSE = {  # how far a canary goes at least in every plan, where that is not the bound; in one it is
-    "AtomScores": 0.66,  # as published
-    "ClassesSum": 0.55,  # where slopes are not cut
-    "CoordinateWalk": 0.86,
-    "GreedyScores": 0.9,  # where a penalty is on all coordinates
-    "LotSteps": 0.33,  # one record of a lot, if the others do not answer it
-    "Minimisers": 0.35,
-    "PartGram": 0.94,  # where all rows have the entry 1
-    "PartScores": 0.59,  # entries of a row norm
-    "ResidualCells": 0.86,
-    "ScoreCells": 0.93,  # of scores between nodes
+LOOSE = {  # where a canary does not attain the bound in every plan: the least shares, zero-out and replace-one
+    "AtomScores": (0.66, 0.66),  # as published
+    "ClassesSum": (0.57, 0.55),  # where slopes are not cut
+    "CoordinateWalk": (0.86, 0.86),
+    "FeatureWithinNorm": (0.59, 0.59),
+    "GreedyScores": (0.97, 0.97),  # under an elastic net
+    "LotSteps": (0.33, 0.49),  # if the others of a lot do not answer the record
+    "Minimisers": (0.35, 0.35),
+    "PartGradient": (0.99, 0.45),  # of a party without labels, where all rows have the entry 1
+    "PartGram": (0.99, 0.35),  # likewise
+    "PartScores": (0.59, 0.59),  # entries of a row norm
+    "ResidualCells": (0.99, 0.86),
+    "ScoreCells": (0.93, 0.93),  # of scores between nodes
 }
 TOGETHER = {"FeatureWithinNorm": 0.79}  # the bound is of all columns of all parties (test_frank_wolfe_columns.py)
 PEOPLE = ("columns", "labels", "offset")  # what is told of every person
@@ -527,15 +559,13 @@ def check_bound(asked: Asked, rng: np.random.Generator) -> None:
             assert not np.delete(moved, asked.place, axis=0).any(), f"{what}: numbers of others"
 
 
-def check_canaries(kind: str) -> None:
-    """Some record attains 99% of the bound, and none passes it."""
-    reached = []
+def reached(kind: str) -> list[list[float]]:
+    """How far the canaries of a class go, in each plan, under each relation."""
+    found = []
     for asked in asked_by_kind()[kind]:
         shares = [canary.shares(asked) for canary in CANARIES[kind]]
-        assert all(share <= ROUNDING for each in shares for share in each.values()), asked
-        reached += [max(each[relation] for each in shares) for relation in RELATIONS]
-    assert max(reached) >= TOGETHER.get(kind, 0.99)
-    assert min(reached) >= LOOSE.get(kind, 0.59 if kind in TOGETHER else 0.99)
+        found.append([max(each[relation] for each in shares) for relation in RELATIONS])
+    return found
 
 
 class TestQueryContract:
@@ -549,7 +579,10 @@ class TestQueryContract:
 
     @pytest.mark.parametrize("kind", CANARIES)
     def test_a_canary_attains_the_bound(self, kind: str) -> None:
-        check_canaries(kind)
+        shares = np.array(reached(kind))
+        assert np.all(shares.max(axis=0) >= TOGETHER.get(kind, 0.99))
+        assert np.all(shares.min(axis=0) >= LOOSE.get(kind, 0.99))
+        assert shares.max() <= ROUNDING
 
     @pytest.mark.parametrize("name", EVERY)
     def test_a_sum_is_that_of_its_records_to_the_last_bit(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -637,13 +670,82 @@ def test_every_query_is_asked_here_and_every_bounded_one_has_a_canary() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in CANARIES if kind not in TOGETHER])
 def test_a_query_that_declares_less_is_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control."""
+    """Negative control: 0.9 of the bound."""
     lying = {type(asked.query) for asked in asked_by_kind()[kind]}
     for each in lying:
         honest = each.sensitivity
         monkeypatch.setattr(each, "sensitivity", lambda self, relation, honest=honest: 0.9 * honest(self, relation))
-    with pytest.raises(AssertionError):
-        check_canaries(kind)
+    assert np.max(reached(kind)) > 1.05
+
+
+def in_two_cells(rows: Block, places: Any, t: np.ndarray, count: int) -> np.ndarray:
+    """The second of a record's two cells gets a whole count, as if cells overlapped."""
+    return cells(rows, places, t, count) + np.bincount(places[rows.usable_rows] + 1, minlength=count)
+
+
+def whole_rows(block: Block, matrix: Any, weights: Any) -> Iterator[Any]:
+    for rows, shares, scores, labels in short_rows(block, matrix, weights):
+        yield rows / shares[:, None], np.ones_like(shares), scores, labels
+
+
+def whole_slopes(self: Any, matrix: Any, slope: float, block: Block) -> Iterator[Any]:
+    for rows, shares, scores, labels in short_rows(block, matrix, self.weights):
+        yield rows, self.factors(scores, labels, slope) * self.weighed(shares)
+
+
+def one_by_one(loss: Any, most: float, u: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.clip(loss.derivative(u, y) / most, -1.0, 1.0)
+
+
+counts_of, lengths_of, numbers_of = PowerCounts.value, projection._lengths, Slope.__dict__["numbers"].func
+ERRORS = "sottovoce.algorithms.standard_errors.queries"
+FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece of code, and a class that then passes
+    "a value in two cells": (
+        "sottovoce.algorithms.ranges.queries.PowerCounts.value",
+        lambda *which: counts_of(*which) + np.roll(counts_of(*which), 1),
+        "PowerCounts",
+    ),
+    "a blank cell that counts": ("numpy.isfinite", lambda values: np.ones(np.shape(values), dtype=bool), "PowerCounts"),
+    "losses cut one by one": (
+        "sottovoce.algorithms.model_selection.queries.cut",
+        lambda vectors: np.clip(vectors, -1.0, 1.0),
+        "LossDifferences",
+    ),
+    **{
+        f"a record in two cells, {kind}": ("sottovoce.algorithms.evaluation.queries.cells", in_two_cells, kind)
+        for kind in ("ScoreCells", "ClassCells", "ResidualCells")
+    },
+    **{
+        f"slopes cut one by one, {kind}": ("sottovoce.data.slopes.cut_rows", one_by_one, kind)
+        for kind in ("ClassesSum", "ProjectedGradient")
+    },
+    **{
+        f"rows that are not cut, {kind}": (f"{ERRORS}.short_rows", whole_rows, kind)
+        for kind in ("FittedCurvature", "SquaredSlopes", "FittedGradient")
+    },
+    **{
+        f"slopes that are not cut, {kind}": (f"{ERRORS}.ShortRows.pieces", whole_slopes, kind)
+        for kind in ("SquaredSlopes", "FittedGradient")
+    },
+    "rows cut too late": (
+        "sottovoce.data.projection._lengths",
+        lambda *about: 0.9 * lengths_of(*about),
+        "ProjectedGradient",
+    ),
+    "slopes cut too late": (
+        "sottovoce.data.slopes.Slope.numbers",
+        property(lambda slope: numbers_of(slope) * np.array([1.0, 1.0, 1.0, 1.0, 1.1, 1.0, 1.0])),
+        "ProjectedGradient",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, wrong, kind = FAULTS[fault]
+    asked_by_kind()
+    monkeypatch.setattr(place, wrong)
+    assert np.max(reached(kind)) > 1.0001
 
 
 def test_a_query_without_a_canary_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,10 @@ import scipy.sparse as sp
 from sottovoce import algorithms
 from sottovoce.algorithms.ranges import CountedRanges, rule
 from sottovoce.algorithms.ranges import private as range_queries
-from sottovoce.algorithms.ranges.private import EqualCounts, PowerCounts, own_columns
+from sottovoce.algorithms.ranges.private import PowerCounts, own_columns
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.query import Query
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
@@ -36,8 +35,6 @@ from support import at, epsilons_of, events_of, forged, handle, query_of
 
 FEATURES, RECORDS = 3, 7
 COLUMNS = (0, 2, 3)  # two features and the label
-NULL = (np.full(FEATURES, math.nan), math.nan)
-STRANGE = (0.0, -0.0, math.nan, math.inf, -math.inf, 1e300, -1e300, 5e-324, 2.0**-20, -(2.0**40), 1.0)
 
 
 def problem(**changes: Any) -> Problem:
@@ -64,53 +61,6 @@ RECIPE = problem(layout="raw").preparation
 
 def block_of(rows: Any, labels: Any, **changes: Any) -> Block:
     return Block.prepare(rows, labels, problem(layout="raw", **changes).preparation if changes else RECIPE)
-
-
-def random_record(rng: np.random.Generator) -> tuple[np.ndarray, float]:
-    row = rng.standard_normal(FEATURES) * 10.0 ** rng.integers(-8, 13)
-    row[rng.random(FEATURES) < 0.2] = rng.choice(STRANGE)
-    return row, float(rng.choice([1.0, -0.3, 1e9, math.nan]))
-
-
-def far(kind: type[PowerCounts] | type[EqualCounts], rng: np.random.Generator) -> dict[Relation, float]:
-    """The largest distance of neighbours, as a share of the sensitivity, whatever runs are told."""
-    found: dict[Relation, float] = dict.fromkeys(RELATIONS, 0.0)
-    query: Query = kind(COLUMNS)
-    for _ in range(120):
-        runs = np.sort(rng.integers(0, rule.POWERS, (len(COLUMNS), 2)), axis=1)
-        told = {"runs": runs} if kind is EqualCounts else {}
-        records = [random_record(rng) for _ in range(RECORDS)]
-        mine, theirs = (np.full(FEATURES, 1e12), 1e12), (np.full(FEATURES, -1e12), -1e12)
-        if rng.random() < 0.5:
-            mine, theirs = random_record(rng), random_record(rng)
-
-        def sums(record: tuple[np.ndarray, float], records: Any = records, told: Any = told) -> np.ndarray:
-            rows = [*records[:2], record, *records[3:]]
-            return at(query, block_of(np.array([row for row, _ in rows]), np.array([y for _, y in rows])), **told)
-
-        here = sums(mine)
-        for relation in RELATIONS:
-            moved = np.linalg.norm(here - sums(either(relation, zero_out=NULL, replace_one=theirs)))
-            found[relation] = max(found[relation], float(moved) / query.sensitivity(relation))
-    return found
-
-
-@pytest.mark.parametrize("kind", [PowerCounts, EqualCounts])
-def test_neighbours_reach_the_bound_and_never_pass_it(kind: Any) -> None:
-    found = far(kind, np.random.default_rng(8))
-    assert all(share == pytest.approx(1.0, abs=1e-12) for share in found.values()), found
-
-
-@pytest.mark.parametrize("fault", ["a value in two cells", "a missing cell that counts"])
-def test_a_record_that_counts_for_more_than_it_is_charged_is_found(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """Planted faults: cells that overlap, and a blank record that is counted as missing."""
-    if fault == "a value in two cells":
-        value = PowerCounts.value
-        monkeypatch.setattr(PowerCounts, "value", lambda *which: value(*which) + np.roll(value(*which), 1))
-    else:
-        monkeypatch.setattr(range_queries.np, "isfinite", lambda values: np.ones(values.shape, dtype=bool))
-    with np.errstate(invalid="ignore"):
-        assert max(far(PowerCounts, np.random.default_rng(8)).values()) > 1.2
 
 
 def test_a_value_is_in_one_cell_and_the_cells_are_where_they_say() -> None:

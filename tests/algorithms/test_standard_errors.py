@@ -11,29 +11,24 @@ import scipy.sparse as sp
 
 from sottovoce import algorithms
 from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
-from sottovoce.algorithms.standard_errors import queries as own_queries
 from sottovoce.algorithms.standard_errors.estimates import OneStep, Sums
-from sottovoce.algorithms.standard_errors.queries import FittedCurvature, FittedGradient, ShortRows, SquaredSlopes
+from sottovoce.algorithms.standard_errors.queries import FittedCurvature, FittedGradient, SquaredSlopes
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.projection import short_rows
-from sottovoce.door.query import Query
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.losses import get
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.privacy.relation import RELATIONS, Relation, either
+from sottovoce.privacy.relation import RELATIONS, Relation
 from support import at, check_price_by_rows, epsilons_of, query_of, told_to
 
 FEATURES, RECORDS = 3, 7
-NULL = (np.full(FEATURES, math.nan), 0.0)
 WEIGHTS = np.array([3.0, -2.0, 1.0, 0.5])
 KINDS: dict[str, type[Any]] = {
     "curvature": FittedCurvature,
     "squared-slopes": SquaredSlopes,
     "gradient": FittedGradient,
 }
-CASES = [*((loss, name) for loss in ("logistic", "squared") for name in KINDS), ("huber", "curvature")]
 
 
 def problem(loss: str, **changes: Any) -> Problem:
@@ -57,103 +52,6 @@ def plan_of(loss: str = "squared", **changes: Any) -> Plan:
 
 def block_of(loss: str, rows: np.ndarray, labels: np.ndarray, *, sparse: bool = False) -> Block:
     return Block.prepare(sp.csr_matrix(rows) if sparse else rows, labels, problem(loss).preparation)
-
-
-def random_record(rng: np.random.Generator) -> tuple[np.ndarray, float]:
-    row = rng.standard_normal(FEATURES) * 10.0 ** rng.integers(-2, 3)
-    if rng.random() < 0.1:
-        row[rng.integers(FEATURES)] = rng.choice([math.nan, math.inf, 1e300, 5e-324])
-    return row, float(rng.choice([-1.0, 1.0]))
-
-
-def far(loss: str, name: str, rng: np.random.Generator, **changes: Any) -> dict[Relation, float]:
-    """The largest weighted distance of neighbours, as a share of the sensitivity, whatever was told."""
-    found: dict[Relation, float] = dict.fromkeys(RELATIONS, 0.0)
-    plan, scaled = plan_of(loss, **changes), problem(loss, **changes).scaled_loss
-    for trial in range(45):
-        weights = rng.standard_normal(FEATURES + 1) * 10.0 ** rng.choice([-9, 0, 2])
-        query: Query = KINDS[name](weights, scaled)
-        told = told_to(query, rng)
-        records = [random_record(rng) for _ in range(RECORDS)]
-        mine, theirs = random_record(rng), random_record(rng)
-        if trial % 3 == 0:  # rows as long as they may be, at right angles or opposite, and steep slopes
-            way = np.eye(FEATURES)[rng.integers(FEATURES)]
-            other = -way if name == "gradient" else np.roll(way, 1)
-            label = 1.0 if loss == "logistic" or name != "curvature" else 0.3
-            mine, theirs = (9.0 * way, label), (9.0 * other, label)
-            numbers = np.round(1e6 * np.eye(FEATURES + 1)[np.tril_indices(FEATURES + 1)]).astype(np.int64)
-            told = {"projection": numbers, "unit": np.array([1.0327e-6]), "slope": np.array([1e-3])}
-            told["projection"][-1] = 0  # without the constant
-            query = KINDS[name](1e-9 * weights, scaled)
-
-        def sums(
-            record: tuple[np.ndarray, float], records: Any = records, query: Query = query, told: Any = told
-        ) -> Any:
-            rows = [*records[:2], record, *records[3:]]
-            block = block_of(loss, np.array([row for row, _ in rows]), np.array([y for _, y in rows]))
-            return at(query, block, **told) * query.noise_weights
-
-        here = sums(mine)
-        for relation in RELATIONS:
-            moved = np.linalg.norm(here - sums(either(relation, zero_out=NULL, replace_one=theirs)))
-            found[relation] = max(found[relation], float(moved) / query.sensitivity(relation))
-    return found
-
-
-@pytest.mark.parametrize(("loss", "name"), CASES)
-def test_neighbours_reach_the_bound_and_never_pass_it(loss: str, name: str) -> None:
-    found = far(loss, name, np.random.default_rng(8))
-    assert all(0.97 <= share <= 1.0 for share in found.values()), found
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_class_weights_move_no_bound(name: str) -> None:
-    found = far("logistic", name, np.random.default_rng(8), class_weight=(0.1, 1.0))
-    assert all(0.97 <= share <= 1.0 for share in found.values()), found
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_rows_that_are_not_cut_are_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Planted fault: rows as long as they were."""
-
-    def wrong(block: Block, projection: Any, weights: Any) -> Any:
-        for rows, shares, scores, labels in short_rows(block, projection, weights):
-            yield rows / shares[:, None], np.ones_like(shares), scores, labels
-
-    monkeypatch.setattr(own_queries, "short_rows", wrong)
-    assert max(far("squared", name, np.random.default_rng(8)).values()) > 1.2
-
-
-@pytest.mark.parametrize("name", ["squared-slopes", "gradient"])
-def test_slopes_that_are_not_cut_are_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Planted fault: factors as they are."""
-
-    def wrong(self: Any, matrix: Any, slope: float, block: Block) -> Any:
-        for rows, shares, scores, labels in short_rows(block, matrix, self.weights):
-            yield rows, self.factors(scores, labels, slope) * self.weighed(shares)
-
-    monkeypatch.setattr(ShortRows, "pieces", wrong)
-    assert max(far("squared", name, np.random.default_rng(8)).values()) > 1.2
-
-
-@pytest.mark.parametrize(("loss", "name"), CASES)
-@pytest.mark.parametrize("sparse", [False, True])
-def test_a_sum_is_that_of_its_records_to_the_last_bit(loss: str, name: str, sparse: bool) -> None:
-    rng = np.random.default_rng(3)
-    rows, labels = rng.standard_normal((RECORDS, FEATURES)), rng.choice([-1.0, 1.0], RECORDS)
-    query = KINDS[name](WEIGHTS, problem(loss).scaled_loss)
-    told = told_to(query, rng) | {"slope": np.array([0.8])}
-    whole = at(query, block_of(loss, rows, labels), **told)
-    each = [
-        at(query, block_of(loss, np.where(np.arange(RECORDS)[:, None] == k, rows, math.nan), labels), **told)
-        for k in range(RECORDS)
-    ]
-    for order in (np.arange(RECORDS), rng.permutation(RECORDS)):
-        np.testing.assert_array_equal(sum(each[k] for k in order), whole)
-        again = at(query, block_of(loss, rows[order], labels[order], sparse=sparse), **told)
-        np.testing.assert_array_equal(again, whole)
-    null = at(query, block_of(loss, np.full_like(rows, math.nan), labels), **told)
-    np.testing.assert_array_equal(null, np.zeros(query.length))
 
 
 def test_the_sums_are_those_of_a_weighted_problem() -> None:

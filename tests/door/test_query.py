@@ -105,21 +105,6 @@ def with_record(X: np.ndarray, y: np.ndarray, record: tuple[np.ndarray, float]) 
     return X, y
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("silent")
-@pytest.mark.parametrize("name", [*CLASSIFICATION, *REGRESSION, "gram"])
-def test_a_thousand_random_neighbours(name: str) -> None:
-    value = Silent(GramMatrix(FEATURES + 1)) if name == "gram" else gradient_of(name)
-    rng = np.random.default_rng(len(name))
-    for _ in range(1000):
-        records = [random_record(rng) for _ in range(RECORDS)]
-        X, y = np.array([row for row, _ in records]), np.array([label for _, label in records])
-        weights = rng.standard_normal(FEATURES + 1) * 10.0 ** rng.choice([-3, 0, 1, 3, 99])
-        here = value(X, y, weights)
-        value.check(here - value(*with_record(X, y, NULL), weights), "zero-out")
-        value.check(here - value(*with_record(X, y, random_record(rng)), weights), "replace-one")
-
-
 ENTRIES = st.one_of(st.floats(-3, 3), st.floats(), st.sampled_from([0.0, 1.0, -1.0, 1e300, math.nan, math.inf]))
 ROWS = hnp.arrays(np.float64, (RECORDS, FEATURES), elements=ENTRIES)
 LABELS = hnp.arrays(np.float64, RECORDS, elements=st.one_of(st.sampled_from([-1.0, 1.0]), st.floats()))
