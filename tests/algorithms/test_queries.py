@@ -21,7 +21,6 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sottovoce.algorithms.ranges.queries import PowerCounts
 
 from neighbours import Terms, draw
 from neighbours import table_of as columns_of
@@ -33,6 +32,7 @@ from sottovoce.algorithms.evaluation.queries import cells
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.one_shot.private import RowSketch
 from sottovoce.algorithms.ranges import CountedRanges
+from sottovoce.algorithms.ranges.private import PowerCounts
 from sottovoce.algorithms.scd.primal import Minimisers
 from sottovoce.algorithms.scd.published import PublishedState
 from sottovoce.algorithms.scd.sequential import LotSteps
@@ -701,13 +701,13 @@ counts_of, lengths_of, numbers_of = PowerCounts.value, projection._lengths, Slop
 ERRORS = "sottovoce.algorithms.standard_errors.queries"
 FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece of code, and a class that then passes
     "a value in two cells": (
-        "sottovoce.algorithms.ranges.queries.PowerCounts.value",
+        "sottovoce.algorithms.ranges.private.PowerCounts.value",
         lambda *which: counts_of(*which) + np.roll(counts_of(*which), 1),
         "PowerCounts",
     ),
     "a blank cell that counts": ("numpy.isfinite", lambda values: np.ones(np.shape(values), dtype=bool), "PowerCounts"),
     "losses cut one by one": (
-        "sottovoce.algorithms.model_selection.queries.cut",
+        "sottovoce.algorithms.model_selection.private.cut",
         lambda vectors: np.clip(vectors, -1.0, 1.0),
         "LossDifferences",
     ),
