@@ -31,7 +31,7 @@ from files import made as written
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.app.estimate import Cost, Rows, cost_of
+from sottovoce.app.estimate import Cost, FitRows, cost_of
 from sottovoce.data.block import BlockRows
 from sottovoce.errors import RepeatedFitWarning
 
@@ -51,7 +51,7 @@ SHAPES: dict[str, tuple[int, int, int | None]] = {
 
 
 def data(records: int, features: int, width: int | None) -> tuple[Any, np.ndarray]:
-    """Rows with entries of at most 1, and labels that follow from them."""
+    """FitRows with entries of at most 1, and labels that follow from them."""
     rng = np.random.default_rng(0)
     if width is None:
         X: Any = rng.uniform(-1.0, 1.0, (records, features))
@@ -83,7 +83,7 @@ def in_files(solver: str, shape: str) -> dict[str, float]:
         federation = sv.Federation.central(sv.Dataset(path, label="y", folder=folder))
         plan = made.plan(federation)
         start = time.process_time()
-        told = cost_of(plan, algorithms.of(plan), Rows(records, features, kind=".parquet", folders=(Path(folder),)))
+        told = cost_of(plan, algorithms.of(plan), FitRows(records, features, kind=".parquet", folders=(Path(folder),)))
         spent = time.process_time() - start
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         start = time.process_time()
@@ -126,7 +126,7 @@ def case(solver: str, shape: str) -> dict[str, float]:
     with warnings.catch_warnings(action="ignore"):
         model(solver).fit(X[:500], y[:500])  # loops are loaded
     plan = made.plan(federation)
-    rows = Rows(*X.shape, X.nnz / X.shape[0] if sp.issparse(X) else None)
+    rows = FitRows(*X.shape, X.nnz / X.shape[0] if sp.issparse(X) else None)
     start = time.process_time()
     told = cost_of(plan, algorithms.of(plan), rows)
     spent = time.process_time() - start

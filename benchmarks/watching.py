@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.app.view import page
-from sottovoce.app.view.logs import written_to
-from sottovoce.app.view.watch import Watch
+from sottovoce.app.view.server import render_parts
+from sottovoce.app.view.watch import Watch, write_to
 from sottovoce.app.view.watched import WatchedEnd, WatchedWire
 from sottovoce.estimators.fits import Fit
 from sottovoce.federation.federation import Federation
@@ -71,7 +70,7 @@ def main(rounds: int) -> None:
     shares, each, ends = [], [], []
     with tempfile.TemporaryDirectory() as name:
         for who, watch in watches.items():
-            watch.add(written_to((Path(name) / f"{who}.jsonl").open("w", encoding="utf-8")))
+            watch.add(write_to((Path(name) / f"{who}.jsonl").open("w", encoding="utf-8")))
         for who in PARTIES:
             account = Ledger.create(Path(name) / f"{who}.db").open("people", 2.0, 1e-5)
             party = Party(who, rng.uniform(-1, 1, (2000, 10)), rng.integers(0, 2, 2000), account=account)
@@ -98,7 +97,7 @@ def main(rounds: int) -> None:
         Fit(model, Federation.connect(over), runs=True).run(advance)
     begin = time.thread_time()
     for _ in range(100):
-        page.parts(*watches["fit"].seen())
+        render_parts(*watches["fit"].seen())
     shown = (time.thread_time() - begin) / 100
     print(
         f"a round of {len(PARTIES)} parties: {1e6 * statistics.median(each):.0f} µs for {len(watches)} events and logs"

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce import estimators, losses
-from sottovoce.app.jobs import HelperJob, Job, PartyJob, PeopleJob, PolicyTable, SourceTable
-from sottovoce.app.settings import keys_of, tables_in
-from sottovoce.app.solver_list import Entry, entries
+from sottovoce.app.job_file import keys_of, tables_in
+from sottovoce.app.job_tables import PolicyTable, SourceTable
+from sottovoce.app.jobs import HelperJob, Job, PartyJob, PeopleJob
+from sottovoce.app.solver_list import SolverEntry, list_solvers
 from sottovoce.plan.sealed_words import ASSUMPTIONS
 from sottovoce.solvers import Options
 from sottovoce.solvers.options import documented
@@ -39,10 +40,10 @@ def rows(*lines: Iterable[str]) -> str:
 def solvers() -> str:
     """One line for each solver."""
     head = ("solver", "object", "what it does", "losses", "penalties", "split", "promises")
-    return rows(head, *(map(_cell, _solver(entry)) for entry in entries()))
+    return rows(head, *(map(_cell, _solver(entry)) for entry in list_solvers()))
 
 
-def _solver(entry: Entry) -> tuple[str, ...]:
+def _solver(entry: SolverEntry) -> tuple[str, ...]:
     return (
         f"`{entry.name}`",
         f"`{entry.object}`",
@@ -57,7 +58,7 @@ def _solver(entry: Entry) -> tuple[str, ...]:
 def options() -> str:
     """A table of options for each solver."""
     made = []
-    for entry in entries():
+    for entry in list_solvers():
         said = f"{entry.summary}. {entry.remarks}".strip()
         lines = [(f"`{option.name}`", option.kind, option.meaning, option.default) for option in entry.options]
         table = rows(("option", "allowed", "what it does", "left out"), *(map(_cell, line) for line in lines))

@@ -18,8 +18,9 @@ import pytest
 from typer.main import get_command
 
 from sottovoce.app.cli import app
+from sottovoce.app.cli.console import JOB
+from sottovoce.app.job_file import read_environment
 from sottovoce.app.jobs import HelperJob, Job, PartyJob
-from sottovoce.app.settings import JOB, read_environment
 
 ROOT = Path(__file__).parent.parent
 UNIT = ROOT / "deploy" / "sottovoce-party@.service"

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app import estimate
-from sottovoce.app.estimate import Cost, Rows, cost_of
+from sottovoce.app.estimate import Cost, FitRows, cost_of
 from sottovoce.data import parts_in_file, room
 from sottovoce.plan.plan import Plan
 
@@ -53,7 +53,7 @@ def plan_of(solver: Any, parts: list[int], **changes: Any) -> Plan:
     return model.plan(sv.Federation.central(*held[0]) if len(parts) == 1 else sv.Federation.by_rows(held))
 
 
-def told(plan: Plan, rows: Rows | None = None, **more: Any) -> tuple[float, int]:
+def told(plan: Plan, rows: FitRows | None = None, **more: Any) -> tuple[float, int]:
     cost = cost_of(plan, algorithms.of(plan), rows, **more)
     assert cost.seconds is not None
     assert cost.memory_bytes is not None
@@ -79,11 +79,11 @@ def test_memory_is_that_of_a_fit(solver: Any, sparse: bool, small: None) -> None
     federation = sv.Federation.central(rows, y)
     model.fit(federation)
     plan, entries = model.plan(federation), 6.0 if sparse else None
-    seconds, memory = told(plan, Rows(*rows.shape, entries))
+    seconds, memory = told(plan, FitRows(*rows.shape, entries))
     assert seconds > 0.0
     assert 0.5 < memory / peak_of(model, federation) < 2.0
     kept = rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes if sparse else rows.nbytes
-    raw = told(plan, Rows(*rows.shape, entries, kind=".csv"))[1] - memory
+    raw = told(plan, FitRows(*rows.shape, entries, kind=".csv"))[1] - memory
     assert raw == pytest.approx(kept + y.nbytes, rel=0.06)
 
 
@@ -94,7 +94,7 @@ def test_rows_of_files_that_stay_in_memory_are_counted(kind: str, features: int,
     model = sv.PrivateLogisticRegression(**OPTIONS, solver=sv.solvers.Newton(rounds=3))
     federation = sv.Federation.central(sv.Dataset.from_arrays(X, y))
     plan = model.plan(federation)
-    rows = Rows(*X.shape, kind=kind, folders=(tmp_path,))
+    rows = FitRows(*X.shape, kind=kind, folders=(tmp_path,))
     (stored,) = rows.prepared(plan)
     assert (stored.size, stored.where) == (X.shape[0] * (4 * (features + 1) + 9), "memory")
     memory = told(plan, rows)[1]
@@ -105,7 +105,7 @@ def test_rows_of_files_that_stay_in_memory_are_counted(kind: str, features: int,
 def test_more_records_take_longer_and_more_memory(small: None) -> None:
     plan = plan_of(sv.solvers.Gradient(rounds=50), [40_000])
     wide = plan.model_copy(update={"parties": (("data", 4_000_000),)})
-    short, long = (told(each, Rows(each.records, 8)) for each in (plan, wide))
+    short, long = (told(each, FitRows(each.records, 8)) for each in (plan, wide))
     assert long[0] > 10 * short[0]
     assert long[1] - short[1] > 3_960_000 * 9 * 4
 
@@ -168,16 +168,16 @@ def test_a_pass_over_rows_in_a_file_is_measured_there(
     files, real = list[Any](), parts_in_file.PartsInFile
     monkeypatch.setattr(parts_in_file, "PartsInFile", lambda *found: files.append(found) or real(*found))
     plan, many = plan_of("newton", [20_000]), 2_000_000_000
-    fits = told(plan, Rows(20_000, 8, kind=".parquet", folders=(tmp_path,)))
+    fits = told(plan, FitRows(20_000, 8, kind=".parquet", folders=(tmp_path,)))
     assert not files  # they fit in memory
     wide = plan.model_copy(update={"parties": (("data", many),)})
-    rows = Rows(many, 8, kind=".parquet", folders=(tmp_path,))
+    rows = FitRows(many, 8, kind=".parquet", folders=(tmp_path,))
     found = told(wide, rows)
     assert files  # and these do not
     assert found[0] > 100 * fits[0] > 0.0
     assert found[1] < 1e9
     assert not list(tmp_path.iterdir())
-    gone = told(wide, Rows(many, 8, kind=".parquet", folders=(tmp_path / "gone",)))
+    gone = told(wide, FitRows(many, 8, kind=".parquet", folders=(tmp_path / "gone",)))
     assert gone[0] > 100 * fits[0]  # by constants; `prepared` says what is wrong
 
 
@@ -186,7 +186,7 @@ def test_reading_a_file_is_in_the_time_until_it_is_read(kind: str) -> None:
     plan = plan_of("newton", [60_000]).model_copy(update={"parties": (("data", 1000),)})
     form = algorithms.of(plan)
     entries = 4.0 if kind == ".svm" else None
-    to_read, read = (cost_of(plan, form, Rows(1000, 8, entries, kind=each)) for each in (kind, None))
+    to_read, read = (cost_of(plan, form, FitRows(1000, 8, entries, kind=each)) for each in (kind, None))
     assert (to_read.reading, read.reading) == (True, False)
     record, entry = estimate.READ[kind]
     assert (to_read.seconds or 0.0) - (read.seconds or 0.0) == pytest.approx(1000 * (record + (entries or 8) * entry))
@@ -194,7 +194,7 @@ def test_reading_a_file_is_in_the_time_until_it_is_read(kind: str) -> None:
 
 def test_workers_of_a_cluster_share_the_work_and_have_the_rows(small: None) -> None:
     plan = plan_of("newton", [60_000]).model_copy(update={"parties": (("data", 40_000_000),)})
-    alone, four = (Rows(40_000_000, 8, kind=".csv", workers=workers) for workers in (0, 4))
+    alone, four = (FitRows(40_000_000, 8, kind=".csv", workers=workers) for workers in (0, 4))
     assert told(plan, four)[0] == pytest.approx(told(plan, alone)[0] / 4, rel=0.1)
     assert told(plan, four)[1] == 0
     (stored,) = four.prepared(plan)
@@ -215,12 +215,12 @@ def test_prepared_rows_are_where_a_fit_puts_them(tmp_path: Path, monkeypatch: py
     size = 1000 * (4 * 9 + 9)
     monkeypatch.setattr(room, "available", lambda: 4 * size)
     folders = (tmp_path, tmp_path)
-    first, second = Rows(2000, 8, folders=folders).prepared(plan)
+    first, second = FitRows(2000, 8, folders=folders).prepared(plan)
     assert (first.size, first.where, first.folder) == (size, "memory", None)
     assert (second.size, second.where, second.folder) == (size, "file", tmp_path)
-    read_whole = Rows(2000, 8, folders=(tmp_path, None)).prepared(plan)
+    read_whole = FitRows(2000, 8, folders=(tmp_path, None)).prepared(plan)
     assert [(each.size, each.where) for each in read_whole] == [(2 * size, "memory")]
     monkeypatch.setattr(room, "available", lambda: 1 << 40)
-    assert [each.where for each in Rows(2000, 8, folders=folders).prepared(plan)] == ["memory"]
+    assert [each.where for each in FitRows(2000, 8, folders=folders).prepared(plan)] == ["memory"]
     with pytest.raises(sv.errors.InputError, match="is no folder"):
         second._replace(folder=tmp_path / "gone").check()

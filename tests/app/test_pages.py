@@ -20,8 +20,7 @@ from sottovoce.app import card, rendering
 from sottovoce.app.ledger_page import ledger_page
 from sottovoce.app.page import Occasion, page
 from sottovoce.app.texts import harmless
-from sottovoce.app.view import events
-from sottovoce.app.view import page as view
+from sottovoce.app.view import server as view
 from sottovoce.app.view.watch import Watch
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Balance, Ledger
@@ -59,14 +58,14 @@ def report(model: Any, name: str, _: Path) -> str:
 
 def operators(model: Any, name: str, _: Path) -> str:
     watch, plan = Watch("coordinator", name), model.plan_
-    watch.expect(name)
-    watch.tell(events.Refused(name, name, "refused", name))
+    watch.tell("expected", ends=(name,))
+    watch.tell("refused", end=name, asked=name, code="refused", why=name)
     seen, _ = watch.seen()
     shown = {"plan": plan.digest.hex(), "epsilon": 1.0, "delta": 1e-5, "relation": name, "parties": [name, "south"]}
     budget = {"party": name, "total": 2.0, "left_before": 2.0, "left": 1.0, "share_before": 0.0, "share": 0.5}
     more = {"plan": shown, "signatures": {name: True}, "why": name, "budgets": [budget]}
     progress = seen["progress"] | {"of": 3, "title": name}
-    return view.page({**seen, **more, "progress": progress}, plan)
+    return view.render_page({**seen, **more, "progress": progress}, plan)
 
 
 def ledger(_: Any, name: str, folder: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
+import functools
 import hashlib
 import http.client
 import io
@@ -26,12 +26,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import sottovoce as sv
 from browser import PROGRAM, browser
-from sottovoce.app.view import events as happened
-from sottovoce.app.view import metrics, page, server
-from sottovoce.app.view.logs import Forwarded, written_to
-from sottovoce.app.view.server import HOST, new_token, served, token_in
+from sottovoce.app.view import server
+from sottovoce.app.view.events import KINDS, Event
+from sottovoce.app.view.server import HOST, new_token, read_token, render_page, serve_view
 from sottovoce.app.view.state import State
-from sottovoce.app.view.watch import Watch
+from sottovoce.app.view.watch import LogForwarder, Watch, write_to
 from sottovoce.app.view.watched import WatchedEnd, WatchedWire
 from sottovoce.door.frames import Frame, encode
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
@@ -56,32 +55,29 @@ MARKS = ("123456.789", "Marker-Jane", "31337")
 def test_the_kinds_of_events_and_their_fields_are_those_of_the_documentation() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]*) \|", OPERATORS.read_text(encoding="utf-8"), re.MULTILINE)
     told = {name: tuple(re.findall(r"`(\w+)`", fields)) for name, fields in rows}
-    kinds = {kind.__name__: kind for kind in happened.KINDS}
-    assert set(kinds) == {kind.__name__ for kind in happened.Event.__subclasses__()}
-    for kind in kinds.values():
-        assert told[kind.__name__.lower()] == tuple(field.name for field in dataclasses.fields(kind)), kind
+    assert {name: tuple(kind.fields.replace("=", "").split()) for name, kind in KINDS.items()}.items() <= told.items()
 
 
 @pytest.mark.parametrize("value", [np.float64(0.5), np.arange(3.0), {"a": 1}, [1.0], (1.0,), None, b"x"])
 def test_an_event_takes_no_array_and_no_object(value: Any) -> None:
     with pytest.raises(LeakError, match="no event has such"):
-        happened.Expected(value)
+        Event("expected", ends=value)
 
 
 def test_a_reader_that_fails_does_not_stop_a_run() -> None:
     watch, heard = Watch("party", "north"), list[str]()
     closed = io.StringIO()
-    watch.add(written_to(closed))
+    watch.add(write_to(closed))
     watch.add(lambda _, event: heard.append(event.name))
     closed.close()
-    watch.tell(happened.Done(""))
-    watch.tell(happened.Done(""))
+    watch.tell("done", plan="")
+    watch.tell("done", plan="")
     assert heard == ["started", "done", "done"]
 
 
 def test_a_defect_of_the_watch_does_not_stop_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path, north=Policy())
-    monkeypatch.setattr("sottovoce.app.view.watched.planned", lambda *_: 1 / 0)
+    monkeypatch.setattr("sottovoce.app.view.watched.describe_plan", lambda *_: 1 / 0)
     run.fit()
     for name in ("fit", "north"):
         assert any("(ZeroDivisionError)" in line["text"] for line in run.lines(name))
@@ -96,9 +92,10 @@ def test_a_holder_has_times_in_whole_seconds_and_a_coordinator_exact_ones() -> N
 
 
 def test_the_time_left_does_not_follow_one_round_in_which_a_party_was_away() -> None:
-    state = State()
+    state, sizes = State(), {"sent_bytes": 1, "received_bytes": 1}
+    round_of = functools.partial(Event, "round", plan="ab", of=100, query="gradient", title="gradients", **sizes)
     for done in range(1, 21):
-        state.take(0.0, happened.Round("ab", done, 100, "gradient", "gradients", 1, 1, 300.0 if done == 15 else 0.5))
+        state.take(0.0, round_of(done=done, seconds=300.0 if done == 15 else 0.5))
     assert state.seconds_left == pytest.approx(40.0)
     assert state.document()["counts"]["round_seconds"] == pytest.approx(309.5)
 
@@ -135,7 +132,7 @@ class Run:
 
     def _watch(self, role: str, name: str) -> Watch:
         watch, self.logs[name] = Watch(role, name), io.StringIO()
-        watch.add(written_to(self.logs[name]))
+        watch.add(write_to(self.logs[name]))
         return watch
 
     def fit(self, epsilon: float = 1.0) -> None:
@@ -149,8 +146,8 @@ class Run:
     def all_texts(self) -> str:
         """Every text that an operator, a log or a monitor gets."""
         watches = (self.coordinator, *self.watches.values())
-        shown = [page.page(*watch.seen()) + json.dumps(watch.seen()[0]) for watch in watches]
-        return "".join([*shown, *(watch.measured(metrics.metrics) for watch in watches), *self.texts_of_logs()])
+        shown = [render_page(*watch.seen()) + json.dumps(watch.seen()[0]) for watch in watches]
+        return "".join([*shown, *(watch.measured() for watch in watches), *self.texts_of_logs()])
 
     def texts_of_logs(self) -> Iterator[str]:
         return (log.getvalue() for log in self.logs.values())
@@ -165,7 +162,7 @@ def run(tmp_path: Path) -> Run:
 def forwarded(run: Run) -> Iterator[None]:
     """What loggers say is passed to the watches, as the commands have it."""
     handlers, logger = (
-        [Forwarded(watch) for watch in (run.coordinator, *run.watches.values())],
+        [LogForwarder(watch) for watch in (run.coordinator, *run.watches.values())],
         logging.getLogger("sottovoce"),
     )
     for handler in handlers:
@@ -234,7 +231,7 @@ def test_no_value_of_the_data_is_in_page_metrics_or_log(run: Run, forwarded: Non
     assert "rows cannot be used" not in text
     # A leak that is planted is found: a text of a logger that is trusted, and one in a field.
     logging.getLogger("sottovoce.transports.grpc_wire").warning("peer %s", MARKS[1])
-    run.coordinator.tell(happened.Refused("north", "ask", "refused", f"row {MARKS[2]}"))
+    run.coordinator.tell("refused", end="north", asked="ask", code="refused", why=f"row {MARKS[2]}")
     text = run.all_texts()
     assert [mark for mark in MARKS if mark in text] == [MARKS[1], MARKS[2]]
 
@@ -254,13 +251,19 @@ def test_the_document_has_these_keys_and_no_others(run: Run) -> None:
 
 
 def test_metrics_are_read_by_the_parser_of_prometheus(run: Run) -> None:
-    run.coordinator.expect("north", 'so"uth\\')
+    run.coordinator.tell(
+        "expected",
+        ends=(
+            "north",
+            'so"uth\\',
+        ),
+    )
     run.coordinator.changed(Change("connected", "north", "north has connected"))
     run.coordinator.changed(Change("lost", "north", "north was lost"))
     run.coordinator.changed(Change("back", "north", "north is back"))
     run.fit()
     found = {}
-    for family in text_string_to_metric_families(run.coordinator.measured(metrics.metrics)):
+    for family in text_string_to_metric_families(run.coordinator.measured()):
         assert family.documentation
         for sample in family.samples:
             found[sample.name, *sample.labels.values()] = sample.value
@@ -272,7 +275,7 @@ def test_metrics_are_read_by_the_parser_of_prometheus(run: Run) -> None:
     assert found["sottovoce_epsilon_left", "north"] < found["sottovoce_epsilon_budget", "north"] == 2.0
     assert found["sottovoce_frame_bytes_total", "received"] > 0
     told = set(re.findall(r"`(sottovoce_\w+)`", OPERATORS.read_text(encoding="utf-8")))
-    both = run.coordinator.measured(metrics.metrics) + run.watches["north"].measured(metrics.metrics)
+    both = run.coordinator.measured() + run.watches["north"].measured()
     assert told == set(re.findall(r"^# TYPE (\w+)", both, re.MULTILINE))
 
 
@@ -290,7 +293,7 @@ def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int,
 
 @pytest.fixture
 def port(run: Run) -> Iterator[int]:
-    with served(run.coordinator, 0, TOKEN) as address:
+    with serve_view(run.coordinator, 0, TOKEN) as address:
         yield int(re.fullmatch(rf"http://127\.0\.0\.1:(\d+)/{TOKEN}/", address)[1])
 
 
@@ -324,7 +327,7 @@ def test_other_names_methods_and_paths_are_refused(port: int) -> None:
 
 def test_health_and_readiness_say_that_and_nothing_more(run: Run, port: int) -> None:
     assert ask(port, "/healthz")[:2] == (200, "ok\n")
-    run.coordinator.expect("north")
+    run.coordinator.tell("expected", ends=("north",))
     assert ask(port, "/readyz")[:2] == (503, "not ready\n")
     run.coordinator.changed(Change("connected", "north", "north has connected"))
     assert ask(port, "/readyz")[:2] == (200, "ok\n")
@@ -359,7 +362,7 @@ def waiting_room(monkeypatch: pytest.MonkeyPatch) -> None:
         self._open[request] = math.inf
         ThreadingHTTPServer.process_request(self, request, client_address)
 
-    monkeypatch.setattr(server._Server, "process_request", process_request)
+    monkeypatch.setattr(server.ViewServer, "process_request", process_request)
 
 
 def test_a_server_at_which_slow_clients_stay_is_found_out(
@@ -392,7 +395,7 @@ def test_a_request_has_one_deadline_for_all_its_bytes(
 def test_a_port_that_is_taken_is_said(run: Run, port: int) -> None:
     with (
         pytest.raises(InputError, match=rf"view.port={port} cannot be listened on"),
-        served(run.coordinator, port, TOKEN),
+        serve_view(run.coordinator, port, TOKEN),
     ):
         pass
 
@@ -400,34 +403,34 @@ def test_a_port_that_is_taken_is_said(run: Run, port: int) -> None:
 def test_a_refusal_that_quotes_half_a_letter_is_shown_too() -> None:
     """Else who asks could have a refusal that nobody sees."""
     rows, watch, lines = np.zeros((2, 1)), Watch("party", "north"), io.StringIO()
-    watch.add(written_to(lines))
+    watch.add(write_to(lines))
     party = Party("north", rows, rows[:, 0], ids=["1", "2"], policy=Policy(align=("south",)))
     InProcess([party])
     asked = Frame("align", 1, query="invite", text='["run", ["north", "\\ud800"], "coordinator", "order"]')
     WatchedEnd(party, watch).handle(encode(asked))
     last = json.loads(lines.getvalue().splitlines()[-1])
     assert (last["event"], last["code"]) == ("refused", "refused")
-    assert "does not align with \\ud800" in page.page(*watch.seen())
+    assert "does not align with \\ud800" in render_page(*watch.seen())
 
 
 def test_a_token_in_a_file_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "view.token"
-    token = token_in(path)
+    token = read_token(path)
     assert len(token) == 32
-    assert token_in(path) == token
+    assert read_token(path) == token
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("short")
     with pytest.raises(InputError, match="has no token of 16 or more"):
-        token_in(path)
+        read_token(path)
     path.write_bytes(b"\xff" * 32)
     with pytest.raises(InputError, match="has no token of 16 or more"):
-        token_in(path)
+        read_token(path)
     path.write_text(token)
     path.chmod(0o644)
     with pytest.raises(InputError, match="everybody may read"):
-        token_in(path)
+        read_token(path)
     with pytest.raises(InputError, match="cannot be read"):
-        token_in(tmp_path)
+        read_token(tmp_path)
 
 
 class _Addresses(HTMLParser):
@@ -445,7 +448,7 @@ class _Addresses(HTMLParser):
 def test_the_page_loads_nothing_from_elsewhere_and_its_policy_names_what_it_has(run: Run, port: int) -> None:
     run.fit()
     hostile = "<script>alert(1)</script><img src=https://evil.example/x>"
-    run.coordinator.tell(happened.Refused(hostile, hostile, "refused", hostile))
+    run.coordinator.tell("refused", end=hostile, asked=hostile, code="refused", why=hostile)
     _, text, headers = ask(port, f"/{TOKEN}/")
     parser = _Addresses()
     parser.feed(text)
@@ -474,8 +477,14 @@ def test_the_page_loads_nothing_from_elsewhere_and_its_policy_names_what_it_has(
 def test_a_browser_shows_a_run_while_it_goes_on(run: Run) -> None:
     state = "document.getElementById('state').textContent"
     with browser() as tab:
-        with served(run.coordinator, 0, TOKEN) as address:
-            run.coordinator.expect("north", "south")
+        with serve_view(run.coordinator, 0, TOKEN) as address:
+            run.coordinator.tell(
+                "expected",
+                ends=(
+                    "north",
+                    "south",
+                ),
+            )
             tab.open(address, width=360, height=740)
             tab.until(f"{state} === 'waiting for north, south'")
             for party in ("north", "south"):
@@ -485,7 +494,7 @@ def test_a_browser_shows_a_run_while_it_goes_on(run: Run) -> None:
             run.coordinator.changed(Change("back", "south", "south is back"))
             tab.until("document.getElementById('ends').textContent.includes('back after a loss')")
             run.fit()
-            run.coordinator.tell(happened.Ended("done"))
+            run.coordinator.tell("ended", outcome="done")
         tab.until(f"{state} === 'done'")
         assert tab.value("document.documentElement.scrollWidth") <= 360
         assert f"{ROUNDS} of {ROUNDS}" in tab.value("document.getElementById('top').textContent")
@@ -497,7 +506,7 @@ def test_a_browser_shows_a_run_while_it_goes_on(run: Run) -> None:
 @pytest.mark.skipif(PROGRAM is None, reason="there is no chromium on this machine")
 def test_a_page_that_nobody_looks_at_costs_no_time_at_the_end(run: Run) -> None:
     begin = time.monotonic()
-    with served(run.coordinator, 0, TOKEN):
+    with serve_view(run.coordinator, 0, TOKEN):
         pass
     assert time.monotonic() - begin < 1.0
 
@@ -506,12 +515,12 @@ def test_a_free_port_is_never_that_of_the_coordinator(monkeypatch: pytest.Monkey
     """Who starts later finds it free: a page that is opened before would be in its place."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         wanted = found.getsockname()[1]
-    made, ports = server._Server, [wanted]
-    monkeypatch.setattr(server, "_Server", lambda port, *more: made(ports.pop() if ports else port, *more))
-    with server.served(Watch("party", "north", meets_at=f"localhost:{wanted}"), 0, "token") as address:
+    made, ports = server.ViewServer, [wanted]
+    monkeypatch.setattr(server, "ViewServer", lambda port, *more: made(ports.pop() if ports else port, *more))
+    with server.serve_view(Watch("party", "north", meets_at=f"localhost:{wanted}"), 0, "token") as address:
         assert f":{wanted}/" not in address
         with socket.create_server(("127.0.0.1", wanted)):
             pass
     ports.append(wanted)  # planted: a page that does not know where the parties meet
-    with server.served(Watch("party", "north"), 0, "token") as address:
+    with server.serve_view(Watch("party", "north"), 0, "token") as address:
         assert f":{wanted}/" in address

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from typer.main import get_command
 
-from sottovoce.app import choosing
 from sottovoce.app.cli import app
+from sottovoce.lab import simulation
 from sottovoce.lab.simulation import SimulatedFits
 
 DECLARED = {"file": '"not-there.csv"', "records": "900", "features": "3"}
@@ -19,7 +19,7 @@ DECLARED = {"file": '"not-there.csv"', "records": "900", "features": "3"}
 
 @pytest.fixture(autouse=True)
 def few_runs(monkeypatch):
-    monkeypatch.setattr(choosing, "SimulatedFits", functools.partial(SimulatedFits, runs=1))
+    monkeypatch.setattr(simulation, "SimulatedFits", functools.partial(SimulatedFits, runs=1))
     monkeypatch.setattr(SimulatedFits, "seconds", lambda self: 0.0)
 
 

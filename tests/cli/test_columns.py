@@ -12,7 +12,7 @@ from sottovoce import algorithms
 from sottovoce.app import demo
 from sottovoce.app.jobs import load_job
 from sottovoce.app.model_file import load
-from sottovoce.app.runs import planned
+from sottovoce.app.previews import plan_job
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.federation.policy import Policy
@@ -126,7 +126,7 @@ def test_bounds_follow_the_columns_of_all_parties(write, invoke, folder):
         {"norms": "{ lab = 0.6, clinic = 0.8 }"},
         bounds={**BOUNDS, "entry_bound": None, "row_norm": "1", "feature_ranges": ranges},
     )
-    plan = planned(load_job(path)).plan
+    plan = plan_job(load_job(path)).plan
     assert plan.bounds.feature_high == (2.0, 3.0, 1.0)
     assert plan.norms == (0.8, 0.6)
     invoke("fit", path, "--quiet")
@@ -135,7 +135,7 @@ def test_bounds_follow_the_columns_of_all_parties(write, invoke, folder):
 
 def test_a_party_declares_the_bounds_of_its_own_columns(write):
     path = write(shared(), bounds={**BOUNDS, "entry_bound": "[1.0, 2.0, 3.0]"})
-    plan = planned(load_job(path)).plan
+    plan = plan_job(load_job(path)).plan
     algorithm = algorithms.of(plan)
     for own, refused in (([3.0], False), ([1.0, 2.0, 3.0], False), ([1.0, 2.0], True)):
         policy = Policy(bounds=Bounds.declare(entry_bound=own, label_bound=2.0))

@@ -37,9 +37,7 @@ class Sites(SimpleNamespace):
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     folder = tmp_path_factory.mktemp("sites")
-    provisioning.provision(
-        folder, provisioning.Federation(("north", "south"), hosts=("localhost", "trials.example.org"))
-    )
+    provisioning.make_sites(folder, provisioning.Sites(("north", "south"), hosts=("localhost", "trials.example.org")))
     wire = GrpcCoordinator(
         "localhost:0", ["north"], Credentials.load(folder / "coordinator/certificates", "coordinator")
     )
@@ -377,8 +375,8 @@ def test_a_job_with_its_data_here_is_looked_at_too(write_job: Any, open_ledger: 
 
 
 def test_a_helper_is_looked_at_too(tmp_path: Path) -> None:
-    asked = provisioning.Federation(("north", "south"), split="columns", helper="notary")
-    provisioning.provision(tmp_path, asked)
+    asked = provisioning.Sites(("north", "south"), split="columns", helper="notary")
+    provisioning.make_sites(tmp_path, asked)
     wire = GrpcCoordinator(
         "localhost:0", ["notary"], Credentials.load(tmp_path / "coordinator/certificates", "coordinator")
     )
@@ -391,7 +389,7 @@ def test_a_helper_is_looked_at_too(tmp_path: Path) -> None:
 
 
 def test_people_to_predict_for_are_looked_at_on_both_ends(tmp_path: Path) -> None:
-    provisioning.provision(tmp_path, provisioning.Federation(("clinic", "lab"), split="columns", hosts=("a.example",)))
+    provisioning.make_sites(tmp_path, provisioning.Sites(("clinic", "lab"), split="columns", hosts=("a.example",)))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     change(tmp_path / "coordinator/people.toml", ":7443", f":{port}")

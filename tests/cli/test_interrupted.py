@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interrupting import keyed
-from sottovoce.app import outputs, runs
+from sottovoce.app import outputs, previews
 from sottovoce.data import devices
 from sottovoce.door.frames import peek
 from sottovoce.door.gate import Gate
@@ -207,7 +207,7 @@ def test_a_fit_that_stops_says_what_it_has_cost(
     def words(text: str) -> str:
         return said.format(text if code == 130 else text.capitalize())
 
-    for place, name in ((devices, "prepare_rows"), (runs, "preview")):
+    for place, name in ((devices, "prepare_rows"), (previews, "make_preview")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, name, stops)
             told = invoke("fit", job, "--quiet", code=code).stderr
@@ -226,5 +226,5 @@ def test_memory_that_runs_out_elsewhere_is_one_line(job: Path, invoke: Any, monk
     def stops(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(runs, "planned", stops)
+    monkeypatch.setattr(previews, "plan_job", stops)
     assert invoke("plan", job, code=2).stderr.startswith("error: out of memory: ")

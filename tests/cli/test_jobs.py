@@ -10,7 +10,7 @@ import pytest
 import sottovoce as sv
 from sottovoce import solvers
 from sottovoce.app.jobs import load_job, load_party_job
-from sottovoce.app.runs import planned
+from sottovoce.app.previews import plan_job
 from sottovoce.errors import InputError
 
 
@@ -61,7 +61,7 @@ def test_a_bound_of_entries_out_of_range_costs_nothing(write_job, invoke, bound)
 
 def test_named_ranges_follow_the_columns(write_job):
     path = write_job(bounds={"entry_bound": None, "feature_ranges": "{ c = [4, 5], a = [0, 1], b = [2, 3] }"})
-    plan = planned(load_job(path)).plan
+    plan = plan_job(load_job(path)).plan
     assert (plan.bounds.feature_low, plan.bounds.feature_high) == ((0, 2, 4), (1, 3, 5))
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.app.cli.parties import rows_told
-from sottovoce.app.holding import holder_of
-from sottovoce.app.jobs import SourceTable, load_party_job
-from sottovoce.app.sources import NUMBER, goes_by_pieces, is_large, policy_of
+from sottovoce.app.cli.parties import report_rows
+from sottovoce.app.job_tables import SourceTable
+from sottovoce.app.jobs import load_party_job
+from sottovoce.app.sources import NUMBER, goes_by_pieces, is_large, policy_of, read_holder
 from sottovoce.data import room
 from sottovoce.estimators import progress
 
@@ -182,7 +182,7 @@ def test_a_party_serves_a_pattern(
         '[federation]\ncoordinator = "localhost:7443"\ncertificates = "certs"\n[bounds]\nentry_bound = 1.0\n'
     )
     job = load_party_job(folder / "north.toml")
-    facts = {fact.name: fact.value for fact in holder_of(job, policy_of(job)).facts(classes=False)}
+    facts = {fact.name: fact.value for fact in read_holder(job, policy_of(job)).facts(classes=False)}
     assert facts["records"] == 600
     assert facts["solvers"] == ("newton", "gradient", "sgd", "whitened")
     assert "prepared rows" not in invoke("doctor", "--job", job.path, code=1).stdout  # they stay in memory
@@ -195,7 +195,7 @@ def test_a_party_serves_a_pattern(
 def test_a_party_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     said, clock = list[str](), [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    hear = rows_told(said.append)
+    hear = report_rows(said.append)
     for done in range(0, 101, 25):
         hear("preparing rows", done, 100)
         clock[0] += 15.0

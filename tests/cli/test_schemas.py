@@ -11,7 +11,7 @@ import sottovoce as sv
 from sottovoce.app import demo
 from sottovoce.app.jobs import load_job, load_party_job
 from sottovoce.app.model_file import load
-from sottovoce.app.runs import planned
+from sottovoce.app.previews import plan_job
 from sottovoce.app.sources import read_party
 
 from .conftest import Invoke
@@ -113,7 +113,7 @@ class TestDraft:
 class TestJobs:
     def test_plan_fit_and_predict(self, people: Path, invoke: Invoke) -> None:
         path = job(people, SCHEMA + '[data]\nfile = "all.csv"\n')
-        assert planned(load_job(path)).plan.bounds.row_norm == pytest.approx(np.sqrt(3))
+        assert plan_job(load_job(path)).plan.bounds.row_norm == pytest.approx(np.sqrt(3))
         invoke("fit", path, "--quiet")
         report = json.loads((people / "job.privacy.json").read_text())
         assert report["feature_names"] == NAMES
@@ -128,21 +128,21 @@ class TestJobs:
     def test_a_schema_in_a_file_and_no_data_opened_where_records_are_declared(self, people: Path) -> None:
         (people / "schema.toml").write_text(SCHEMA)
         data = '[data]\nfile = "nowhere.csv"\nrecords = 800\n'
-        shown = planned(load_job(job(people, '[schema]\nfile = "schema.toml"\n' + data)))
+        shown = plan_job(load_job(job(people, '[schema]\nfile = "schema.toml"\n' + data)))
         assert not shown.files_opened
         assert shown.plan.features == len(NAMES)
 
     def test_by_rows(self, people: Path, invoke: Invoke) -> None:
         parties = "".join(f'[[party]]\nname = "{name}"\nfile = "{name}.csv"\n' for name in ("north", "south"))
         path = job(people, SCHEMA + parties)
-        assert planned(load_job(path)).plan.parties == (("north", 300), ("south", 500))
+        assert plan_job(load_job(path)).plan.parties == (("north", 300), ("south", 500))
         invoke("fit", path, "--quiet")
         assert json.loads((people / "job.json").read_text())["feature_names"] == NAMES
 
     def test_by_columns(self, people: Path, invoke: Invoke) -> None:
         parties = "".join(f'[[party]]\nname = "{name}"\nfile = "{name}.csv"\n' for name in ("left", "right"))
         path = job(people, SCHEMA + parties + "[columns]\n")
-        plan = planned(load_job(path)).plan
+        plan = plan_job(load_job(path)).plan
         assert plan.columns == (3, 3)
         np.testing.assert_allclose(np.square(plan.norms), [1, 2])
         invoke("fit", path, "--quiet")

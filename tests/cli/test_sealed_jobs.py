@@ -14,7 +14,7 @@ import sottovoce as sv
 from sottovoce.app.cli.training import show_summary
 from sottovoce.app.jobs import load_evaluation_job, load_job, load_party_job
 from sottovoce.app.ledger_page import ledger_page
-from sottovoce.app.runs import planned
+from sottovoce.app.previews import plan_job
 from sottovoce.errors import InputError
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Ledger
@@ -38,10 +38,10 @@ def test_the_keys_of_sealed_sums_are_read(write_job) -> None:
     job = load_job(write_job(data=None, more=f'{FEDERATION}sums = "secure"\ncurious = 1\nabsent = 1\nspare = 2\n'))
     assert job.federation is not None
     assert (job.federation.sums, job.federation.curious, job.federation.absent) == ("secure", 1, 1)
-    sealing = planned(job).plan.sealing
+    sealing = plan_job(job).plan.sealing
     assert sealing is not None
     assert (sealing.curious, sealing.absent, sealing.spare, sealing.pooling) == (1, 1, 2, 0)
-    assert planned(load_job(write_job(data=None, more=FEDERATION))).plan.sealing is None
+    assert plan_job(load_job(write_job(data=None, more=FEDERATION))).plan.sealing is None
     named = load_job(write_job(data=None, more=f'{PEOPLE}products = "secure"\nhelper = "notary"{COLUMNS}'))
     assert named.federation is not None
     assert named.federation.helper == "notary"
@@ -90,7 +90,7 @@ def test_one_party_seals_nothing_and_evaluations_have_no_such_keys(write_job, fo
 
 
 def test_a_helper_is_in_the_plan_and_is_no_party(write_job) -> None:
-    plan = planned(load_job(write_job(data=None, more=f'{FEDERATION}sums = "secure"\nhelper = "notary"\n'))).plan
+    plan = plan_job(load_job(write_job(data=None, more=f'{FEDERATION}sums = "secure"\nhelper = "notary"\n'))).plan
     assert (plan.sealing.dealer, plan.names) == ("notary", ("north", "south", "west"))
     assert [name for name, _ in plan.keys] == [*plan.names, "notary"]
 

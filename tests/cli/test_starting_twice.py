@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import sottovoce
-from sottovoce.app import interrupted
 from sottovoce.errors import InputError
 from sottovoce.federation.journal import Journal
 from sottovoce.privacy.ledger import Account, Ledger
@@ -37,8 +36,11 @@ def charging(source: str) -> list[bool]:
         for child in ast.iter_child_nodes(node):
             inside = held
             if isinstance(node, ast.With) and child in node.body:
-                inside = inside or any(names(item, "interrupted") & {"begun", "evaluating"} for item in node.items)
-            if isinstance(child, ast.withitem | ast.Expr | ast.Assign) and names(child, "runs") & {"opened", "tested"}:
+                inside = inside or any("begin_run" in names(item, "outputs") for item in node.items)
+            if isinstance(child, ast.withitem | ast.Expr | ast.Assign) and names(child, "runs") & {
+                "open_job",
+                "open_test",
+            }:
                 found.append(inside)
             walk(child, held=inside)
 
@@ -49,18 +51,16 @@ def charging(source: str) -> list[bool]:
 def test_every_place_that_opens_what_can_charge_holds_the_state_of_its_job() -> None:
     places = {path.relative_to(APP).as_posix(): charging(path.read_text()) for path in APP.rglob("*.py")}
     found = {path: held for path, held in places.items() if held}
-    assert set(found) == {"cli/training.py", "cli/evaluation.py", "flare.py", DEMO}
+    assert set(found) == {"cli/training.py", "cli/fitted.py", "flare.py", DEMO}
     assert all(all(held) for path, held in found.items() if path != DEMO)
     for path in sorted(set(found) - {DEMO}):  # planted: the same without the lock
         text = (APP / path).read_text()
-        for name in ("begun", "evaluating"):
-            text = text.replace(f"interrupted.{name}(", f"unlocked.{name}(")
-        assert not any(charging(text))
+        assert not any(charging(text.replace("outputs.begin_run(", "unlocked.begin_run(")))
 
 
 def test_python_opens_no_journal_but_by_its_lock() -> None:
     """Entries are read by one method, of a file that `_have` has locked."""
-    tree = ast.parse(Path(interrupted.__file__).parents[1].joinpath("federation", "journal.py").read_text())
+    tree = ast.parse(APP.with_name("federation").joinpath("journal.py").read_text())
     opens = [
         function.name
         for function in ast.walk(tree)

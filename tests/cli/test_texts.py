@@ -11,13 +11,11 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.app.cli.console import _console, aside, complain, out, show_log, table
-from sottovoce.app.cli.prediction import csv_text
+from sottovoce.app.cli.fitted import csv_text
 from sottovoce.app.model_file import save
 from sottovoce.app.page import page
 from sottovoce.app.texts import cell, harmless
-from sottovoce.app.view.events import Refused
-from sottovoce.app.view.watch import Watch
-from sottovoce.app.view.watched import told_at
+from sottovoce.app.view.watch import Watch, say_to
 
 NASTY = "north\x1b[2J\x1b]0;title\x07\x9b31m\r\x08\u202eevil\u2028"
 ACTS = "\x1b\x07\x9b\r\x08\u202e\u2028"
@@ -79,9 +77,9 @@ def test_whatever_is_printed_acts_on_no_terminal(capsys: pytest.CaptureFixture[s
 def test_a_letter_that_a_terminal_cannot_show_silences_nothing() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     watch, console = Watch("party", "north"), _console(stream)
-    watch.add(told_at(lambda text: console.print(text, soft_wrap=True)))
+    watch.add(say_to(lambda text: console.print(text, soft_wrap=True)))
     for why in ("no column z\u00fcrich", "no budget"):
-        watch.tell(Refused("north", "a plan", "refused", why))
+        watch.tell("refused", end="north", asked="a plan", code="refused", why=why)
     stream.flush()
     assert stream.buffer.getvalue() == b"refused: no column z\\xfcrich\nrefused: no budget\n"  # type: ignore[attr-defined]
 

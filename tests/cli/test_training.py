@@ -110,8 +110,8 @@ def test_a_plan_and_a_fit_tell_bytes_time_and_memory(write_job, invoke, monkeypa
     """The fit has read the file when it tells them."""
     short = invoke(command, write_job())
     assert f"less than a second of {work}" in " ".join((short.stdout + short.stderr).split())
-    monkeypatch.setattr(estimate.Rows, "seconds", lambda *_: 47.0)
-    monkeypatch.setattr(estimate.Rows, "memory", lambda *_: 5e6)
+    monkeypatch.setattr(estimate.FitRows, "seconds", lambda *_: 47.0)
+    monkeypatch.setattr(estimate.FitRows, "memory", lambda *_: 5e6)
     monkeypatch.setattr(room, "resident", lambda: 0)
     result = invoke(command, write_job(), *(["--overwrite"] if command == "fit" else []))
     shown = " ".join((result.stdout + result.stderr).split())
@@ -274,11 +274,11 @@ def test_a_result_of_another_job_is_not_replaced_and_that_is_told_before_anythin
 def test_a_result_that_came_to_be_there_during_a_fit_is_not_replaced(write_job, folder):
     job = load_job(write_job())
     outputs.check_outputs(job)
-    with runs.opened(job, lambda _: None) as run:
-        model = runs.fit(run)
+    with runs.open_job(job, lambda _: None) as run:
+        model = runs.fit_model(run)
     (folder / "job.json").write_text("of another job")
     with pytest.raises(InputError, match=r"is there already.*paid for: its results are in (.*)\.$"):
-        outputs.write_outputs(job, model, outputs.occasion_of(model, {}, {}, 0.0))
+        outputs.write_texts(job, outputs.make_texts(model, outputs.describe_occasion(model, {}, {}, 0.0)))
     assert (folder / "job.json").read_text() == "of another job"
 
 
@@ -328,12 +328,12 @@ def test_results_are_rescued_if_their_folder_vanishes(write_job, folder, monkeyp
     (folder / "results").mkdir()
     job = load_job(write_job(output={"model": '"results/model.json"'}))
     outputs.check_outputs(job)
-    with runs.opened(job, print) as run:
-        model = runs.fit(run)
+    with runs.open_job(job, print) as run:
+        model = runs.fit_model(run)
     (folder / "results").rmdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     with pytest.raises(InputError, match="The fit is done and paid for: its results are in") as caught:
-        outputs.write_outputs(job, model, outputs.occasion_of(model, {}, {}, 0.0))
+        outputs.write_texts(job, outputs.make_texts(model, outputs.describe_occasion(model, {}, {}, 0.0)))
     rescued = str(caught.value).rsplit(" ", 1)[1].rstrip(".")
     np.testing.assert_array_equal(load(f"{rescued}/model.json").coef_, model.coef_)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sottovoce.app.cli.viewing import ViewOptions, watching
-from sottovoce.app.jobs import ViewTable, load_helper_job, load_job
-from sottovoce.app.view.events import Done
+from sottovoce.app.job_tables import ViewTable
+from sottovoce.app.jobs import load_helper_job, load_job
 from sottovoce.app.view.watch import Watch
 from sottovoce.errors import InputError
 
@@ -86,8 +86,8 @@ def test_a_log_whose_disk_fills_up_fails_no_run(tmp_path):
     try:
         with watching(Watch("party", "north"), ViewTable(log="log", off=True), tmp_path.joinpath, list) as watch:
             resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "log").stat().st_size, limits[1]))
-            watch.tell(Done(""))
-            watch.tell(Done(""))
+            watch.tell("done", plan="")
+            watch.tell("done", plan="")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert len(watch._readers) == 1  # the terminal's

@@ -27,8 +27,8 @@ import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce import losses
-from sottovoce.app import runs, sources
-from sottovoce.app.jobs import SourceTable
+from sottovoce.app import previews, sources
+from sottovoce.app.job_tables import SourceTable
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import is_sparse
 from sottovoce.data.parts import Part, View
@@ -213,7 +213,7 @@ def test_workers_read_files_themselves(client: Any, tmp_path: Path, monkeypatch:
 
 
 def test_the_workers_of_a_job_are_counted_for_its_estimate(client: Any) -> None:
-    assert runs._workers(client.scheduler.address) == len(client.scheduler_info()["workers"])
+    assert previews._count_workers(client.scheduler.address) == len(client.scheduler_info()["workers"])
 
 
 def test_jobs_name_a_scheduler(client: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import sottovoce as sv
 from sealed_fits import data, model
-from sottovoce.app.jobs import SourceTable
+from sottovoce.app.job_tables import SourceTable
 from sottovoce.app.sources import read_party
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError, WireError

@@ -13,7 +13,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.app.jobs import PolicyTable
+from sottovoce.app.job_tables import PolicyTable
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.federation import demands
 from sottovoce.federation.demands import NOTHING, Known

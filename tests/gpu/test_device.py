@@ -1,4 +1,4 @@
-"""Rows on a CUDA device give the sums of rows in memory, bit for bit: `make gpu`, on a machine that has one."""
+"""FitRows on a CUDA device give the sums of rows in memory, bit for bit: `make gpu`, on a machine that has one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce import algorithms, losses
-from sottovoce.app.estimate import Rows, cost_of
+from sottovoce.app.estimate import FitRows, cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
@@ -36,7 +36,7 @@ CODED = ["hinge", "huber", "logistic", "sigmoid", "smoothed_hinge", "squared"]
 
 
 def rows_of(records: int, features: int) -> Any:
-    """Rows of every length, some of them zero or not usable, and labels of two classes."""
+    """FitRows of every length, some of them zero or not usable, and labels of two classes."""
     rng = np.random.default_rng(records)
     X = rng.standard_normal((records, features)) * 10.0 ** rng.integers(-3, 2, (records, 1))
     X[rng.random(X.shape) < 0.4] = 0.0
@@ -375,7 +375,7 @@ def test_a_pass_is_measured_on_the_device() -> None:
     model = sv.PrivateLogisticRegression(epsilon=1.0, row_norm=1.0, classes=(-1, 1), solver="newton", resources=CUDA)
     plan = model.plan(sv.Federation.central(X, y))
     wide = plan.model_copy(update={"parties": (("data", 10_000_000),)})
-    form, rows = algorithms.of(plan), Rows(10_000_000, 400, device="cuda")
-    here, there = (cost_of(wide, form, Rows(10_000_000, 400, device=device)) for device in (None, "cuda"))
+    form, rows = algorithms.of(plan), FitRows(10_000_000, 400, device="cuda")
+    here, there = (cost_of(wide, form, FitRows(10_000_000, 400, device=device)) for device in (None, "cuda"))
     assert 0.0 < (there.seconds or 0.0) < (here.seconds or 0.0)
     assert [part.where for part in rows.prepared(wide)] == ["device"]

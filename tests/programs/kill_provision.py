@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.app.jobs import load_job, load_party_job
-from sottovoce.app.provisioning import Federation, provision
+from sottovoce.app.provisioning import Sites, make_sites
 from sottovoce.errors import SottovoceError
 from sottovoce.transports.certificates import Credentials, pin_in
 
-SITES = Federation(("north", "south"))
+SITES = Sites(("north", "south"))
 CHANGES = ("os.mkdir", "os.rename", "os.link", "os.remove", "os.chmod", "os.rmdir", "open")
 
 
@@ -37,7 +37,7 @@ def make(folder: Path, number: int, said: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(heard)
-    provision(folder, SITES)
+    make_sites(folder, SITES)
 
 
 def killed(folder: Path, number: int) -> str:
@@ -55,7 +55,7 @@ def killed(folder: Path, number: int) -> str:
 def wrong(folder: Path) -> list[str]:
     """What the sites lack, once they were made again."""
     try:
-        provision(folder, SITES)
+        make_sites(folder, SITES)
         load_job(folder / "coordinator/job.toml")
         for name, other in (("coordinator", ""), ("north", "south"), ("south", "north")):
             Credentials.load(folder / name / "certificates", name)

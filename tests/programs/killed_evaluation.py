@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any
 
-from sottovoce.app.cli import evaluation, main
+from sottovoce.app.cli import console, main
 from sottovoce.door.frames import peek
 from sottovoce.estimators import evaluation as estimation
 from sottovoce.federation.journal import Journal
@@ -37,7 +37,7 @@ POINTS = {
     "answered": lambda: die_after(Journal, "note", lambda _, kind, *__, **___: kind == "round"),
     "ended": lambda: setattr(estimation, "estimated", die),
     "kept": lambda: die_after(Journal, "keep_outputs"),
-    "written": lambda: setattr(evaluation, "out", die),
+    "written": lambda: setattr(console, "out", die),
 }
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sottovoce.app.cli import app
 from sottovoce.app.doctor import examine
-from sottovoce.app.provisioning import Federation, provision
+from sottovoce.app.provisioning import Sites, make_sites
 from sottovoce.errors import InputError
 from sottovoce.transports import certificates, passphrases
 from sottovoce.transports.certificates import Credentials, create_authority, issue, request, revoke, sign
@@ -46,7 +46,7 @@ def require_encrypted(folder: Path, count: int) -> None:
 
 def test_every_key_of_a_federation_is_encrypted_and_every_reader_of_one_opens_it(named: Path, tmp_path: Path) -> None:
     sites = tmp_path / "sites"
-    provision(sites, Federation(("north", "south"), helper="notary"))
+    make_sites(sites, Sites(("north", "south"), helper="notary"))
     require_encrypted(sites, 5)
     authority, own = sites / "authority", sites / "north/certificates"
     issue(authority, "east")
@@ -99,7 +99,7 @@ def test_a_passphrase_that_is_wrong_or_missing_is_told(
     named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, fault: str
 ) -> None:
     sites = tmp_path / "sites"
-    provision(sites, Federation(("north",)))
+    make_sites(sites, Sites(("north",)))
     change(named, monkeypatch)
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(InputError, match=fault) as error:
@@ -142,7 +142,7 @@ def test_a_passphrase_that_everybody_may_read_is_warned_of(
 def test_a_key_that_is_written_plain_is_found_out(named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted fault: one writer that forgets the passphrase."""
     monkeypatch.setattr(certificates, "pem_of", lambda key, plain=False: passphrases.pem_of(key, plain=True))
-    provision(tmp_path / "sites", Federation(("north",)))
+    make_sites(tmp_path / "sites", Sites(("north",)))
     with pytest.raises(AssertionError, match="is not encrypted"):
         require_encrypted(tmp_path / "sites", 3)
 

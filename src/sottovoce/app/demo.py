@@ -69,14 +69,14 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
     with _processes(folder, list(accounts)) as processes:
         before = {name: account.balance() for name, account in accounts.items()}
         _wait_for_start(processes, job)
-        with runs.opened(job, lambda _: None) as opened:  # as `sottovoce fit job.toml` does it
+        with runs.open_job(job, lambda _: None) as opened:  # as `sottovoce fit job.toml` does it
             start = time.perf_counter()
             with progress_bar("Training over mutual TLS", console) as advance:
-                model = runs.fit(opened, advance)
+                model = runs.fit_model(opened, advance)
             seconds = time.perf_counter() - start
         after = {name: account.balance() for name, account in accounts.items()}
-        # The clinics' ledgers happen to be at hand here.
-        paths = outputs.write_outputs(job, model, outputs.occasion_of(model, before, after, seconds))
+        occasion = outputs.describe_occasion(model, before, after, seconds)  # their ledgers happen to be at hand
+        paths = outputs.write_texts(job, outputs.make_texts(model, occasion))
         show_summary(model, paths, {}, seconds, console)
         _heading(console, "What is promised")
         show_promises(model.privacy_, console)
@@ -90,8 +90,8 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
         console.print(listing, f"\nA second training of epsilon {EPSILON:g} is asked for ...", sep="\n")
         _require_running(processes, job)
         try:
-            with runs.opened(job, lambda _: None) as opened:
-                runs.fit(opened)
+            with runs.open_job(job, lambda _: None) as opened:
+                runs.fit_model(opened)
         except BudgetError as error:
             console.print(f"REFUSED: {error}", style="bold")
             console.print("Nothing was released and nothing was charged.")

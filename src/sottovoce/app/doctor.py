@@ -20,9 +20,9 @@ from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from sottovoce.app import jobs, outputs, runs, sources
-from sottovoce.app.interrupted import state_path
+from sottovoce.app import jobs, outputs, previews, sources
 from sottovoce.app.job_file import tables_of
+from sottovoce.app.job_tables import SourceTable
 from sottovoce.app.superuser import AS_ROOT, is_root
 from sottovoce.app.texts import readable_size
 from sottovoce.data import room
@@ -246,7 +246,7 @@ def _clock(visit: Visit, folder: Path, job: Path, ledger: Path | None) -> None:
     visit.say(f"{now:{minutes}}, {said}")
 
 
-def _data(visit: Visit, job: jobs.Job | jobs.PartyJob, source: jobs.SourceTable, labelled: bool) -> None:
+def _data(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTable, labelled: bool) -> None:
     """The file is read as a run reads it; of what is in it only the shape is told."""
     path, schema = job.resolve(source.file), job.known_schema
     large = sources.goes_by_pieces(source, path, schema)
@@ -283,7 +283,7 @@ def _data(visit: Visit, job: jobs.Job | jobs.PartyJob, source: jobs.SourceTable,
             check_writable(job.resolve(job.party.predictions), "party.predictions")
 
 
-def _ledger(visit: Visit, job: jobs.Job | jobs.PartyJob, source: jobs.SourceTable, wanted: float) -> None:
+def _ledger(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTable, wanted: float) -> None:
     """It opens, every entry is what was written, and it can pay for a plan."""
     if source.ledger is None:
         return
@@ -324,7 +324,7 @@ def _disk_of_party(visit: Visit, job: jobs.PartyJob) -> None:
         return
     size = records * (4 * (features + 1) + BESIDE)
     if not format_of(list_files(path)[0]).sparse and not room.fits(size):
-        _disk_for_rows(visit, PreparedRows(size, "file", runs.rows_folder(job, source), records))
+        _disk_for_rows(visit, PreparedRows(size, "file", previews.rows_folder(job, source), records))
 
 
 def _disk_for_rows(visit: Visit, prepared: PreparedRows) -> None:
@@ -393,14 +393,14 @@ def _plan(visit: Visit, job: jobs.Job) -> None:
         lacking = "federation.records and features are not declared; ask the parties for them, which are public"
         visit.say(f"{lacking}: `sottovoce plan` then tells what a run would promise", warning=True)
         return
-    shown = runs.planned(job)
+    shown = previews.plan_job(job)
     visit.prepared = shown.prepared
     visit.say(f"{shown.plan.algorithm}, epsilon {job.privacy.epsilon:g}; `sottovoce plan` says more")
 
 
 def _outputs(visit: Visit, job: jobs.Job) -> None:
     outputs.check_outputs(job, overwrite=True)
-    if (path := state_path(job)).exists():
+    if (path := job.state_path).exists():
         with contextlib.closing(Journal(path)) as state:  # which says who has it, if somebody does
             if state.begun:
                 visit.say(f"{path.name}: a fit was stopped; `sottovoce fit` goes on with it", warning=True)

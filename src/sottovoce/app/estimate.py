@@ -74,7 +74,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FitRows:
     """The rows of a fit: how many, how wide, in which files, and where they will be stored."""
 
     records: int
@@ -137,11 +137,13 @@ class Rows:
         return total / max(self.workers, 1)
 
 
-def cost_of(plan: Plan, form: Algorithm, rows: Rows | None = None, *, remote: bool = False, ledgers: int = 0) -> Cost:
+def cost_of(
+    plan: Plan, form: Algorithm, rows: FitRows | None = None, *, remote: bool = False, ledgers: int = 0
+) -> Cost:
     """About what a run takes; remote parties compute side by side, and so many ledgers are here."""
     if not plan.private:
         return Cost()
-    rows, parties = rows or Rows(plan.records, plan.features), len(plan.parties)
+    rows, parties = rows or FitRows(plan.records, plan.features), len(plan.parties)
     queries = pricing.queries_of(form, plan, plan.names[0])
     signature, keys = CERTIFIED if remote else SIGNATURE, KEYS * parties if plan.channel.secure else 0
     checked = parties > 1  # by each party, before all sign

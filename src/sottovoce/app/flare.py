@@ -19,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from sottovoce.app import interrupted, outputs, runs, sources
+from sottovoce.app import outputs, previews, runs, sources
 from sottovoce.app.flare_files import check_job
-from sottovoce.app.holding import holder_of
-from sottovoce.app.jobs import Job, OutputTable, PartyJob, load_job
+from sottovoce.app.job_tables import OutputTable
+from sottovoce.app.jobs import Job, PartyJob, load_job
 from sottovoce.app.texts import harmless
 from sottovoce.door.frames import decode, peek
 from sottovoce.door.outgoing import Outgoing
@@ -78,21 +78,21 @@ def _kept(site: Site, file: str) -> Job:
 def train(job: Job, wire: Transport, folder: Path, say: Callable[[str], None], *, restart: bool = False) -> None:
     """Run a job over a wire that is there already; its results go into the folder, whatever its [output] says."""
     placed = job.model_copy(update={"output": OutputTable(model=str(folder.resolve() / f"{job.path.stem}.json"))})
-    with interrupted.begun(job, {}, resume=False, restart=restart, overwrite=False) as begun:
+    with outputs.begin_run(job, restart=restart) as state:
         outputs.check_outputs(placed)
-        say(begun.said() or "a new fit")
-        state, texts = begun.journal, begun.journal.outputs
+        say(state.resumed or "a new fit")
+        texts = state.journal.outputs
         if not texts:
-            with runs.opened(job, say, begun, wire=wire) as run:
-                for note in runs.preview(run).notes:
+            with runs.open_job(job, say, state, wire=wire) as run:
+                for note in previews.make_preview(run).notes:
                     say(f"note: {note}")
                 start = time.perf_counter()
-                model = runs.fit(run)
+                model = runs.fit_model(run)
                 seconds = time.perf_counter() - start
-            texts = outputs.texts_of(model, outputs.occasion_of(model, {}, {}, seconds))
-            state.keep_outputs(texts)
+            texts = outputs.make_texts(model, outputs.describe_occasion(model, {}, {}, seconds))
+            state.journal.keep_outputs(texts)
         outputs.write_texts(placed, texts)
-        state.remove()
+        state.journal.remove()
 
 
 class Party(PartyEnd):
@@ -130,7 +130,7 @@ class Party(PartyEnd):
         job = PartyJob.load(path, tables)
         if job.party.name != site.name:
             raise InputError(f"{path}: party.name = {job.party.name!r} is not the name of this site, {site.name!r}.")
-        holder = holder_of(job, sources.policy_of(job))
+        holder = sources.read_holder(job, sources.policy_of(job))
         return answering(_Told(holder, site), Certified(credentials, job.peers))
 
     def failed(self, site: Site, error: Exception) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FiniteFloat, StringConstraints, ValidationError
 
 from sottovoce import estimators
-from sottovoce.app.jobs import ESTIMATORS
+from sottovoce.app.job_tables import ESTIMATORS
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel

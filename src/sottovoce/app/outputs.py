@@ -1,59 +1,156 @@
-"""What a job leaves behind: model, report and page, and the receipts of its parties."""
+"""What a job keeps beside it: the state of a run until its results are written, receipts, model, report and page.
+
+A fit or an evaluation that was stopped resumes from its state. Whatever charges has the state of its job to itself,
+from its first look at it until its results are written.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sottovoce import __version__
-from sottovoce.app.interrupted import receipts_path, state_path
 from sottovoce.app.jobs import EvaluationJob, Job
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
+from sottovoce.app.sources import accounts_of
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
+from sottovoce.federation.journal import Journal
 from sottovoce.files import check_writable, read_plain, sync_folder, write_data, write_text
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.ledger import Balance, Receipt
+from sottovoce.privacy.ledger import Account, Balance, Receipt
+
+WHAT_TO_DO: Final = "put right what is refused and start again, and it goes on; or give it up with --restart"
+
+# What may change from one start to the next: where results and prepared rows go, and how the parties are reached.
+_MEANWHILE: Final[Any] = {
+    "output": True,
+    "federation": {"listen", "wait", "timeout", "certificates"},
+    "data": {"folder"},
+    "party": {"__all__": {"folder"}},
+}
 
 
-def keep_receipts(job: Job | EvaluationJob, receipts: Mapping[str, Receipt]) -> None:
+@dataclass(frozen=True)
+class RunState:
+    """The run of a job, in one process or resumed in others: its journal, and how things were when it began."""
+
+    journal: Journal
+    meaning: str  # a hash of all that the job asks for
+    accounts: Mapping[str, Account]  # of the parties of this process
+    before: Mapping[str, Balance]  # their balances when the run began
+    overwrite: bool
+
+    @property
+    def facts(self) -> list[dict[str, Any]]:
+        """What the parties declared public when it began; none of a run that begins now."""
+        return list(self.journal.about["facts"]) if self.journal.begun else []
+
+    @property
+    def resumed(self) -> str:
+        """Where a resumed run continues, in words; "" for a new run."""
+        state = self.journal
+        if not state.begun:
+            return ""
+        done = "; all is answered" if state.solved or state.ended else ""
+        return f"going on with the run in {state.path}, begun {state.about['begun']}, from round {state.answered}{done}"
+
+    def note_beginning(self, facts: Sequence[Any]) -> None:
+        """Let the journal of a new run begin with the job, the parties' facts and the balances."""
+        if not self.journal.begun:
+            self.journal.about = {
+                "job": self.meaning,
+                "facts": [dataclasses.asdict(fact) for fact in facts],
+                "before": {party: dataclasses.asdict(balance) for party, balance in self.before.items()},
+                "overwrite": self.overwrite,
+                "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
+
+
+@contextmanager
+def begin_run(
+    job: Job | EvaluationJob,
+    model: PrivateLinearModel | None = None,
+    *,
+    resume: bool = False,
+    restart: bool = False,
+    overwrite: bool = False,
+) -> Iterator[RunState]:
+    """The fit of a job, or the evaluation of a model by one; `resume` demands a stopped run, `restart` gives it up.
+
+    Guarantee: until the block ends no other process begins this run or resumes it; with `resume` the first plan is the
+    one that is stored.
+    """
+    accounts, path = accounts_of(job), job.state_path
+    if resume and restart:
+        raise InputError("--resume goes on with a run and --restart gives it up; give one of them.")
+    for party, file in job.input_files():
+        if job.resolve(file).resolve() in (path.resolve(), job.receipts_path.resolve()):
+            raise InputError(
+                f"{file!r} of party {party!r} has the name that {job.path} keeps something under; name the file, or "
+                "the job, otherwise."
+            )
+    charges = job.federation is not None or any(source.ledger is not None for source in job.sources.values())
+    with closing(Journal(path if charges or path.exists() or path.is_symlink() else None, restart=restart)) as state:
+        if resume and not state.plans:
+            raise InputError(f"--resume: there is no interrupted run of {job.path}; {path} would have its state.")
+        content = job.model_dump(mode="json", exclude=_MEANWHILE)
+        if model is not None:
+            content["evaluated"] = hashlib.sha256(to_json(model).encode()).hexdigest()
+        meaning = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        if not state.begun:
+            before = {party: account.balance() for party, account in accounts.items()}
+        elif state.about.get("job") != meaning:
+            raise state.unusable("the command asks for something else now than when that run began")
+        else:
+            before = {party: Balance(**fields) for party, fields in state.about["before"].items()}
+            overwrite = overwrite or state.about["overwrite"]
+        yield RunState(state, meaning, accounts, before, overwrite)
+
+
+def describe_lost_cost(plan: Plan) -> str:
+    """What a plan that was given up cost, as far as its parties charged it."""
+    return (
+        f"plan {plan.digest.hex()[:12]}, {plan.algorithm}, epsilon {plan.epsilon:g} at delta {plan.delta:g}, by "
+        f"{', '.join(plan.names)}; where it was charged it stays spent"
+    )
+
+
+def store_receipts(job: Job | EvaluationJob, receipts: Mapping[str, Receipt]) -> None:
     """Write the last receipt of each party beside the job."""
     if receipts:
-        write_text(receipts_path(job), json.dumps(receipts_of(receipts), indent=2) + "\n", "receipts")
+        texts = {name: str(receipt) for name, receipt in receipts.items()}
+        write_text(job.receipts_path, json.dumps(texts, indent=2) + "\n", "receipts")
 
 
-def receipts_of(receipts: Mapping[str, Receipt]) -> dict[str, str]:
-    """By party, as `sottovoce ledger verify --receipt` takes them."""
-    return {name: str(receipt) for name, receipt in receipts.items()}
-
-
-def kept_receipts(job: Job | EvaluationJob) -> dict[str, Receipt]:
+def read_receipts(job: Job | EvaluationJob) -> dict[str, Receipt]:
     """The receipts of earlier runs of a job."""
-    path = receipts_path(job)
     try:
-        found = json.loads(read_plain(path))
-        return {str(name): Receipt.read(text) for name, text in found.items()}
+        texts = json.loads(read_plain(job.receipts_path))
+        return {str(name): Receipt.read(text) for name, text in texts.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, RecursionError):
         raise InputError(
-            f"{path} cannot be read as receipts, by which a ledger that was set back is found; restore it, or remove "
-            "it to do without them once."
+            f"{job.receipts_path} cannot be read as receipts, by which a ledger that was set back is found; restore "
+            "it, or remove it to do without them once."
         ) from None
 
 
 def check_outputs(job: Job, *, overwrite: bool = False) -> None:
     """Every result can be written, and none would replace another, something the job reads, or a file that is there."""
-    taken = {job.path.resolve(): "the job itself", state_path(job).resolve(): "where the state of the fit is kept"}
-    for party, source in job.sources.items():
-        for given in filter(None, (source.file, source.ledger)):
-            taken[job.resolve(given).resolve()] = f"a file of party {party!r}"
+    taken = {job.path.resolve(): "the job itself", job.state_path.resolve(): "where the state of the fit is kept"}
+    for party, file in job.input_files():
+        taken[job.resolve(file).resolve()] = f"a file of party {party!r}"
     for key, path in job.outputs().items():
         if path.resolve() in taken:
             raise InputError(f"output.{key}={str(path)!r} is {taken[path.resolve()]}; give another path.")
@@ -61,43 +158,33 @@ def check_outputs(job: Job, *, overwrite: bool = False) -> None:
         check_writable(path, f"output.{key}", overwrite=overwrite)
 
 
-def occasion_of(
+def describe_occasion(
     model: PrivateLinearModel, before: Mapping[str, Balance], after: Mapping[str, Balance], seconds: float
 ) -> Occasion:
-    """What a report says of a training: the hash of its model file, its ledgers, where they are here, and its time."""
+    """What a report says of a training: the hash of its model file, the ledgers of this process, and its time."""
     return Occasion(
         about=model.plan_.about.texts(),
-        receipts=receipts_of(model.receipts_),
+        receipts={name: str(receipt) for name, receipt in model.receipts_.items()},
         ledgers=[
             *((party, balance, after[party]) for party, balance in before.items()),
-            *((party, *told) for party, told in model.budgets_.items() if party not in before),
+            *((party, *balances) for party, balances in model.budgets_.items() if party not in before),
         ],
         model_hash=hashlib.sha256(to_json(model).encode()).hexdigest(),
         seconds=seconds,
     )
 
 
-def texts_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, str]:
+def make_texts(model: PrivateLinearModel, occasion: Occasion) -> dict[str, str]:
     """What a fit leaves behind: model, privacy report and page."""
-    return {
-        "model": to_json(model),
-        "report": json.dumps(plain(report_of(model, occasion)), indent=2, allow_nan=False) + "\n",
-        "page": page(model, occasion),
-    }
-
-
-def write_outputs(
-    job: Job, model: PrivateLinearModel, occasion: Occasion, *, overwrite: bool = False
-) -> dict[str, Path]:
-    """Model, privacy report and page, in their places and durable."""
-    return write_texts(job, texts_of(model, occasion), overwrite=overwrite)
+    report = json.dumps(plain(make_report(model, occasion)), indent=2, allow_nan=False) + "\n"
+    return {"model": to_json(model), "report": report, "page": page(model, occasion)}
 
 
 def write_texts(job: Job, texts: Mapping[str, str], *, overwrite: bool = False) -> dict[str, Path]:
-    """Put the texts of a fit in their places; should one no longer be writable, an error names the folder they are in.
+    """Write the texts of a fit, whole and durable; if one cannot be written, the error names the folder they are in.
 
-    A file that came to be there since it was checked is not replaced either, unless that is asked for, or it has the
-    very text: a fit that was stopped while it wrote.
+    A file that appeared since the check is not replaced either, unless that is asked for, or it has this very text: of
+    a fit that was stopped while it wrote.
     """
     paths = job.outputs()
     try:
@@ -114,12 +201,12 @@ def write_texts(job: Job, texts: Mapping[str, str], *, overwrite: bool = False) 
 def write_once(path: Path, data: bytes, what: str, *, overwrite: bool) -> None:
     """Write a result, unless a run that was stopped has written it."""
     if not _has(path, data):
-        empty = _has(path, b"")  # as one leaves it that was stopped on a disk without hard links
+        empty = _has(path, b"")  # left by a run that was stopped, on a disk without hard links
         write_data(path, data, what, overwrite=overwrite or empty)
 
 
 def _has(path: Path, data: bytes) -> bool:
-    """Whether a file has those very bytes, and keeps them."""
+    """Whether a file has exactly these bytes, durably."""
     try:
         if read_plain(path) != data:
             return False
@@ -129,8 +216,8 @@ def _has(path: Path, data: bytes) -> bool:
     return True
 
 
-def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
-    """The privacy report of a fitted model, with what it was for, what left the parties and how much was said."""
+def make_report(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
+    """The privacy report of a fitted model, with its purpose, releases and communication."""
     return {
         "about": dict(occasion.about),
         "software": f"sottovoce {__version__}",
@@ -140,16 +227,16 @@ def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
         "feature_names": list(getattr(model, "feature_names_in_", [])),
         "budgets": {party: {"before": vars(old), "after": vars(new)} for party, old, new in occasion.ledgers},
         "receipts": dict(occasion.receipts),
-        **by_columns(model.plan_),
+        **describe_columns(model.plan_),
         "releases": [release.model_dump() for plan in model.plans_ for release in plan.releases],
         **({"bought_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
         **({"alpha": model.alpha_} if hasattr(model, "alpha_") else {}),
-        "communication": asdict(model.communication_),
+        "communication": dataclasses.asdict(model.communication_),
         "missing_parts": model.missing_parts_,
     }
 
 
-def by_columns(plan: Plan) -> dict[str, Any]:
+def describe_columns(plan: Plan) -> dict[str, Any]:
     """By columns: who has how many, and who knows the labels."""
     if not plan.split.same_people:
         return {}

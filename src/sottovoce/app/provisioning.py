@@ -37,7 +37,7 @@ GUIDE: Final = "GUIDE.md"
 
 
 @dataclass(frozen=True)
-class Federation:
+class Sites:
     """What is known of a federation before anybody has set anything up."""
 
     parties: tuple[str, ...]
@@ -90,7 +90,7 @@ class Federation:
         return not self.columns or party == self.label_holder
 
 
-def provision(folder: Path, federation: Federation) -> tuple[list[str], list[str]]:
+def make_sites(folder: Path, sites: Sites) -> tuple[list[str], list[str]]:
     """Make the sites of a federation; the names of those made, and of those that were there and stay as they are."""
     authority = folder / AUTHORITY
     try:
@@ -103,15 +103,15 @@ def provision(folder: Path, federation: Federation) -> tuple[list[str], list[str
     for left in authority.glob("*.new"):  # of a call that was stopped
         left.unlink(missing_ok=True)
     known = {found.name for found in listed(authority)}  # also those whose folders were given away
-    places = {name: folder / f".{name}.new" for name in (COORDINATOR, *federation.ends)}  # until they are whole
+    places = {name: folder / f".{name}.new" for name in (COORDINATOR, *sites.ends)}  # until they are whole
     made = [name for name in places if not (folder / name).exists() and (name not in known or places[name].exists())]
-    _make({name: places[name] for name in made}, federation, authority)
+    _make({name: places[name] for name in made}, sites, authority)
     for name in made:
         places[name].rename(folder / name)
     return made, [name for name in places if name not in made]
 
 
-def _make(places: dict[str, Path], federation: Federation, authority: Path) -> None:
+def _make(places: dict[str, Path], sites: Sites, authority: Path) -> None:
     """The folders of these sites: certificates first, then texts, which have the pins of all."""
     for name, place in places.items():
         certificates = place / CERTIFICATES
@@ -119,15 +119,15 @@ def _make(places: dict[str, Path], federation: Federation, authority: Path) -> N
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir(mode=0o700)
             certificates.mkdir(mode=0o700)
-            if name == COORDINATOR or not federation.requests:
-                _issue(authority, certificates, name, federation)
+            if name == COORDINATOR or not sites.requests:
+                _issue(authority, certificates, name, sites)
         _copy(authority / f"{AUTHORITY}.pem", certificates)
         if (authority / "revoked.pem").exists():
             _copy(authority / "revoked.pem", certificates)
     for name, place in places.items():
         for path in (*place.glob("*.*"), *place.glob(f"{CERTIFICATES}/*.new")):  # of a call that was stopped
             path.unlink()
-        for file, text in _texts(name, federation, _pins(federation, authority)).items():
+        for file, text in _texts(name, sites, _pins(sites, authority)).items():
             write_text(place / file, text, "folder", overwrite=False, mode=0o600)
 
 
@@ -140,13 +140,13 @@ def _keeps_key(place: Path, name: str, authority: Path) -> bool:
     return not any(found.revoked for found in listed(authority) if found.name == name)
 
 
-def _pins(federation: Federation, authority: Path) -> dict[str, str]:
-    return {found.name: found.pin for found in listed(authority) if found.name in federation.ends}
+def _pins(sites: Sites, authority: Path) -> dict[str, str]:
+    return {found.name: found.pin for found in listed(authority) if found.name in sites.ends}
 
 
-def _issue(authority: Path, certificates: Path, name: str, federation: Federation) -> None:
+def _issue(authority: Path, certificates: Path, name: str, sites: Sites) -> None:
     """The authority keeps the certificate; the key goes to the site and is nowhere else."""
-    issue(authority, name, hosts=federation.hosts, days=federation.days)
+    issue(authority, name, hosts=sites.hosts, days=sites.days)
     _copy(authority / f"{name}.pem", certificates)
     shutil.move(authority / f"{name}.key", certificates / f"{name}.key")
     (certificates / f"{name}.key").chmod(0o600)
@@ -156,10 +156,10 @@ def _copy(certificate: Path, folder: Path) -> None:
     write_data(folder / certificate.name, certificate.read_bytes(), "folder", mode=0o644)
 
 
-def _texts(name: str, federation: Federation, pins: Mapping[str, str]) -> dict[str, str]:
+def _texts(name: str, sites: Sites, pins: Mapping[str, str]) -> dict[str, str]:
     """The files of one site, by name; all but the guides are TOML with comments."""
-    columns, others = federation.columns, [other for other in federation.ends if other != name] or ["nobody"]
-    kind = "coordinator" if name == COORDINATOR else "helper" if name == federation.helper else "party"
+    columns, others = sites.columns, [other for other in sites.ends if other != name] or ["nobody"]
+    kind = "coordinator" if name == COORDINATOR else "helper" if name == sites.helper else "party"
     templates = {
         "coordinator": {"job.toml": "job.toml", "people.toml": "people-job.toml", GUIDE: "coordinator-guide.md"},
         "helper": {"helper.toml": "helper.toml", GUIDE: "guide.md"},
@@ -168,10 +168,10 @@ def _texts(name: str, federation: Federation, pins: Mapping[str, str]) -> dict[s
     values = {
         "name": name,
         "kind": kind,
-        "federation": federation,
+        "federation": sites,
         "columns": columns,
         "pins": pins,
-        "partners": [other for other in federation.parties if other != name],
+        "partners": [other for other in sites.parties if other != name],
         "others": " and ".join(filter(None, (", ".join(others[:-1]), others[-1]))),
     }
     made = {file: template for file, template in templates.items() if columns or file != "people.toml"}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
@@ -20,7 +19,7 @@ _PARAMETERS = {"huber": {"threshold": 1.0}}
 
 
 @dataclass(frozen=True)
-class Form:
+class SolverForm:
     """One way to run a solver, with what it promises, the options that choose it, and those that it takes."""
 
     name: str
@@ -32,7 +31,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Entry:
+class SolverEntry:
     """One solver."""
 
     name: str
@@ -44,41 +43,32 @@ class Entry:
     penalties: tuple[str, ...]
     promises: tuple[Promise, ...]
     options: tuple[Option, ...]
-    forms: tuple[Form, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain texts and lists."""
-        return dataclasses.asdict(self)
+    forms: tuple[SolverForm, ...]
 
 
-def entries() -> tuple[Entry, ...]:
+def list_solvers() -> tuple[SolverEntry, ...]:
     """All solvers, in the order of the registry."""
-    return tuple(_entry(SOLVERS[name]) for name in algorithms.SOLVERS)
+    return tuple(map(describe_solver, algorithms.SOLVERS))
 
 
-def entry(name: str) -> Entry:
+def describe_solver(name: str) -> SolverEntry:
     """The solver of that name."""
     if name not in SOLVERS:
         raise InputError(
             f"solver={name!r} is unknown{did_you_mean(name, tuple(SOLVERS))} There are: {', '.join(SOLVERS)}."
         )
-    return _entry(SOLVERS[name])
-
-
-def _entry(kind: type[Options]) -> Entry:
+    kind = SOLVERS[name]
     known = {name: losses.get(name, **_PARAMETERS.get(name, {})) for name in losses.names()}
-    forms = tuple(_form(form, kind) for form in algorithms.forms(kind.name))
+    forms = tuple(_describe_form(form, kind) for form in algorithms.forms(name))
     splits = tuple(split for split in map(str, SPLITS) if any(split in form.splits for form in forms))
-    return Entry(
-        name=kind.name,
+    return SolverEntry(
+        name=name,
         object=kind.__name__,
         summary=kind.summary(),
         remarks=kind.remarks(),
         splits=splits,
         losses=tuple(
-            name
-            for name, loss in known.items()
-            if any(algorithms.mismatch(kind.name, loss, split) is None for split in splits)
+            loss for loss in known if any(algorithms.mismatch(name, known[loss], split) is None for split in splits)
         ),
         penalties=kind.penalties,
         promises=tuple(promise for promise in _PROMISES if any(promise in form.promises for form in forms)),
@@ -87,13 +77,13 @@ def _entry(kind: type[Options]) -> Entry:
     )
 
 
-def _form(form: Algorithm, kind: type[Options]) -> Form:
+def _describe_form(form: Algorithm, kind: type[Options]) -> SolverForm:
     private: dict[bool | None, tuple[Promise, ...]] = {
         True: ("private",),
         False: ("without privacy",),
         None: ("private", "without privacy"),
     }
-    return Form(
+    return SolverForm(
         name=form.form,
         title=form.title,
         splits=form.splits,

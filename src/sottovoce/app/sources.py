@@ -1,4 +1,4 @@
-"""Files of records: how they are read, the account that pays for their use, and the party that holds them."""
+"""Files of records: how they are read, the accounts that pay for their use, and the parties that hold them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.app.jobs import PartyJob, SourceTable
+from sottovoce.app.job_tables import PartyTable, SourceTable
+from sottovoce.app.jobs import EvaluationJob, Job, PartyJob, PeopleJob
 from sottovoce.data import room
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.files import find_format, format_of, is_pattern, read_cells, read_file, read_table
 from sottovoce.data.files.format import Asked
 from sottovoce.data.identifiers import Identifiers, common_places, identifiers
+from sottovoce.data.resources import Resources, check_device, check_jobs
 from sottovoce.data.schema import Schema
 from sottovoce.data.sources import UNCOUNTED
 from sottovoce.errors import InputError
+from sottovoce.estimators import PrivateLinearModel
 from sottovoce.federation.alignment.file import AlignmentFile
+from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.privacy.ledger import Account, Ledger
 
-NUMBER, CELL = 32, 120  # bytes of memory that a cell of a table takes when it is read whole, as a number and as it is
+NUMBER, CELL = 32, 120  # bytes of memory that a cell of a table takes when it is read whole, as a number and as text
 
 
 def is_large(path: Path, *, cells: bool = False, declared: int | None = None) -> bool:
@@ -121,6 +125,22 @@ def source_account(source: SourceTable, resolve: Callable[[str], Path]) -> Accou
             raise InputError(f"account={source.account!r} needs a ledger; give ledger, or leave account out.")
         return None
     return Ledger(resolve(source.ledger)).account(source.account)
+
+
+def accounts_of(job: Job | EvaluationJob) -> dict[str, Account]:
+    """The account that pays for each party of this process, where it has one; no two parties share one."""
+    accounts: dict[str, Account] = {}
+    for party, source in job.sources.items():
+        account = source_account(source, job.resolve)
+        for other, taken in accounts.items():
+            if account == taken:
+                raise InputError(
+                    f"parties {other!r} and {party!r} name one account, {taken.dataset!r} in {taken.path}; an account "
+                    "is of one data set, and the second would repeat what the first released. Give each its own."
+                )
+        if account is not None:
+            accounts[party] = account
+    return accounts
 
 
 def policy_of(job: PartyJob) -> Policy:
@@ -245,6 +265,58 @@ def _check_finite(rows: NDArray[np.float64], path: Path, before: int = 0) -> Non
             f"{path}: {bad.size} record(s) have values that are missing, infinite or no numbers, the first is record "
             f"{before + bad[0] + 1}; fill them in or leave them out."
         )
+
+
+def read_holder(job: PartyJob, policy: Policy) -> Party:
+    """The party of a party file, with its records, by its schema if it has one."""
+    source, schema = job.party, job.known_schema
+    check_jobs(source.n_jobs)
+    check_device(source.device)
+    labelled = source.has_label if schema is None else None
+    aligned = AlignmentFile(job.aligned)
+    holder = read_party(source.name, source, job.resolve, policy, schema=schema, labelled=labelled, aligned=aligned)
+    holder.holder.resources = Resources(source.n_jobs, source.device)
+    return holder
+
+
+def read_test_holder(job: EvaluationJob, name: str, source: SourceTable, model: PrivateLinearModel) -> Party:
+    """The holder of one file of test records."""
+    if (schema := model.schema_) is not None:
+        schema = schema.of_features(tuple(getattr(model, "feature_names_in_", schema.feature_names)))
+    return read_party(name, source, job.resolve, schema=schema, labelled=True)
+
+
+def read_person_holder(
+    job: PeopleJob | EvaluationJob, table: PartyTable, model: PrivateLinearModel, *, labelled: bool = False
+) -> Party:
+    """One file of a joint prediction: the model's columns of that party, by their names where it has names.
+
+    For an evaluation it has the account that pays and, if `labelled`, the labels.
+    """
+    if table.name not in dict(model.plan_.parties):
+        known = ", ".join(name for name, _ in model.plan_.parties)
+        raise InputError(f"{job.path}: party {table.name!r} is none of the model's; they are {known}.")
+    if table.cluster is not None:
+        raise InputError(f"{job.path}: party {table.name!r} has cluster = {table.cluster!r}, which is for whole rows.")
+    part, path = model.plan_.part(table.name), job.resolve(table.file)
+    names = tuple(getattr(model, "feature_names_in_", ())[part.start : part.stop])
+    if (schema := model.schema_) is not None:
+        rows = schema.of_features(names).encode(path)
+    else:
+        rows, _ = read_features(names, part.stop - part.start, path)
+    account = source_account(table, job.resolve) if isinstance(job, EvaluationJob) else None
+    ids: dict[str, Any] = {"ids": read_ids(table, job.resolve, table.name), "id_rule": table.id_rule}
+    if not labelled:
+        models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
+        return Party(table.name, rows, None, feature_names=names, models=models, account=account, **ids)
+    if schema is not None:
+        labels = schema.labels(path)
+    else:
+        features = None if format_of(path).tabular else part.stop - part.start
+        labels = read_table(path, label=table.label, features=features, left_out=table.id).y
+    if labels is None:
+        raise InputError(f"{path} lacks the labels of party {table.name!r}; name their column as label.")
+    return Party(table.name, rows, labels, feature_names=names, account=account, **ids)
 
 
 def predict_pieces(fitted: Any, path: Path, advance: Callable[[int, int], None]) -> Iterator[tuple[Any, Any]]:

@@ -9,26 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from sottovoce import __version__
-from sottovoce.app.cli import (
-    aligning,
-    auditing,
-    cards,
-    certificates,
-    comparing,
-    demonstration,
-    evaluation,
-    flare,
-    inference,
-    ledgers,
-    models,
-    parties,
-    prediction,
-    reproducing,
-    schemas,
-    sites,
-    solving,
-    training,
-)
+from sottovoce.app.cli import comparing, evidence, fitted, ledgers, models, parties, sites, starting, training
 from sottovoce.app.cli.console import OUT_OF_MEMORY, complain, exit_code, show_log
 from sottovoce.errors import SottovoceError
 
@@ -69,30 +50,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(cls=comparing.SeveralEpsilons)(training.plan)
-app.command()(training.fit)
-app.command()(prediction.predict)
-app.command()(schemas.schema)
-app.command()(evaluation.evaluate)
-app.command()(cards.card)
-app.command()(inference.coefficients)
-app.command()(solving.solvers)
-app.add_typer(ledgers.app, name="ledger")
-app.add_typer(models.app, name="models")
-app.command()(sites.provision)
-app.command()(certificates.certificates)
-app.command()(certificates.request)
-app.command()(certificates.sign)
-app.command()(certificates.revoke)
-app.command()(certificates.pin)
-app.command()(sites.doctor)
-app.command()(parties.party)
-app.command()(parties.helper)
-app.command()(aligning.align)
-app.add_typer(flare.app, name="nvflare")
-app.command()(demonstration.demo)
-app.command()(demonstration.example)
-app.command()(auditing.audit)
-app.command()(reproducing.reproduce)
+for command in (
+    *(training.fit, fitted.predict, starting.schema, fitted.evaluate, fitted.card, fitted.coefficients),
+    *(starting.solvers, sites.provision, sites.certificates, sites.request, sites.sign, sites.revoke, sites.pin),
+    *(sites.doctor, parties.party, parties.helper, parties.align, starting.demo, starting.example),
+    *(evidence.audit, evidence.reproduce),
+):
+    app.command()(command)
+for group, name in ((ledgers.app, "ledger"), (models.app, "models"), (sites.nvflare, "nvflare")):
+    app.add_typer(group, name=name)
 
 
 def _version(asked: bool) -> None:

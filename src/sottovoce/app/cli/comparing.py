@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sottovoce.app.jobs import Job
-    from sottovoce.app.runs import Preview
+    from sottovoce.app.previews import Preview
+    from sottovoce.app.runs import PartyFacts
+    from sottovoce.lab.simulation import SimulatedFits
 
-_ALARMS: Final = 0.05  # the false alarms of the test that a comparison tells of
+_ALARMS: Final = 0.05  # false alarms of the test that a comparison shows
 
 
 class SeveralEpsilons(TyperCommand):
@@ -58,7 +60,6 @@ def compare(
     job: Job, epsilons: list[float], like: Path | None, plot: Path | None, *, overwrite: bool, as_json: bool
 ) -> None:
     """Several epsilons side by side, with simulated accuracy."""
-    from sottovoce.app.choosing import compared
     from sottovoce.estimators.plots import picture
     from sottovoce.estimators.progress import progress_bar
     from sottovoce.files import check_writable, write_data
@@ -67,8 +68,7 @@ def compare(
     axes = None if plot is None else _axes(plot)
     if plot is not None:
         check_writable(plot, "--plot", overwrite=overwrite)
-    found, beside = compared(job, epsilons, like), aside()
-    work = found.work
+    (previews, work), beside = _plan_all(job, epsilons, like), aside()
     beside.print(f"{work.fits} fits of {sum(work.sizes):,} records, {seconds_text(work.seconds())}")
     with progress_bar("simulating", beside) as advance:
         simulated = work.run(advance)
@@ -76,25 +76,65 @@ def compare(
         drawn = picture(simulated.plot(axes).figure, plot.suffix.lower())
         write_data(plot, drawn, "--plot", overwrite=overwrite)
     if as_json:
-        plans = [shown.to_dict() for shown in found.previews]
+        plans = [shown.to_dict() for shown in previews]
         print_json({"epsilon": list(work.epsilons), "plans": plans, "simulation": simulated.to_dict()})
         return
     console = out()
-    show_comparison(found.previews, work.epsilons, console)
+    _show_comparison(previews, work.epsilons, console)
     titles, rows = simulated.cells()
     listing = table("epsilon>", "found at most>", *(f"{title}>" for title in titles[1:]), title="Simulated")
-    for row, shown in itertools.zip_longest(rows, found.previews):
-        listing.add_row(row[0], percent(1.0 if shown is None else _found(shown)), *row[1:])
+    for row, shown in itertools.zip_longest(rows, previews):
+        listing.add_row(row[0], percent(1.0 if shown is None else _detection_rate(shown)), *row[1:])
     console.print()
     console.print(listing)
     console.print(f"- found at most: how often a test with {percent(_ALARMS)} false alarms finds a given person")
     for remark in simulated.remarks:
         console.print(f"- {remark}")
-    opened = any(shown.files_opened for shown in found.previews)
+    opened = any(shown.files_opened for shown in previews)
     console.print(f"\nNothing was charged{'' if opened else ' and no data file was opened'}.")
 
 
-def show_comparison(previews: Sequence[Preview], epsilons: Sequence[float], console: Console) -> None:
+def _plan_all(job: Job, epsilons: Sequence[float], like: Path | None) -> tuple[list[Preview], SimulatedFits]:
+    """The plans of a job at these epsilons, the smallest first, and the simulation to be run. No record is read."""
+    from sottovoce.app.previews import plan_job
+    from sottovoce.app.runs import read_facts
+    from sottovoce.estimators.declarations import common_names
+    from sottovoce.lab.made_up import LookAlike, MadeUp
+    from sottovoce.lab.simulation import SimulatedFits, check_epsilons
+
+    facts, notes = read_facts(job)
+    budgets = check_epsilons(epsilons)
+    jobs = [job.model_copy(update={"privacy": job.privacy.model_copy(update={"epsilon": each})}) for each in budgets]
+    previews = [plan_job(each, (facts, notes)) for each in jobs]
+    names = common_names({fact.party: vars(fact) for fact in facts}, job.split)
+    schema, problem = job.known_schema, previews[0].plan
+    if schema is not None and names:
+        schema = schema.of_features(names)
+    if like is None:
+        source: Any = MadeUp.of(problem, schema)
+    else:
+        source = LookAlike.of(_read_look_alike(job, like, names, facts) if schema is None else like, schema)
+    return previews, SimulatedFits(jobs[0].estimator(), problem, schema, source, budgets)
+
+
+def _read_look_alike(job: Job, path: Path, names: Sequence[str], facts: Sequence[PartyFacts]) -> tuple[Any, Any]:
+    """The numbers of a public file in the columns of the job, and its labels, the label as in the job's own files."""
+    from sottovoce.data.files import format_of, read_table
+
+    label = next((source.label for source in job.sources.values() if source.label is not None), -1)
+    features = job.split.count_features([fact.features for fact in facts])
+    table = read_table(path, label=label) if format_of(path).tabular else read_table(path, features=features)
+    rows = table.X
+    if names and set(names) <= set(table.feature_names):
+        rows = rows[:, [table.feature_names.index(name) for name in names]]
+    if rows.shape[1] != features:
+        raise InputError(
+            f"--like {path} has {rows.shape[1]} features and the job {features}; give a file with the same columns."
+        )
+    return rows, table.y
+
+
+def _show_comparison(previews: Sequence[Preview], epsilons: Sequence[float], console: Console) -> None:
     """The releases and the ledgers of a job at several epsilons."""
     first = previews[0]
     show_problem(first.plan, console)
@@ -103,7 +143,7 @@ def show_comparison(previews: Sequence[Preview], epsilons: Sequence[float], cons
         console.print(f"solver: {each}")
     for place in range(len(first.plans)):  # every preview has as many
         console.print()
-        console.print(_noises(previews, epsilons, place))
+        console.print(_list_noises(previews, epsilons, place))
     if first.charges:
         listing = table("epsilon>", *CHARGE_COLUMNS, title="Ledgers, in epsilon")
         for shown, at in zip(previews, epsilons, strict=True):
@@ -124,7 +164,7 @@ def show_comparison(previews: Sequence[Preview], epsilons: Sequence[float], cons
         console.print(f"note: {note}")
 
 
-def _noises(previews: Sequence[Preview], epsilons: Sequence[float], place: int) -> Table:
+def _list_noises(previews: Sequence[Preview], epsilons: Sequence[float], place: int) -> Table:
     """What leaves under one of the plans of a fit, with its noise at each epsilon."""
     plans = previews[0].plans
     noises: dict[tuple[str, ...], dict[float, str]] = {}
@@ -138,7 +178,7 @@ def _noises(previews: Sequence[Preview], epsilons: Sequence[float], place: int) 
     return listing
 
 
-def _found(shown: Preview) -> float:
+def _detection_rate(shown: Preview) -> float:
     """How often a test finds a person at most: always, where nothing is promised to one."""
     promise = shown.report.weakest
     return 1.0 if promise.void is not None or promise.unit == "feature" else promise.detected(_ALARMS)

@@ -7,7 +7,8 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
@@ -21,8 +22,27 @@ if TYPE_CHECKING:
 
     from sottovoce.privacy.guarantee import PrivacyReport
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+JOB: Final = "SOTTOVOCE_JOB"  # the path of the job file, in the environment
 
+
+def group(text: str) -> typer.Typer:
+    """Commands below one name, with its help."""
+    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode="markdown")
+
+
+def argument(metavar: str, text: str) -> Any:
+    """An argument of a command, with its name and help."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
+
+def option(text: str, *names: str, **settings: Any) -> Any:
+    """An option of a command with its help, which names the default if it is not obvious."""
+    return typer.Option(*names, help=text, show_default=False, **settings)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+JobPath = Annotated[Path, argument("JOB", "A job file in TOML.")]
+ModelPath = Annotated[Path, argument("MODEL", "A model file that `fit` wrote.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that are there already.")]
 
 OUT_OF_MEMORY: Final = (
@@ -89,6 +109,14 @@ def show_log() -> None:
         log.addHandler(_Remark())
 
 
+def print_result(value: Any, text: str, *, as_json: bool) -> None:
+    """The result of a command: a JSON object, or a text for people."""
+    if as_json:
+        print_json(value)
+    else:
+        out().print(text, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """One JSON object; an infinite number is the text "inf"."""
     from sottovoce.app.model_file import plain
@@ -96,7 +124,7 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(plain(value), indent=2, allow_nan=False))
 
 
-def table(*columns: str, title: str | None = None) -> Table:
+def table(*columns: str, title: str | None = None, rows: Iterable[Sequence[str]] = ()) -> Table:
     """A table that needs no colour. A column whose name ends with > is for numbers."""
     from rich import box
     from rich.table import Table
@@ -109,6 +137,8 @@ def table(*columns: str, title: str | None = None) -> Table:
     made.show_edge = False
     for column in columns:
         made.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")
+    for row in rows:
+        made.add_row(*row)
     return made
 
 

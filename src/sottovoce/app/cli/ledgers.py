@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, Overwrite, bar, out, print_json, table
+from sottovoce.app.cli.console import AsJson, Overwrite, argument, bar, group, option, out, print_json, table
 from sottovoce.app.texts import rests_of, sealed_balance
 
 if TYPE_CHECKING:
     from sottovoce.privacy.ledger import Account, Entry
 
-app = typer.Typer(
-    help="Budgets on disk: what may be spent on a data set, and what was.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
+app = group("Budgets on disk: what may be spent on a data set, and what was.")
 
-LedgerPath = Annotated[Path, typer.Argument(metavar="PATH", help="The ledger file.", show_default=False)]
+LedgerPath = Annotated[Path, argument("PATH", "The ledger file.")]
 
 
 ABOUT = ("analyst", "dataset", "purpose", "note")
@@ -39,8 +35,8 @@ class _Composition(StrEnum):
     basic = "basic"
 
 
-Dataset = Annotated[str, typer.Option(help="The data set's name.", show_default=False)]
-Epsilon = Annotated[float, typer.Option(help="All that may ever be spent on it.", show_default=False)]
+Dataset = Annotated[str, option("The data set's name.")]
+Epsilon = Annotated[float, option("All that may ever be spent on it.")]
 Delta = Annotated[float, typer.Option(help="The delta at which that epsilon holds, well below 1 / records.")]
 Neighbours = Annotated[_Relation | None, typer.Option(help="Which data sets are neighbours.", show_default="zero-out")]
 Adding = Annotated[
@@ -53,11 +49,7 @@ Adding = Annotated[
 ]
 Allowance = Annotated[
     str | None,
-    typer.Option(
-        metavar="E/PERIOD",
-        help="Release the budget in parts, one a day, week, month or year, for example 0.25/month.",
-        show_default=False,
-    ),
+    option("Release the budget in parts, one a day, week, month or year, for example 0.25/month.", metavar="E/PERIOD"),
 ]
 
 
@@ -97,9 +89,7 @@ def open_account(
     relation: Neighbours = None,
     composition: Adding = None,
     allowance: Allowance = None,
-    under: Annotated[
-        str | None, typer.Option(help="An account of this ledger that pays as well.", show_default=False)
-    ] = None,
+    under: Annotated[str | None, option("An account of this ledger that pays as well.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Open one more account in a ledger that is there; its terms never change.
@@ -186,10 +176,8 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
 @app.command()
 def history(
     path: LedgerPath,
-    analyst: Annotated[str | None, typer.Option(help="Only charges of this analyst.", show_default=False)] = None,
-    since: Annotated[
-        datetime | None, typer.Option(help="Only entries from this day on.", formats=["%Y-%m-%d"], show_default=False)
-    ] = None,
+    analyst: Annotated[str | None, option("Only charges of this analyst.")] = None,
+    since: Annotated[datetime | None, option("Only entries from this day on.", formats=["%Y-%m-%d"])] = None,
     as_json: AsJson = False,
 ) -> None:
     """List what was opened and charged, by whom and what for, and how much was released under each charge.
@@ -252,9 +240,7 @@ def _what(entry: Entry) -> str:
 @app.command()
 def report(
     path: LedgerPath,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page to write; beside the ledger by default.")
-    ] = None,
+    output: Annotated[Path | None, option("The page to write; beside the ledger by default.", "--output", "-o")] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -280,10 +266,8 @@ def verify(
     path: LedgerPath,
     receipt: Annotated[
         str | None,
-        typer.Option(
-            metavar="NUMBER:HASH",
-            help="A receipt from a model's report: finds a ledger that was set back or cut since.",
-            show_default=False,
+        option(
+            "A receipt from a model's report: finds a ledger that was set back or cut since.", metavar="NUMBER:HASH"
         ),
     ] = None,
     as_json: AsJson = False,

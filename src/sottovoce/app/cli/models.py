@@ -7,29 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, out, print_json, table
+from sottovoce.app.cli.console import AsJson, argument, group, option, out, print_json, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.federation.models import KeptModel
 
-app = typer.Typer(
-    help="Models over columns that a party keeps beside its ledger: look at them, and approve them for predictions.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
+app = group("Models over columns that a party keeps beside its ledger: look at them, and approve them for predictions.")
 
-LedgerPath = Annotated[Path, typer.Argument(metavar="LEDGER", help="The ledger of the training.", show_default=False)]
-PlanName = Annotated[
-    str,
-    typer.Argument(
-        metavar="[PLAN]", help="The plan's digest, or how it begins; default: of the last model.", show_default=False
-    ),
-]
-PartyName = Annotated[
-    str | None, typer.Option("--party", help="The party, where several share the ledger.", show_default=False)
-]
+LedgerPath = Annotated[Path, argument("LEDGER", "The ledger of the training.")]
+PlanName = Annotated[str, argument("[PLAN]", "The plan's digest, or how it begins; default: of the last model.")]
+PartyName = Annotated[str | None, option("The party, where several share the ledger.", "--party")]
 
 
 @app.command(name="list")
@@ -72,7 +61,7 @@ def approve(
     ledger: LedgerPath,
     plan: PlanName = "",
     party: PartyName = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, option("Do not ask.", "--yes")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Allow predictions with a model that you have looked at: with exactly these coefficients, from now on.

@@ -1,7 +1,8 @@
-"""`sottovoce party` and `sottovoce helper`: ends that serve until they are stopped."""
+"""`sottovoce party` and `helper`, ends that serve until they are stopped, and `sottovoce align`."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -11,34 +12,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import out, seconds_text
-from sottovoce.app.cli.viewing import NO_OPTIONS, LogJson, NoView, ViewOptions, ViewPort, watching
-from sottovoce.app.settings import JOB
+from sottovoce.app.cli.console import JOB, AsJson, argument, aside, option, out, print_json, seconds_text
+from sottovoce.app.cli.viewing import LogJson, NoView, ViewOptions, ViewPort, watching
+from sottovoce.errors import InputError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sottovoce.app.job_tables import ViewTable
     from sottovoce.app.jobs import PartyJob
     from sottovoce.app.view.watch import Watch
+    from sottovoce.federation.coordinator import Coordinator
 
 Once = Annotated[bool, typer.Option("--once", help="End after the first training.")]
 Patience = Annotated[float, typer.Option(help="Give up after so many seconds without a coordinator.")]
 
 
 def party(
-    job: Annotated[
-        Path | None, typer.Option(help="A party file in TOML; or use the options below.", envvar=JOB)
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="The party's name, as in its certificate.")] = None,
-    file: Annotated[str | None, typer.Option(help="Its records: CSV, Parquet or LIBSVM.")] = None,
-    label: Annotated[str | None, typer.Option(help="The label column; none if another party holds the labels.")] = None,
-    ledger: Annotated[str | None, typer.Option(help="The ledger that pays for every answer.")] = None,
-    account: Annotated[str | None, typer.Option(help="The account, if the ledger has several.")] = None,
-    coordinator: Annotated[str | None, typer.Option(help="host:port of the coordinator.")] = None,
-    certificates: Annotated[str | None, typer.Option(help="The folder with this party's certificate.")] = None,
-    max_epsilon: Annotated[float | None, typer.Option(help="Refuse a plan that costs more.")] = None,
+    job: Annotated[Path | None, option("A party file in TOML; or use the options below.", envvar=JOB)] = None,
+    name: Annotated[str | None, option("The party's name, as in its certificate.")] = None,
+    file: Annotated[str | None, option("Its records: CSV, Parquet or LIBSVM.")] = None,
+    label: Annotated[str | None, option("The label column; none if another party holds the labels.")] = None,
+    ledger: Annotated[str | None, option("The ledger that pays for every answer.")] = None,
+    account: Annotated[str | None, option("The account, if the ledger has several.")] = None,
+    coordinator: Annotated[str | None, option("host:port of the coordinator.")] = None,
+    certificates: Annotated[str | None, option("The folder with this party's certificate.")] = None,
+    max_epsilon: Annotated[float | None, option("Refuse a plan that costs more.")] = None,
     n_jobs: Annotated[
-        int | None, typer.Option(help="Threads for sums over its records; -1 is all processors, the default 1.")
+        int | None, option("Threads for sums over its records; -1 is all processors, the default 1.")
     ] = None,
     once: Once = False,
     patience: Patience = 3600.0,
@@ -67,49 +68,55 @@ def party(
     both trained on and predicted for.
     """
     from sottovoce.app.jobs import PartyJob
-    from sottovoce.errors import InputError
+    from sottovoce.app.view.watch import Watch
 
+    own = {"name": name, "file": file, "label": label, "ledger": ledger, "account": account, "n_jobs": n_jobs}
     tables: dict[str, dict[str, Any]] = {
-        "party": {
-            "name": name,
-            "file": file,
-            "label": label,
-            "ledger": ledger,
-            "account": account,
-            "n_jobs": n_jobs,
-        },
+        "party": own,
         "federation": {"coordinator": coordinator, "certificates": certificates},
         "policy": {"max_epsilon": max_epsilon},
     }
-    given = {table: {key: value for key, value in keys.items() if value is not None} for table, keys in tables.items()}
-    if job is not None and any(given.values()):
+    options = {part: {key: value for key, value in keys.items() if value is not None} for part, keys in tables.items()}
+    if job is not None and any(options.values()):
         raise InputError("--job: the party file says it all; give it, or the other options, not both.")
-    if job is None and not any(given.values()) and "SOTTOVOCE_PARTY_NAME" not in os.environ:
+    if job is None and not any(options.values()) and "SOTTOVOCE_PARTY_NAME" not in os.environ:
         raise InputError("say who this party is: --job FILE, or --name, --file, --label, --ledger, --coordinator, ...")
-    loaded = PartyJob.load(job) if job is not None else PartyJob.load(Path("options"), given)
-    serve(loaded, ViewOptions(view, no_view, log_json), once=once, patience=patience)
+    loaded = PartyJob.load(job) if job is not None else PartyJob.load(Path("options"), options)
+    table = ViewOptions(view, no_view, log_json).over(loaded.view)
+    name, say = loaded.party.name, _speaker(loaded.party.name, table)
+    with watching(Watch("party", name, meets_at=loaded.federation.coordinator), table, loaded.resolve, say) as watch:
+        _serve_records(loaded, watch, say, once=once, patience=patience)
 
 
 _REST = 1.5  # seconds after a training: by then its coordinator has closed, and the next one can be looked for
 
 
-def serve(job: PartyJob, asked: ViewOptions = NO_OPTIONS, *, once: bool, patience: float) -> None:
-    """Answer the coordinator until told to stop (SIGINT, SIGTERM), or with `once` until a training has ended."""
-    from sottovoce.app.view.watch import Watch
-
-    name, table, console = job.party.name, asked.over(job.view), out()
-
-    def say(text: str) -> None:
-        if table.log != "-":
-            console.print(f"{name}: {text}", soft_wrap=True)
-
-    with watching(Watch("party", name, meets_at=job.federation.coordinator), table, job.resolve, say) as watch:
-        _serve(job, watch, say, once=once, patience=patience)
+def _speaker(name: str, table: ViewTable) -> Callable[[str], None]:
+    """Print lines of an end with its name before them, unless the log is on the standard output."""
+    console = out()
+    return lambda text: None if table.log == "-" else console.print(f"{name}: {text}", soft_wrap=True)
 
 
-def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: bool, patience: float) -> None:
+def _serve_until_stopped(serve: Callable[[], None], stop: threading.Event, *, once: bool) -> None:
+    """Answer one coordinator after another until told to stop, or with `once` until a training has ended."""
+    while not stop.is_set():
+        serve()
+        if once:
+            break
+        stop.wait(_REST)
+
+
+def _stop_by_signal() -> threading.Event:
+    """Set by SIGINT and SIGTERM."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _serve_records(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: bool, patience: float) -> None:
+    """Read a party's records, introduce it at the terminal, and answer for it."""
     from sottovoce.app import sources
-    from sottovoce.app.holding import holder_of
     from sottovoce.app.superuser import warn_as_root
     from sottovoce.app.texts import sealed_balance
     from sottovoce.app.view.watched import WatchedEnd
@@ -119,55 +126,40 @@ def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: boo
     from sottovoce.transports.grpc_wire import serve_party
 
     warn_as_root()
-    source = job.party
+    source, address = job.party, job.federation.coordinator
     credentials = Credentials.load(job.resolve(job.federation.certificates), source.name)
     account = sources.source_account(source, job.resolve)
     policy = sources.policy_of(job)
     results = None if source.predictions is None else job.resolve(source.predictions)
     if results is not None:
         check_writable(results, "party.predictions")
-    holder = holder_of(job, policy)
+    holder = sources.read_holder(job, policy)
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-
+    stop = _stop_by_signal()
     say(f"{facts['records']:,} records, {facts['features']} features; the rows stay in this process")
     if job.set_elsewhere:
         say(job.set_elsewhere)
     holder.aligner.introduce(say)
     if job.predict_for:
-        how = "also" if policy.trains else "not"
-        who = ", ".join(job.predict_for)
+        how, who = "also" if policy.trains else "not", ", ".join(job.predict_for)
         say(f"these people are predicted for, {how} trained on; who may learn the results: {who}")
     elif not source.has_label:
         say("no label: every column is a feature, and only a plan in which another party holds the labels is served")
     say(f"ledger {account.path}: epsilon {account.balance().left:.4g} left" if account else "no ledger")
     if account and (rests := account.balance().rests_on):
         say(sealed_balance(sum(bool(known.rests_on) for known in account.book().reservations), rests))
-    say(f"connecting to {job.federation.coordinator}; Ctrl-C stops")
-    holder.holder.resources = Resources(progress=rows_told(say)).over(holder.holder.resources)
-    endpoint = WatchedEnd(holder, watch, account, results)
-    watch.expect(COORDINATOR)
-    while not stop.is_set():
-        serve_party(
-            endpoint,
-            job.federation.coordinator,
-            credentials,
-            stop=stop,
-            give_up_after=patience,
-            on_change=watch.changed,
-            pins=job.peers,
-        )
-        if once:
-            break
-        stop.wait(_REST)
+    say(f"connecting to {address}; Ctrl-C stops")
+    holder.holder.resources = Resources(progress=report_rows(say)).over(holder.holder.resources)
+    end = WatchedEnd(holder, watch, account, results)
+    watch.tell("expected", ends=(COORDINATOR,))
+    known: dict[str, Any] = {"stop": stop, "give_up_after": patience, "on_change": watch.changed, "pins": job.peers}
+    _serve_until_stopped(lambda: serve_party(end, address, credentials, **known), stop, once=once)
     say("stopped")
 
 
-def rows_told(say: Callable[[str], None], every: float = 10.0) -> Callable[[str, int, int], None]:
-    """Tell how far work on rows has come that takes long: at most so often, with the time left."""
-    begun: dict[str, tuple[float, float]] = {}  # when it began, and when it was told last
+def report_rows(say: Callable[[str], None], every: float = 10.0) -> Callable[[str, int, int], None]:
+    """Say how far long work on rows has come, and the time left, at most every so many seconds."""
+    begun: dict[str, tuple[float, float]] = {}  # when it began, and when it was last reported
 
     def hear(what: str, done: int, total: int) -> None:
         now = time.monotonic()
@@ -185,11 +177,8 @@ def rows_told(say: Callable[[str], None], every: float = 10.0) -> Callable[[str,
 
 
 def helper(
-    job: Annotated[Path, typer.Option(help="A helper file in TOML.", envvar=JOB, show_default=False)],
-    keep: Annotated[
-        Path | None,
-        typer.Option(help="A folder for its keys of a run, to go on after a restart.", show_default=False),
-    ] = None,
+    job: Annotated[Path, option("A helper file in TOML.", envvar=JOB)],
+    keep: Annotated[Path | None, option("A folder for its keys of a run, to go on after a restart.")] = None,
     once: Once = False,
     patience: Patience = 3600.0,
     view: ViewPort = None,
@@ -216,27 +205,136 @@ def helper(
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_wire import serve_party
 
-    said, console, stop = load_helper_job(job), out(), threading.Event()
-    table = ViewOptions(view, no_view, log_json).over(said.view)
-    name, address = said.helper.name, said.federation.coordinator
+    loaded = load_helper_job(job)
+    table = ViewOptions(view, no_view, log_json).over(loaded.view)
+    name, address = loaded.helper.name, loaded.federation.coordinator
     warn_as_root()
-    credentials = Credentials.load(said.resolve(said.federation.certificates), name)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-
-    def say(text: str) -> None:
-        if table.log != "-":
-            console.print(f"{name}: {text}", soft_wrap=True)
-
-    with watching(Watch("helper", name, meets_at=address), table, said.resolve, say) as watch:
+    credentials = Credentials.load(loaded.resolve(loaded.federation.certificates), name)
+    stop, say = _stop_by_signal(), _speaker(name, table)
+    with watching(Watch("helper", name, meets_at=address), table, loaded.resolve, say) as watch:
         say(f"a helper, without records; connecting to {address}; Ctrl-C stops")
-        if said.set_elsewhere:
-            say(said.set_elsewhere)
+        if loaded.set_elsewhere:
+            say(loaded.set_elsewhere)
         end = WatchedEnd(Helper(name, keep=keep), watch)
-        watch.expect(COORDINATOR)
-        while not stop.is_set():
-            serve_party(end, address, credentials, stop=stop, give_up_after=patience, on_change=watch.changed)
-            if once:
-                break
-            stop.wait(_REST)
+        watch.tell("expected", ends=(COORDINATOR,))
+        known: dict[str, Any] = {"stop": stop, "give_up_after": patience, "on_change": watch.changed}
+        _serve_until_stopped(lambda: serve_party(end, address, credentials, **known), stop, once=once)
         say("stopped")
+
+
+def align(
+    job: Annotated[Path, argument("JOB", "A TOML file with [federation].")],
+    matched_by: Annotated[
+        str, typer.Option(help="Who compares the blinded lists: the coordinator, or a party by its name.")
+    ] = "coordinator",
+    count: Annotated[
+        bool, option("By rows: count the people that each two parties share; nothing is aligned.", "--count")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the people that all parties have, and give every party their order, by private set intersection.
+
+    Each party names its column of identifiers (`id` in its party file) and the parties that it aligns with
+    (policy.align, or policy.count_shared), and has pinned their keys ([peers]). No identifier leaves a party, and its
+    file is not rewritten: it keeps the places of the common records beside it, and serves these from then on.
+
+    Parties learn the length of every list and the common people, nothing about anybody else. The coordinator learns
+    lengths and how many are common; of three and more parties also how many any of them share. With
+    `--matched-by lab` it does not: then `lab` learns that, and which of its own people each other party has.
+
+    - `sottovoce align job.toml`
+    - `sottovoce align job.toml --matched-by lab`
+    - `sottovoce align job.toml --count`
+    """
+    from sottovoce.app.jobs import load_alignment_job
+    from sottovoce.app.runs import open_wire
+    from sottovoce.door.intersection import COORDINATOR
+    from sottovoce.estimators.progress import progress_bar
+    from sottovoce.federation.alignment.coordinator import new_terms
+    from sottovoce.federation.coordinator import Coordinator
+
+    loaded = load_alignment_job(job)
+    if matched_by not in (COORDINATOR, *loaded.federation.parties):
+        raise InputError(
+            f"--matched-by {matched_by}: it must be {COORDINATOR}, or one of {', '.join(loaded.federation.parties)}."
+        )
+    if count and matched_by != COORDINATOR:
+        raise InputError(f"--matched-by {matched_by}: people are counted by the coordinator; leave it out.")
+    wire = open_wire(loaded.federation, loaded.resolve, lambda text: aside().print(text, soft_wrap=True))
+    try:
+        coordinator = Coordinator(wire)
+        start = time.monotonic()
+        try:
+            if count:
+                result = _count_shared(coordinator, wire.parties)
+            else:
+                with progress_bar("aligning", aside()) as advance:
+                    done = coordinator.align(new_terms(wire.parties, matched_by), advance)
+                result = {"parties": dict(done.sizes), "common": done.common, "matched_by": matched_by}
+        finally:
+            coordinator.dismiss()
+        sizes = {name: getattr(wire.communication, name) for name in ("uplink_bytes", "downlink_bytes")}
+        result |= {"seconds": time.monotonic() - start, **sizes}
+    finally:
+        wire.close()
+    if as_json:
+        print_json(result)
+    else:
+        _show_alignment(result)
+
+
+def _count_shared(coordinator: Coordinator, parties: tuple[str, ...]) -> dict[str, Any]:
+    """For each pair that agrees the number of people; for the others why not."""
+    from sottovoce.door.intersection import COUNT
+    from sottovoce.estimators.progress import progress_bar
+    from sottovoce.federation.alignment.coordinator import new_terms
+
+    sizes, pairs = dict[str, int](), list[dict[str, Any]]()
+    for one, other in itertools.combinations(parties, 2):
+        try:
+            with progress_bar(f"{one} and {other}", aside()) as advance:
+                found = coordinator.align(new_terms((one, other), purpose=COUNT), advance)
+        except RefusedError as error:
+            pairs.append({"pair": [one, other], "refused": str(error)})
+            continue
+        sizes |= found.sizes
+        pairs.append({"pair": [one, other], "shared": found.common})
+    return {"parties": sizes, "shared": pairs}
+
+
+def _show_alignment(result: dict[str, Any]) -> None:
+    from sottovoce.app.texts import readable_size
+
+    console = out()
+    sizes = ", ".join(f"{name} {size:,}" for name, size in result["parties"].items())
+    console.print(f"identifiers: {sizes}", soft_wrap=True)
+    for pair in result.get("shared", ()):
+        names = " and ".join(pair["pair"])
+        what = f"share {pair['shared']:,} people" if "shared" in pair else f"were not counted: {pair['refused']}"
+        console.print(f"{names} {what}", soft_wrap=True)
+    if any(pair.get("shared") for pair in result.get("shared", ())):
+        console.print(
+            "a person whom two parties have pays at both: their epsilons add up. What is said of one person in one "
+            "party does not hold for these.",
+            soft_wrap=True,
+        )
+    if "common" in result:
+        console.print(f"common to all: {result['common']:,}; every party has them in the same order, and checked that")
+        console.print(_describe_revealed(result["matched_by"], len(result["parties"])), soft_wrap=True)
+    console.print(
+        f"{result['seconds']:.1f} s; {readable_size(result['uplink_bytes'])} from the parties, "
+        f"{readable_size(result['downlink_bytes'])} to them",
+        soft_wrap=True,
+    )
+
+
+def _describe_revealed(matcher: str, parties: int) -> str:
+    """Who has learned what."""
+    from sottovoce.door.intersection import COORDINATOR
+
+    each = "each party learned the lengths of all lists and which of its own people are common to all"
+    if matcher == COORDINATOR:
+        more = " and how many people any of the parties share" if parties > 2 else ""
+        return f"{each}; this coordinator learned the lengths and the number{more}, and nobody's identifier"
+    more = f"; {matcher} also which of its own people each other party has" if parties > 2 else ""
+    return f"{each}{more}; this coordinator learned the lengths and the number of common people"

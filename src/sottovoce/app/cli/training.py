@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
 
 from sottovoce.app.cli.console import (
     OUT_OF_MEMORY,
     AsJson,
+    JobPath,
     Overwrite,
     aside,
     bar,
+    option,
     out,
     print_json,
     seconds_text,
@@ -30,31 +31,25 @@ from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.app.interrupted import Begun
     from sottovoce.app.jobs import EvaluationJob, Job
-    from sottovoce.app.runs import Preview, Run
+    from sottovoce.app.outputs import RunState
+    from sottovoce.app.previews import Preview
+    from sottovoce.app.runs import JobRun
     from sottovoce.app.view.watched import WatchedWire
     from sottovoce.data.parts_in_file import PreparedRows
     from sottovoce.estimators import PrivateLinearModel
     from sottovoce.plan.plan import Plan
 
 CHARGE_COLUMNS: Final = ("party", "account", "total>", "left now>", "left after>", "used after")
-JobPath = Annotated[Path, typer.Argument(metavar="JOB", help="A job file in TOML.", show_default=False)]
 
 
 def plan(
     job: JobPath,
     epsilon: Annotated[
-        list[float] | None,
-        typer.Option(metavar="NUMBERS", help="Compare these budgets, and simulate accuracy.", show_default=False),
+        list[float] | None, option("Compare these budgets, and simulate accuracy.", metavar="NUMBERS")
     ] = None,
-    like: Annotated[
-        Path | None,
-        typer.Option(help="A public file to simulate on, with the columns of the job's data.", show_default=False),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the simulated accuracy into this file.", show_default=False)
-    ] = None,
+    like: Annotated[Path | None, option("A public file to simulate on, with the columns of the job's data.")] = None,
+    plot: Annotated[Path | None, option("Draw the simulated accuracy into this file.")] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -74,14 +69,14 @@ def plan(
     """
     from sottovoce.app.cli.comparing import compare
     from sottovoce.app.jobs import load_job
-    from sottovoce.app.runs import planned
+    from sottovoce.app.previews import plan_job
 
     if epsilon:
         compare(load_job(job), epsilon, like, plot, overwrite=overwrite, as_json=as_json)
         return
     if like is not None or plot is not None:
         raise InputError("--like and --plot belong to a simulation; give epsilons, --epsilon 0.1 0.5 1 3.")
-    shown = planned(load_job(job))
+    shown = plan_job(load_job(job))
     if as_json:
         print_json(shown.to_dict())
         return
@@ -93,10 +88,10 @@ def plan(
 def fit(
     job: JobPath,
     as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No estimate, progress or summary.")] = False,
+    quiet: Annotated[bool, option("No estimate, progress or summary.", "--quiet", "-q")] = False,
     overwrite: Overwrite = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, or fail.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Give an interrupted run up; it stays charged.")] = False,
+    resume: Annotated[bool, option("Go on with an interrupted run, or fail.", "--resume")] = False,
+    restart: Annotated[bool, option("Give an interrupted run up; it stays charged.", "--restart")] = False,
     view: ViewPort = None,
     no_view: NoView = False,
     log_json: LogJson = None,
@@ -124,38 +119,37 @@ def fit(
     - `sottovoce fit job.toml --json --quiet`
     - `sottovoce fit job.toml --resume`
     """
-    from sottovoce.app import interrupted, outputs, runs
+    from sottovoce.app import outputs, runs
     from sottovoce.app.jobs import load_job
 
     beside, loaded = aside(), load_job(job)
-    seen = ViewOptions(view, no_view, log_json).of_fit(loaded, quiet=quiet)
-    quiet = quiet or seen.log == "-"
-    accounts = runs.accounts_of(loaded)
-    with interrupted.begun(loaded, accounts, resume=resume, restart=restart, overwrite=overwrite) as begun:
-        for plan in begun.journal.given_up:
-            beside.print(f"note: given up: {interrupted.cost_in_words(plan)}", soft_wrap=True)
-        if begun.journal.outputs:
-            show_written(loaded, begun, as_json=as_json, quiet=quiet)
+    table = ViewOptions(view, no_view, log_json).of_fit(loaded, quiet=quiet)
+    quiet = quiet or table.log == "-"
+    with outputs.begin_run(loaded, resume=resume, restart=restart, overwrite=overwrite) as state:
+        for plan in state.journal.given_up:
+            beside.print(f"note: given up: {outputs.describe_lost_cost(plan)}", soft_wrap=True)
+        if state.journal.outputs:
+            _write_stored(loaded, state, as_json=as_json, quiet=quiet)
             return
-        outputs.check_outputs(loaded, overwrite=begun.overwrite)
-        for said in filter(None, (loaded.set_elsewhere, begun.said())):
-            beside.print(said, soft_wrap=True)
+        outputs.check_outputs(loaded, overwrite=state.overwrite)
+        for text in filter(None, (loaded.set_elsewhere, state.resumed)):
+            beside.print(text, soft_wrap=True)
         with (
-            told_when_stopped(loaded, begun),
-            watched_fit(loaded, seen, lambda text: None if quiet else beside.print(text, soft_wrap=True)) as watched,
-            runs.opened(loaded, watched.hear, begun, watched.over) as run,
+            report_interruption(loaded, state),
+            watched_fit(loaded, table, lambda text: None if quiet else beside.print(text, soft_wrap=True)) as watched,
+            runs.open_job(loaded, watched.hear, state, watched.over) as run,
         ):
-            model, seconds = _fitted(run, begun, watched, quiet=quiet)
-        after = {party: account.balance() for party, account in accounts.items()}
-        occasion = outputs.occasion_of(model, begun.before, after, seconds)
-        texts = outputs.texts_of(model, occasion)
-        begun.journal.keep_outputs(texts)
-        paths = outputs.write_texts(loaded, texts, overwrite=begun.overwrite)
-        begun.journal.remove()
+            model, seconds = _run_fit(run, state, watched, quiet=quiet)
+        after = {party: account.balance() for party, account in state.accounts.items()}
+        occasion = outputs.describe_occasion(model, state.before, after, seconds)
+        texts = outputs.make_texts(model, occasion)
+        state.journal.keep_outputs(texts)
+        paths = outputs.write_texts(loaded, texts, overwrite=state.overwrite)
+        state.journal.remove()
     if as_json:
         print_json(
             {
-                **outputs.report_of(model, occasion),
+                **outputs.make_report(model, occasion),
                 "seconds": seconds,
                 "ledgers": {party: vars(balance) for party, balance in after.items()},
                 "written": {key: str(path) for key, path in paths.items()},
@@ -165,20 +159,29 @@ def fit(
         show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
 
 
-def _fitted(run: Run, begun: Begun, watched: WatchedWire, *, quiet: bool) -> tuple[PrivateLinearModel, float]:
+def _run_fit(run: JobRun, state: RunState, watched: WatchedWire, *, quiet: bool) -> tuple[PrivateLinearModel, float]:
     """Show what will be done, and do it; the model and the seconds that it took."""
-    from sottovoce.app import runs
+    from sottovoce.app import outputs, previews, runs
+    from sottovoce.estimators.progress import progress_bar
 
-    beside, shown = aside(), runs.preview(run, charged=begun.journal.begun)
+    beside, shown = aside(), previews.make_preview(run, charged=state.journal.begun)
     for note in shown.notes:
         beside.print(f"note: {note}")
+    progress: AbstractContextManager[Any] = nullcontext(lambda *_: None)
     if not quiet:
         show_preview(shown, beside, remarks=False)
-    runs.require_budget(shown)
+        progress = progress_bar(f"training by {shown.plan.algorithm}", beside, run.training.federation.lend)
+    previews.require_budget(shown)
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = trained(run, beside, watched, quiet=quiet)
+        try:
+            with progress as advance:
+                model = runs.fit_model(run, watched.progress(advance))
+        except (RefusedError, BudgetError, LedgerError):
+            if (journal := run.training.session.coordinator.journal).begun:
+                beside.print(f"note: {journal.path} has the state of this run: {outputs.WHAT_TO_DO}", soft_wrap=True)
+            raise
     seconds = time.perf_counter() - start
     for warning in caught:
         beside.print(f"note: {warning.message}")
@@ -190,56 +193,35 @@ def _fitted(run: Run, begun: Begun, watched: WatchedWire, *, quiet: bool) -> tup
 
 
 @contextmanager
-def told_when_stopped(job: Job | EvaluationJob, begun: Begun) -> Iterator[None]:
-    """Of a run that is interrupted, or that memory is too small for, say what it has cost."""
+def report_interruption(job: Job | EvaluationJob, state: RunState) -> Iterator[None]:
+    """Say what a run has cost that is interrupted, or that memory is too small for."""
     try:
         yield
     except KeyboardInterrupt:
-        aside().print(f"stopped; {_standing(job, begun)}", soft_wrap=True)
+        aside().print(f"stopped; {_describe_charge(job, state)}", soft_wrap=True)
         raise
     except MemoryError:
-        raise InputError(f"{OUT_OF_MEMORY} {_standing(job, begun).capitalize()}.") from None
+        raise InputError(f"{OUT_OF_MEMORY} {_describe_charge(job, state).capitalize()}.") from None
 
 
-def _standing(job: Job | EvaluationJob, begun: Begun) -> str:
+def _describe_charge(job: Job | EvaluationJob, state: RunState) -> str:
     """Whether a run that stops now was charged: by the ledgers that are here, of parties elsewhere by its state."""
-    from sottovoce.app import runs
-
-    now = {party: account.balance().plans for party, account in runs.accounts_of(job).items()}
-    charged = job.federation is not None or now != {party: each.plans for party, each in begun.before.items()}
-    if charged and begun.journal.begun:
+    now = {party: account.balance().plans for party, account in state.accounts.items()}
+    charged = job.federation is not None or now != {party: balance.plans for party, balance in state.before.items()}
+    if charged and state.journal.begun:
         return "the same command goes on where it was, and is charged once"
     if job.federation is not None:
         return "the ledgers of its parties tell whether it was charged"
     return "what was charged stays charged" if charged else "nothing was charged"
 
 
-def trained(run: Run, console: Console, watched: WatchedWire, *, quiet: bool) -> PrivateLinearModel:
-    """Train, with progress; of a run that is refused say that it can go on."""
-    from sottovoce.app import interrupted, runs
-    from sottovoce.estimators.progress import progress_bar
-
-    try:
-        if quiet:
-            return runs.fit(run, watched.progress())
-        lend = run.training.federation.lend
-        with progress_bar(f"training by {run.plan.algorithm}", console, lend) as advance:
-            return runs.fit(run, watched.progress(advance))
-    except (RefusedError, BudgetError, LedgerError):
-        if (state := run.training.session.coordinator.journal).begun:
-            console.print(f"note: {state.path} has the state of this run: {interrupted.WHAT_TO_DO}", soft_wrap=True)
-        raise
-
-
-def show_written(job: Job, begun: Begun, *, as_json: bool, quiet: bool) -> None:
+def _write_stored(job: Job, state: RunState, *, as_json: bool, quiet: bool) -> None:
     """Write the results of a fit that had ended when it was stopped. Nobody is asked and nothing is charged."""
-    import json
-
     from sottovoce.app import outputs
 
-    texts = begun.journal.outputs
-    paths = outputs.write_texts(job, texts, overwrite=begun.overwrite)
-    begun.journal.remove()
+    texts = state.journal.outputs
+    paths = outputs.write_texts(job, texts, overwrite=state.overwrite)
+    state.journal.remove()
     if as_json:
         print_json({**json.loads(texts["report"]), "written": {key: str(path) for key, path in paths.items()}})
     elif not quiet:
@@ -258,19 +240,14 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
         console.print(f"\n{shown.first}", soft_wrap=True)
     for each in shown.plans:
         if each.private:
-            listing = table(*release_columns(each), title=release_title(each, shown.plans))
-            for row in release_rows(each):
-                listing.add_row(*row)
+            title = release_title(each, shown.plans)
             console.print()
-            console.print(listing)
+            console.print(table(*release_columns(each), title=title, rows=release_rows(each)))
     console.print()
     _show_cost(shown, console)
     if shown.charges:
-        listing = table(*CHARGE_COLUMNS, title="Ledgers, in epsilon")
-        for row in charge_rows(shown, console):
-            listing.add_row(*row)
         console.print()
-        console.print(listing)
+        console.print(table(*CHARGE_COLUMNS, title="Ledgers, in epsilon", rows=charge_rows(shown, console)))
         if made.split.same_people:
             console.print("A person is in every party, so each ledger is charged what all parties release together.")
     console.print(f"Solver: {shown.plan.algorithm}, {shown.why}")
@@ -302,11 +279,11 @@ def _show_cost(shown: Preview, console: Console) -> None:
     for each in shown.prepared:
         console.print(f"prepared rows: {storage_text(each)}", soft_wrap=True)
     if shown.plan.channel.secure:
-        said = f"Sealed: a party sends about {readable_size(up / parties)} and gets {readable_size(down / parties)}"
+        text = f"Sealed: a party sends about {readable_size(up / parties)} and gets {readable_size(down / parties)}"
         if dealt:
             share, dealer = readable_size(dealt / parties), shown.plan.channel.dealer
-            said += f"; {share} of what it gets is dealt by {dealer}, {readable_size(dealt)} in all"
-        console.print(said, soft_wrap=True)
+            text += f"; {share} of what it gets is dealt by {dealer}, {readable_size(dealt)} in all"
+        console.print(text, soft_wrap=True)
 
 
 def storage_text(prepared: PreparedRows) -> str:
@@ -377,16 +354,15 @@ def show_summary(
     from sottovoce.app.texts import readable_size
 
     report: Any = model.privacy_
-    said = model.communication_
-    weakest = report.weakest
+    sizes, weakest = model.communication_, report.weakest
     promise = f"epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}, {weakest.relation}"
     if weakest.void is not None or math.isinf(weakest.epsilon):
         promise = f"NONE. {weakest.void or 'The values that left had no noise.'}"
     elif weakest.unit == "feature":
         promise = f"NONE to a person; to a feature of one party epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}"
     console.print(
-        f"trained in {seconds:.1f} s: {said.rounds} rounds, {readable_size(said.uplink_bytes)} from the parties, "
-        f"{readable_size(said.downlink_bytes)} to them"
+        f"trained in {seconds:.1f} s: {sizes.rounds} rounds, {readable_size(sizes.uplink_bytes)} from the parties, "
+        f"{readable_size(sizes.downlink_bytes)} to them"
     )
     console.print(f"promise against everybody: {promise}")
     if weakest.promises and weakest.computational:

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TextIO
 
 import typer
 
@@ -15,7 +15,8 @@ from sottovoce.errors import InputError
 from sottovoce.files import open_to_append
 
 if TYPE_CHECKING:
-    from sottovoce.app.jobs import Job, ViewTable
+    from sottovoce.app.job_tables import ViewTable
+    from sottovoce.app.jobs import Job
     from sottovoce.app.view.watch import Watch
     from sottovoce.app.view.watched import WatchedWire
 
@@ -58,27 +59,24 @@ class ViewOptions(NamedTuple):
         return self.over(job.view)
 
 
-NO_OPTIONS: Final = ViewOptions()
-
-
 @contextlib.contextmanager
 def watched_fit(job: Job, table: ViewTable, say: Callable[[str], None]) -> Iterator[WatchedWire]:
     """Have a fit watched: who is waited for, and what ledgers of this process have before and after."""
-    from sottovoce.app.runs import accounts_of
+    from sottovoce.app.sources import accounts_of
     from sottovoce.app.view.watch import Watch
-    from sottovoce.app.view.watched import WatchedWire, budget_of
+    from sottovoce.app.view.watched import WatchedWire, describe_budget
 
     meets_at = "" if job.federation is None else job.federation.listen or ""
     watch = Watch("coordinator", job.path.stem, data_here=job.federation is None, meets_at=meets_at)
     with watching(watch, table, job.resolve, say, "done"):
         if job.federation is not None:
-            watch.expect(*job.federation.parties, *filter(None, [job.federation.helper]))
+            watch.tell("expected", ends=job.federation.ends)
         accounts = {party: (account, account.balance()) for party, account in accounts_of(job).items()}
         for party, (_, before) in accounts.items():
-            watch.tell(budget_of(party, before, before))
+            watch.tell("budget", party=party, **describe_budget(before, before))
         yield WatchedWire(watch, say)
         for party, (account, before) in accounts.items():
-            watch.tell(budget_of(party, before, account.balance()))
+            watch.tell("budget", party=party, **describe_budget(before, account.balance()))
 
 
 @contextlib.contextmanager
@@ -86,27 +84,29 @@ def watching(
     watch: Watch, table: ViewTable, resolve: Callable[[str], Path], say: Callable[[str], None], ending: str = "stopped"
 ) -> Iterator[Watch]:
     """Have a command watched: at the terminal, in a log, on a page. How it ends is told, then all of that ends too."""
-    from sottovoce.app.view.events import Ended, safe_text
-    from sottovoce.app.view.logs import Forwarded, written_to
-    from sottovoce.app.view.server import new_token, served, token_in
-    from sottovoce.app.view.watched import told_at
+    from sottovoce.app.view.events import safe_text
+    from sottovoce.app.view.server import new_token, read_token, serve_view
+    from sottovoce.app.view.watch import LogForwarder, say_to, write_to
 
-    watch.add(told_at(say, watch.role))
+    watch.add(say_to(say, watch.role))
     with contextlib.ExitStack() as stack:
         if table.log is not None:
             try:
-                watch.add(written_to(_stream(table.log, resolve, stack)))
+                stream = sys.stdout if table.log == "-" else open_to_append(resolve(table.log))
+                if table.log != "-":
+                    stack.callback(_close_log, stream)
+                watch.add(write_to(stream))
             except OSError as error:
                 raise InputError(
                     f"view.log={table.log!r} cannot be written ({error.strerror}); give another path."
                 ) from None
-        handler, logger = Forwarded(watch), logging.getLogger("sottovoce")
+        handler, logger = LogForwarder(watch), logging.getLogger("sottovoce")
         logger.addHandler(handler)
         stack.callback(logger.removeHandler, handler)
         if not table.off:
-            token = new_token() if table.token is None else token_in(resolve(table.token))
+            token = new_token() if table.token is None else read_token(resolve(table.token))
             try:
-                say(f"for operators, in a browser here: {stack.enter_context(served(watch, table.port, token))}")
+                say(f"for operators, in a browser here: {stack.enter_context(serve_view(watch, table.port, token))}")
             except InputError:
                 if "port" in table.model_fields_set:  # it was asked for
                     raise
@@ -114,23 +114,15 @@ def watching(
         try:
             yield watch
         except KeyboardInterrupt:
-            watch.tell(Ended("stopped"))
+            watch.tell("ended", outcome="stopped")
             raise
         except BaseException as error:
-            watch.tell(Ended("failed", type(error).__name__, safe_text(error)))
+            watch.tell("ended", outcome="failed", error=type(error).__name__, why=safe_text(error))
             raise
-        watch.tell(Ended(ending))
+        watch.tell("ended", outcome=ending)
 
 
-def _stream(log: str, resolve: Callable[[str], Path], stack: contextlib.ExitStack) -> TextIO:
-    if log == "-":
-        return sys.stdout
-    stream = open_to_append(resolve(log))
-    stack.callback(_close, stream)
-    return stream
-
-
-def _close(stream: TextIO) -> None:
-    """Where the disk is full, what could not be written is tried once more; the run does not fail for it."""
+def _close_log(stream: TextIO) -> None:
+    """If the disk is full, what could not be written is tried once more; the run does not fail for it."""
     with contextlib.suppress(OSError):
         stream.close()

@@ -1,8 +1,16 @@
-"""The page over HTTP, for this machine alone: 127.0.0.1, a token in the address, GET and nothing else."""
+"""The page for operators over HTTP, for this machine alone: 127.0.0.1, a token in the address, GET and nothing else.
+
+It is rendered here, for a browser with scripts or without; a script only asks for it again. Everything that others
+wrote is escaped. Style and script are in the page, which loads nothing from elsewhere; the policy in the header names
+them by their hashes.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import functools
+import hashlib
 import hmac
 import json
 import os
@@ -10,14 +18,22 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, cast
 
-from sottovoce.app.view import metrics, page
+from sottovoce import algorithms
+from sottovoce.app.rendering import read, render
+from sottovoce.app.texts import readable_size
+from sottovoce.app.view.state import METRICS_TYPE
 from sottovoce.app.view.watch import Watch
 from sottovoce.errors import InputError
+from sottovoce.estimators import privacy_report
+from sottovoce.plan.plan import Plan
+
+Document = Mapping[str, Any]
 
 HOST: Final = "127.0.0.1"
 _HOSTS: Final = (HOST, "localhost")
@@ -26,9 +42,102 @@ _PATIENCE: Final = 10.0  # seconds for a request, from its connection to the end
 _ATTENTION: Final = 3.0  # seconds after which a page counts as closed
 _LINGERING: Final = 1.5  # seconds for an open page to ask once more
 _TEXTS: Final = {403: "forbidden: the address has the token", 404: "not found", 405: "GET is all that is answered"}
+_STYLE: Final = read("style.css") + read("view.css")
+_SCRIPT: Final = read("view.js")
+_STANDINGS: Final[Mapping[str, str]] = {
+    "expected": "not yet connected",
+    "connected": "connected",
+    "back": "connected, back after a loss",
+    "lost": "LOST",
+    "left": "LEFT",
+    "absent": "no connection",
+    "done": "done",
+}
 
 
-class _Server(ThreadingHTTPServer):
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+POLICY: Final = (
+    f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(_SCRIPT)}; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def render_page(document: Document, plan: Plan | None) -> str:
+    """The whole page."""
+    return render("view.html", **_page_values(document, plan), style=_STYLE, script=_SCRIPT)
+
+
+def render_parts(document: Document, plan: Plan | None) -> str:
+    """The parts of the page that change, each an element with an id."""
+    return render("view-parts.html", **_page_values(document, plan))
+
+
+def _page_values(document: Document, plan: Plan | None) -> dict[str, Any]:
+    """What the templates need; a plan that the document does not name is not shown."""
+    state, mood = _describe_state(document)
+    shown = plan if plan and document["plan"] and plan.digest.hex() == document["plan"]["plan"] else None
+    over = document["phase"] in ("done", "failed", "stopped")
+    return {
+        "seen": document,
+        "state": state,
+        "mood": mood,
+        "left": "" if over else _describe_duration(document["progress"]["seconds_left"]),
+        "standings": _STANDINGS,
+        "plan": shown,
+        **({} if shown is None else _describe_plan(shown)),
+        "size": readable_size,
+        "now": time.time(),
+        "utc": lambda at: datetime.fromtimestamp(at, UTC),
+    }
+
+
+@functools.lru_cache(maxsize=4)
+def _describe_plan(plan: Plan) -> dict[str, Any]:
+    """What leaves by a plan and what is promised: all of it follows from the plan."""
+    report = privacy_report(plan, seeded=False)
+    views = report.views(several=plan.split.several)
+    return {
+        "form": algorithms.of(plan),
+        "titles": algorithms.titles(plan),
+        "promises": [view.sentence() for view in views],
+        "assumptions": report.assumptions,
+    }
+
+
+def _describe_state(document: Document) -> tuple[str, str]:
+    """The state in a few words, and whether that is good, bad or neither."""
+    away = [end["name"] for end in document["ends"] if end["standing"] in ("lost", "left", "absent")]
+    phase, progress = document["phase"], document["progress"]
+    if document["role"] != "coordinator" and phase in ("waiting", "done") and not document["ready"]:
+        return "waiting for the coordinator", ""
+    if phase in ("failed", "stopped", "done"):
+        return f"{phase}", {"failed": "bad", "done": "good"}.get(phase, "")
+    if away:
+        return f"{', '.join(away)} not connected", "bad"
+    if missing := [end["name"] for end in document["ends"] if end["standing"] == "expected"]:
+        return f"waiting for {', '.join(missing)}", ""
+    if phase == "running":
+        of = f" of {progress['of']:,}" if progress["of"] else ""
+        what = "round" if document["role"] == "coordinator" else "answer"
+        return f"{what} {progress['done']:,}{of}", "good"
+    return ("a plan is agreed to" if document["signatures"] else phase), ""
+
+
+def _describe_duration(seconds: float) -> str:
+    """A time that is left, in words; nothing if it is not known."""
+    if seconds < 0.0:
+        return ""
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
+class ViewServer(ThreadingHTTPServer):
+    """Serves the page; a connection that is too slow, or one too many, is ended."""
+
     daemon_threads = True
     allow_reuse_address = os.name == "posix"  # elsewhere it would let another process take the port
 
@@ -83,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer from what the watch has seen."""
-        server = cast("_Server", self.server)
+        server = cast("ViewServer", self.server)
         path = self.path.partition("?")[0]
         if self.headers.get("Host", "").rpartition(":")[0] not in _HOSTS and self.headers.get("Host") not in _HOSTS:
             self.send_error(403)  # a name that somebody made point here
@@ -102,19 +211,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._show(server.watch, name, given)
 
     def _allowed(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), cast("_Server", self.server).token.encode())
+        return hmac.compare_digest(token.encode(), cast("ViewServer", self.server).token.encode())
 
     def _show(self, watch: Watch, name: str, given: str) -> None:
         """One of the four things that there are to see; the page has relative addresses, so it ends with a slash."""
         if name == "" and (not given or self.path.partition("?")[0].endswith("/")):
-            self._answer(200, "text/html", page.page(*watch.seen()))
+            self._answer(200, "text/html", render_page(*watch.seen()))
         elif name == "parts":
-            cast("_Server", self.server).looked = time.monotonic()
-            self._answer(200, "text/html", page.parts(*watch.seen()))
+            cast("ViewServer", self.server).looked = time.monotonic()
+            self._answer(200, "text/html", render_parts(*watch.seen()))
         elif name == "state.json":
             self._answer(200, "application/json", json.dumps(watch.seen()[0]) + "\n")
         elif name == "metrics":
-            self._answer(200, metrics.TYPE, watch.measured(metrics.metrics))
+            self._answer(200, METRICS_TYPE, watch.measured())
         else:
             self.send_error(404)
 
@@ -131,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind if "charset" in kind else f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-store")
-        self.send_header("Content-Security-Policy", page.POLICY)
+        self.send_header("Content-Security-Policy", POLICY)
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
@@ -144,15 +253,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def served(watch: Watch, port: int, token: str) -> Iterator[str]:
+def serve_view(watch: Watch, port: int, token: str) -> Iterator[str]:
     """Serve the page at a port, 0 for a free one; yields its address.
 
     A free one is never that of the coordinator, who may not yet listen at it.
     """
     try:
-        server = _Server(port, watch, token)
+        server = ViewServer(port, watch, token)
         if port == 0 and watch.meets_at.endswith(f":{server.server_address[1]}"):
-            taken, server = server, _Server(port, watch, token)  # another one, as long as that is taken
+            taken, server = server, ViewServer(port, watch, token)  # another one, as long as that is taken
             taken.server_close()
     except (OSError, OverflowError):
         raise InputError(
@@ -169,7 +278,7 @@ def served(watch: Watch, port: int, token: str) -> Iterator[str]:
         thread.join(1.0)
 
 
-def token_in(path: Path) -> str:
+def read_token(path: Path) -> str:
     """The token that a file keeps for the next start; if there is no file, a new token in one for its owner alone."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

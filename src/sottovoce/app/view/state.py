@@ -1,24 +1,24 @@
-"""The state of a run as its events tell it: the one document that page and metrics are made from."""
+"""The state of a run by its events, from which the page is made, and the metrics in the text format of Prometheus."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sottovoce.app.view import events as happened
-from sottovoce.app.view.events import Event, level_of
+from sottovoce.app.texts import harmless
+from sottovoce.app.view.events import CODES, Event
 
 MOST_LOGGED: Final = 200
 MOST_REFUSALS: Final = 50
 MOST_ANSWERS: Final = 200  # rows of what was asked and what left; a run has a few
 BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)  # seconds of a round
-COORDINATOR: Final = "coordinator"
-_QUIET: Final = (happened.Round, happened.Answer)  # too many for the log of the page
-_RECENT: Final = 51  # rounds whose median time is that of the next ones: a party that was away does not change it
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_QUIET: Final = ("round", "answer")  # too many for the log of the page
+_RECENT: Final = 51  # last rounds, with a median time that one party's absence does not change
 
 
 @dataclass
@@ -38,13 +38,13 @@ class End:
 
 
 @dataclass
-class Asked:
-    """What was asked in the same words, and what left each time."""
+class AnswerCount:
+    """A question in the same words, and what left each time."""
 
     asked: str
     left: str
     numbers: int
-    noise: float
+    noise: float = -1.0
     times: int = 0
     sent_bytes: int = 0
     last_round: int = 0
@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """Rounds of the plan that runs; at a party, its answers."""
 
     done: int = 0
@@ -71,11 +71,11 @@ class State:
     phase: str = "waiting"  # or planned, running, done, stopped, failed
     why: str = ""
     ends: dict[str, End] = field(default_factory=dict)
-    plan: dict[str, Any] = field(default_factory=dict)  # the fields of the last `Planned`
+    plan: dict[str, Any] = field(default_factory=dict)  # the fields of the last "planned"
     signatures: dict[str, bool] = field(default_factory=dict)  # who has charged it, and whether it signed
-    progress: Progress = field(default_factory=Progress)
-    budgets: dict[str, happened.Budget] = field(default_factory=dict)
-    answers: dict[tuple[str, str, int], Asked] = field(default_factory=dict)
+    progress: RunProgress = field(default_factory=RunProgress)
+    budgets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    answers: dict[tuple[str, str, int], AnswerCount] = field(default_factory=dict)
     refusals: deque[tuple[float, str, str, str]] = field(default_factory=lambda: deque(maxlen=MOST_REFUSALS))
     log: deque[tuple[float, str, str, str]] = field(default_factory=lambda: deque(maxlen=MOST_LOGGED))
     sent_bytes: int = 0
@@ -103,10 +103,10 @@ class State:
 
     def take(self, at: float, event: Event) -> None:
         """Let an event change what is known."""
-        if (fold := _FOLDS.get(type(event))) is not None:
-            fold(self, at, event)
-        if not isinstance(event, _QUIET):
-            self.log.append((at, level_of(event), event.name, event.text))
+        if (fold := getattr(self, f"_on_{event.name}", None)) is not None:
+            fold(at, **event.fields)
+        if event.name not in _QUIET:
+            self.log.append((at, event.level, event.name, event.text))
 
     def document(self) -> dict[str, Any]:
         """All of it as plain values, for a page or a program."""
@@ -123,8 +123,8 @@ class State:
             "signatures": dict(self.signatures),
             "progress": {**dataclasses.asdict(self.progress), "seconds_left": self.seconds_left},
             "bytes": {"sent": self.sent_bytes, "received": self.received_bytes},
-            "budgets": [budget.fields() for budget in self.budgets.values()],
-            "answers": [dataclasses.asdict(asked) for asked in self.answers.values()],
+            "budgets": list(self.budgets.values()),
+            "answers": [dataclasses.asdict(answer) for answer in self.answers.values()],
             "refusals": [dict(zip(("at", "end", "asked", "why"), each, strict=True)) for each in self.refusals],
             "log": [dict(zip(("at", "level", "event", "text"), each, strict=True)) for each in self.log],
             "counts": {
@@ -138,101 +138,141 @@ class State:
             },
         }
 
-    def _start(self, at: float, event: happened.Started) -> None:
-        self.role, self.end, self.version, self.started = event.role, event.end, event.version, at
+    def _on_started(self, at: float, role: str, end: str, version: str) -> None:
+        self.role, self.end, self.version, self.started = role, end, version, at
 
-    def _expect(self, at: float, event: happened.Expected) -> None:
-        for name in event.ends:
+    def _on_expected(self, at: float, ends: list[str]) -> None:
+        for name in ends:
             self.ends.setdefault(name, End(name, since=at))
 
-    def _connect(self, at: float, event: happened.Connection) -> None:
-        if event.change == "turned-away":
+    def _on_connection(self, at: float, end: str, change: str, **_: Any) -> None:
+        if change == "turned-away":
             self.turned_away += 1
             return
-        end = self.ends.setdefault(event.end, End(event.end))
-        if event.change == "absent" and end.standing == "absent":
+        other = self.ends.setdefault(end, End(end))
+        if change == "absent" and other.standing == "absent":
             return
-        if event.change == "connected" and end.connections:
-            end.standing = "back"
-        else:
-            end.standing = event.change
-        end.since = at
-        end.connections += event.change in ("connected", "back")
-        end.losses += event.change in ("lost", "left")
+        other.standing = "back" if change == "connected" and other.connections else change
+        other.since = at
+        other.connections += change in ("connected", "back")
+        other.losses += change in ("lost", "left")
 
-    def _plan(self, _at: float, event: happened.Planned) -> None:
-        if self.plan.get("plan") == event.plan:
+    def _on_planned(self, _at: float, **plan: Any) -> None:
+        if self.plan.get("plan") == plan["plan"]:
             return
-        self.plan, self.signatures, self.progress = event.fields(), {}, Progress(of=event.rounds)
+        self.plan, self.signatures, self.progress = plan, {}, RunProgress(of=plan["rounds"])
         self.recent.clear()
         self.plans += 1
         self.phase, self.why = "planned", ""
 
-    def _sign(self, _at: float, event: happened.Signed) -> None:
-        self.signatures[event.party] = event.signed
+    def _on_signed(self, _at: float, party: str, signed: bool, **_: Any) -> None:
+        self.signatures[party] = signed
 
-    def _pay(self, _at: float, event: happened.Budget) -> None:
-        first = self.budgets.get(event.party)
-        if first is not None:
-            kept = {name: getattr(first, name) for name in ("spent_before", "left_before", "share_before")}
-            event = dataclasses.replace(event, **kept)
-        self.budgets[event.party] = event
+    def _on_budget(self, _at: float, **budget: Any) -> None:
+        if (first := self.budgets.get(budget["party"])) is not None:
+            budget |= {name: first[name] for name in ("spent_before", "left_before", "share_before")}
+        self.budgets[budget["party"]] = budget
 
-    def _round(self, _at: float, event: happened.Round) -> None:
+    def _on_round(self, _at: float, seconds: float, **round: Any) -> None:
         self.phase = "running"
         self.rounds += 1
-        self.sent_bytes, self.received_bytes = event.sent_bytes, event.received_bytes
-        if event.seconds >= 0.0:
-            self.round_seconds += event.seconds
-            self.slowest[next((bound for bound in BUCKETS if event.seconds <= bound), float("inf"))] += 1
-            self.recent.append(event.seconds)
-        self.progress = Progress(event.done, event.of, event.title)
+        self.sent_bytes, self.received_bytes = round["sent_bytes"], round["received_bytes"]
+        if seconds >= 0.0:
+            self.round_seconds += seconds
+            self.slowest[next((bound for bound in BUCKETS if seconds <= bound), float("inf"))] += 1
+            self.recent.append(seconds)
+        self.progress = RunProgress(round["done"], round["of"], round["title"])
 
-    def _answer(self, at: float, event: happened.Answer) -> None:
-        key = (event.asked, event.left, event.numbers)
+    def _on_answer(self, at: float, asked: str, left: str, numbers: int, **answer: Any) -> None:
+        key = (asked, left, numbers)
         if key not in self.answers and len(self.answers) >= MOST_ANSWERS:
             del self.answers[next(iter(self.answers))]
-        asked = self.answers.setdefault(key, Asked(event.asked, event.left, event.numbers, event.noise))
-        asked.times += 1
-        asked.sent_bytes += event.sent_bytes
-        asked.last_round, asked.last, asked.noise = event.round, at, event.noise
-        self.sent_bytes += event.sent_bytes
-        self.received_bytes += event.received_bytes
-        self.numbers += event.numbers
-        if event.counted:
+        count = self.answers.setdefault(key, AnswerCount(*key))
+        count.times += 1
+        count.sent_bytes += answer["sent_bytes"]
+        count.last_round, count.last, count.noise = answer["round"], at, answer["noise"]
+        self.sent_bytes += answer["sent_bytes"]
+        self.received_bytes += answer["received_bytes"]
+        self.numbers += numbers
+        if answer["counted"]:
             self.phase = "running"
             self.rounds += 1
-            self.progress = Progress(self.progress.done + 1, self.progress.of, event.asked)
+            self.progress = RunProgress(self.progress.done + 1, self.progress.of, asked)
 
-    def _refuse(self, at: float, event: happened.Refused) -> None:
-        self.refused[event.code] += 1
-        self.refusals.append((at, event.end, event.asked, event.why))
+    def _on_refused(self, at: float, end: str, asked: str, code: str, why: str) -> None:
+        self.refused[code] += 1
+        self.refusals.append((at, end, asked, why))
 
-    def _fail(self, _at: float, _event: happened.Failed) -> None:
+    def _on_failed(self, _at: float, **_: Any) -> None:
         self.failures += 1
 
-    def _finish(self, at: float, event: happened.Done) -> None:
-        if event.plan and event.plan == self.plan.get("plan"):
+    def _on_done(self, at: float, plan: str, **_: Any) -> None:
+        if plan and plan == self.plan.get("plan"):
             self.phase = "done"
         for end in self.ends.values():
             if end.connected:
                 end.standing, end.since = "done", at
 
-    def _stop(self, _at: float, event: happened.Ended) -> None:
-        self.phase, self.why = event.outcome, event.why or event.error
+    def _on_ended(self, _at: float, outcome: str, error: str, why: str) -> None:
+        self.phase, self.why = outcome, why or error
 
 
-_FOLDS: Final[Mapping[type[Event], Callable[[State, float, Any], None]]] = {
-    happened.Started: State._start,
-    happened.Expected: State._expect,
-    happened.Connection: State._connect,
-    happened.Planned: State._plan,
-    happened.Signed: State._sign,
-    happened.Budget: State._pay,
-    happened.Round: State._round,
-    happened.Answer: State._answer,
-    happened.Refused: State._refuse,
-    happened.Failed: State._fail,
-    happened.Done: State._finish,
-    happened.Ended: State._stop,
-}
+def write_metrics(state: State) -> str:
+    """Every metric of a state, each with what it is."""
+    return "".join(_metric_lines(state))
+
+
+def _metric_lines(state: State) -> Iterator[str]:
+    about = {"role": state.role, "end": state.end, "version": state.version}
+    ends = list(state.ends.values())
+    yield from _metric("info", "gauge", "What runs here.", [(about, 1)])
+    yield from _metric("start_time_seconds", "gauge", "When it started, Unix time.", [({}, state.started)])
+    yield from _metric("ready", "gauge", "1 if every end waited for is connected.", [({}, state.ready)])
+    for name, kind, text, attribute in (
+        ("connected", "gauge", "1 if the end is connected.", "connected"),
+        ("connections_total", "counter", "Connections of an end.", "connections"),
+        ("losses_total", "counter", "Connections of an end that were lost.", "losses"),
+    ):
+        yield from _metric(name, kind, text, [({"end": end.name}, getattr(end, attribute)) for end in ends])
+    for name, kind, text, value in (
+        ("turned_away_total", "counter", "Peers that were refused.", state.turned_away),
+        ("plans_total", "counter", "Plans proposed, or agreed to.", state.plans),
+        ("rounds_total", "counter", "Rounds done; at a party, answers that carried numbers.", state.rounds),
+        ("plan_rounds_done", "gauge", "Rounds of the last plan that are done.", state.progress.done),
+        ("plan_rounds", "gauge", "Rounds of the last plan, 0 if not known.", state.progress.of),
+    ):
+        yield from _metric(name, kind, text, [({}, value)])
+    ways = [({"direction": "sent"}, state.sent_bytes), ({"direction": "received"}, state.received_bytes)]
+    yield from _metric("frame_bytes_total", "counter", "Bytes of frames.", ways)
+    refusals = [({"code": code}, state.refused[code]) for code in CODES]
+    yield from _metric("refusals_total", "counter", "Requests that were refused, by reason.", refusals)
+    yield from _metric("failures_total", "counter", "Requests at which an end failed.", [({}, state.failures)])
+    for name, words in (("total", "budget"), ("spent", "spent"), ("left", "left")):
+        budgets = [({"party": party}, float(budget[name])) for party, budget in state.budgets.items()]
+        yield from _metric(f"epsilon_{words}", "gauge", f"Epsilon of the party's account: {words}.", budgets)
+    if state.role == "coordinator":
+        yield from _histogram(state)
+    else:
+        yield from _metric("numbers_left_total", "counter", "Numbers that left this end.", [({}, state.numbers)])
+
+
+def _histogram(state: State) -> Iterator[str]:
+    """How long rounds took, as the coordinator sees it."""
+    name, below = "sottovoce_round_seconds", 0
+    yield f"# HELP {name} How long rounds took.\n# TYPE {name} histogram\n"
+    for bound in BUCKETS:
+        below += state.slowest[bound]
+        yield f'{name}_bucket{{le="{bound:g}"}} {below}\n'
+    yield f'{name}_bucket{{le="+Inf"}} {state.slowest.total()}\n'
+    yield f"{name}_sum {state.round_seconds!r}\n{name}_count {state.slowest.total()}\n"
+
+
+def _metric(name: str, kind: str, about: str, samples: Iterable[tuple[dict[str, str], float]]) -> Iterator[str]:
+    yield f"# HELP sottovoce_{name} {about}\n# TYPE sottovoce_{name} {kind}\n"
+    for labels, value in samples:
+        quoted = {
+            key: harmless(text, keep="").replace("\\", "\\\\").replace('"', '\\"') for key, text in labels.items()
+        }
+        inside = ",".join(f'{key}="{text}"' for key, text in quoted.items())
+        number = repr(float(value)) if isinstance(value, float) else str(int(value))
+        yield f"sottovoce_{name}{f'{{{inside}}}' if inside else ''} {number}\n"

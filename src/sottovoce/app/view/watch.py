@@ -1,21 +1,31 @@
-"""Who is told what happens: the state, and readers such as a terminal and a log."""
+"""Who is told what happens: the state, and readers such as a terminal and a log with lines of JSON.
+
+What the loggers of a holder say is for the holder's eyes, at the terminal: it may count rows, and an error of another
+library may quote a cell. A log has only the logger, the level, the place in the code and the class of the error.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
 
 from sottovoce import __version__
 from sottovoce.app.model_file import plain
-from sottovoce.app.view.events import Connection, Event, Expected, Logged, Started
-from sottovoce.app.view.state import State
+from sottovoce.app.view.events import Event
+from sottovoce.app.view.state import State, write_metrics
 from sottovoce.plan.plan import Plan
 from sottovoce.transports.base import Change
 
 Reader = Callable[[float, Event], None]
+_OPEN: Final = ("sottovoce.transports.", "sottovoce.kernels")  # these loggers never see rows
+_ENCODER: Final = json.JSONEncoder(allow_nan=False, check_circular=False)
 
 
 class Watch:
@@ -38,12 +48,12 @@ class Watch:
         self._lock = threading.Lock()
         self._readers: list[Reader] = []
         self._clock = clock
-        self._plan: Plan | None = None
+        self.plan: Plan | None = None  # the one that the page describes: public, as all plans are
         self.role = role
         self.meets_at = meets_at  # the address at which the parties find the coordinator
         self.data_here = role != "coordinator" if data_here is None else data_here
-        self._started = Started(role, end, __version__)
-        self.tell(self._started)
+        self._started = Event("started", role=role, end=end, version=__version__)
+        self._tell(self._started)
 
     def add(self, reader: Reader) -> None:
         """Tell this one too, from now on, and that it started."""
@@ -51,8 +61,11 @@ class Watch:
             reader(self._state.started, self._started)
             self._readers.append(reader)
 
-    def tell(self, event: Event) -> None:
-        """Something happened."""
+    def tell(self, name: str, /, **fields: Any) -> None:
+        """Something of this kind happened."""
+        self._tell(Event(name, **fields))
+
+    def _tell(self, event: Event) -> None:
         with self._lock:
             now = float(int(self._clock())) if self.data_here else self._clock()
             self._state.take(now, event)
@@ -68,32 +81,78 @@ class Watch:
         try:
             yield
         except Exception as error:
-            self.tell(Logged(__name__, "error", f"what was to be told could not be ({type(error).__name__})"))
-
-    def expect(self, *ends: str) -> None:
-        """These are waited for."""
-        self.tell(Expected(ends))
+            words = f"what was to be told could not be ({type(error).__name__})"
+            self.tell("logged", logger=__name__, severity="error", words=words)
 
     def changed(self, change: Change) -> None:
-        """A wire told of a connection."""
-        self.tell(Connection(change.end, change.kind, str(change)))
-
-    def shows(self, plan: Plan) -> None:
-        """The plan that the page puts into words: public, as all plans are."""
-        self._plan = plan
+        """Take a change of a connection from the wire."""
+        self.tell("connection", end=change.end, change=change.kind, words=str(change))
 
     def seen(self) -> tuple[dict[str, Any], Plan | None]:
         """What is known now: the state as a document, and the plan."""
         with self._lock:
-            return plain(self._state.document()), self._plan
+            return plain(self._state.document()), self.plan
 
-    def measured(self, of: Callable[[State], str]) -> str:
-        """A text of the state, made while nothing changes it."""
+    def measured(self) -> str:
+        """The metrics of the state, made while nothing changes it."""
         with self._lock:
-            return of(self._state)
+            return write_metrics(self._state)
 
     @property
     def ready(self) -> bool:
         """Whether every end that is waited for is connected."""
         with self._lock:
             return self._state.ready
+
+
+def say_to(say: Callable[[str], None], role: str = "party") -> Reader:
+    """A reader that says at the terminal of a party, helper or coordinator what is for it."""
+
+    def read(_: float, event: Event) -> None:
+        if role in event.kind.told:
+            for line in event.text.splitlines():
+                say(line)
+
+    return read
+
+
+def write_to(stream: TextIO) -> Reader:
+    """A reader that writes a line of JSON for each event: time, level, event, its words, its fields."""
+
+    def read(at: float, event: Event) -> None:
+        when = f"{_format_second(int(at))}.{int(1000 * (at % 1)):03}Z"
+        line = {"time": when, "level": event.level, "event": event.name, "text": event.text, **event.fields}
+        try:
+            text = _ENCODER.encode(line)
+        except ValueError:  # an infinite epsilon is a text
+            text = _ENCODER.encode(plain(line))
+        stream.write(text + "\n")
+        stream.flush()
+
+    return read
+
+
+@functools.lru_cache(maxsize=4)
+def _format_second(at: int) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+class LogForwarder(logging.Handler):
+    """Passes what the package's loggers say to a watch, made safe."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass the message of a logger that never sees rows; of any other its place, and the class of an error."""
+        if record.name.startswith(_OPEN):
+            words = record.getMessage()
+        else:
+            values = record.args if isinstance(record.args, tuple) else ()
+            raised = [type(value).__name__ for value in values if isinstance(value, BaseException)]
+            if record.exc_info and record.exc_info[0] is not None:
+                raised.append(record.exc_info[0].__name__)
+            what = f" ({', '.join(raised)})" if raised else ""
+            words = f"a remark for the holder's eyes, at the terminal: {record.module}:{record.lineno}{what}"
+        self._watch.tell("logged", logger=record.name, severity=record.levelname.lower(), words=words)

@@ -10,20 +10,19 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from sottovoce import algorithms
-from sottovoce.app.view import events as happened
-from sottovoce.app.view.watch import Reader, Watch
+from sottovoce.app.view.events import CODES, nothing
+from sottovoce.app.view.watch import Watch
 from sottovoce.door.frames import Frame, heading, numbers_in, peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import WireError
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.party import Party
-from sottovoce.federation.replies import Accepted
-from sottovoce.federation.replies import Refused as RefusedFacts
+from sottovoce.federation.replies import Accepted, Refused
 from sottovoce.files import write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import assumed, broken
@@ -33,48 +32,64 @@ from sottovoce.privacy.relation import inside
 from sottovoce.queries.messages import rounds_of
 from sottovoce.queries.pricing import answers_due
 from sottovoce.transports.base import Change, Communication, Transport
-from sottovoce.transports.identity import Identity
 from sottovoce.transports.in_process import InProcess
 
-_HELLO: Final[Mapping[str, str]] = {
-    "": "public facts: records, features, names",
-    "classes": "public facts: records, features, names, class labels",
-    "rows": "which rows with noise are kept",
-    "seal": "a public key for sealed sums",
-    "predict": "a public key for a joint prediction",
-}
 _BUDGET: Final = (0, 1, 2, 5, 9, 10, 13)  # of the two balances that a party tells: total, spent, left, share
-_PLANS: Final[Mapping[str, str]] = {
-    "": "to charge a plan and sign it",
-    "check": "to check a plan",
-    "start": "to start a plan that all have signed",
+_BUDGET_FIELDS: Final = ("total", "spent_before", "left_before", "share_before", "spent", "left", "share")
+_ASKED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {  # by the kind of a message: in words, and by its query
+    "hello": (
+        "public facts",
+        {
+            "": "public facts: records, features, names",
+            "classes": "public facts: records, features, names, class labels",
+            "rows": "which rows with noise are kept",
+            "seal": "a public key for sealed sums",
+            "predict": "a public key for a joint prediction",
+        },
+    ),
+    "plan": (
+        "a plan",
+        {
+            "": "to charge a plan and sign it",
+            "check": "to check a plan",
+            "start": "to start a plan that all have signed",
+        },
+    ),
+    "predict": ("a joint prediction", {}),
+    "align": ("to find the people that all parties have", {}),
+    "done": ("to end the run", {}),
+}
+_LEFT: Final[Mapping[str, str]] = {  # what an answer to a message of this kind is; to "ask" the plan says it
+    "predict": "words under pads, for the recipient",
+    "align": "words of a private set intersection",
+    "seal": "words under pads, for the other parties",
 }
 
 
-def planned(plan: Plan, rounds: int, epsilon: float) -> happened.Planned:
-    """What a plan is, in a few public numbers."""
-    return happened.Planned(
-        plan=plan.digest.hex(),
-        algorithm=plan.algorithm,
-        split=str(plan.split),
-        parties=tuple(plan.names),
-        records=int(plan.records),
-        features=int(plan.features),
-        rounds=rounds,
-        epsilon=float(epsilon),
-        delta=float(plan.delta),
-        relation=plan.relation,
-    )
+def describe_plan(plan: Plan, rounds: int, epsilon: float) -> dict[str, Any]:
+    """A plan in a few public numbers, as events have it."""
+    return {
+        "plan": plan.digest.hex(),
+        "algorithm": plan.algorithm,
+        "split": str(plan.split),
+        "parties": tuple(plan.names),
+        "records": int(plan.records),
+        "features": int(plan.features),
+        "rounds": rounds,
+        "epsilon": float(epsilon),
+        "delta": float(plan.delta),
+        "relation": plan.relation,
+    }
 
 
-def budget_of(party: str, before: Balance, after: Balance) -> happened.Budget:
-    """What an account had and has."""
+def describe_budget(before: Balance, after: Balance) -> dict[str, float]:
+    """What an account had and has, as events have it."""
     numbers = (before.total, before.spent, before.left, before.share, after.spent, after.left, after.share)
-    return happened.Budget(party, *map(float, numbers))
+    return dict(zip(_BUDGET_FIELDS, map(float, numbers), strict=True))
 
 
 class WatchedEnd:
-    """A party or a helper whose holder is told what was asked, what left, what was agreed to and what was refused.
+    """A party or a helper that tells its holder what was asked, what left, what was agreed to and what was refused.
 
     `predictions` is the file for those that the party is the recipient of.
     """
@@ -83,23 +98,20 @@ class WatchedEnd:
         self, end: Party | Helper, watch: Watch, account: Account | None = None, predictions: Path | None = None
     ) -> None:
         self.name = end.name
+        self.identify = end.identify
         self._end, self._watch, self._account, self._predictions = end, watch, account, predictions
         self._plan: Plan | None = None
         self._titles: Mapping[str, str] = {}
         self._balance: Balance | None = None
         if account is not None:
             self._balance = account.balance()
-            watch.tell(budget_of(end.name, self._balance, self._balance))
-
-    def identify(self, identity: Identity) -> None:
-        """Pass it on."""
-        self._end.identify(identity)
+            watch.tell("budget", party=end.name, **describe_budget(self._balance, self._balance))
 
     def handle(self, request: bytes) -> Outgoing:
-        """Pass the frame on; the answer tells what happened."""
+        """Pass the frame on; the answer shows what happened."""
         outgoing = self._end.handle(request)
         if peek(outgoing.data)[0] in ("accept", "answer") and peek(request)[0] == "predict":
-            self._predicted(heading(request))
+            self._tell_prediction(heading(request))
         with self._watch.guard():
             self._tell(request, outgoing.data)
         return outgoing
@@ -109,78 +121,79 @@ class WatchedEnd:
         try:
             asked = heading(request)
         except WireError:
-            self._watch.tell(happened.Failed(self.name, "what is no message", "WireError"))
+            self._watch.tell("failed", end=self.name, asked="what is no message", error="WireError")
             return
-        said = heading(reply)
-        if said.kind == "refuse":
-            own = json.loads(said.text)  # it may quote what UTF-8 cannot express
-            self._watch.tell(happened.Refused(self.name, self._words(asked), own["error"], own["refused"]))
-        elif said.kind == "error":
+        answer, text = heading(reply), self._describe_request(asked)
+        if answer.kind == "refuse":
+            own = json.loads(answer.text)  # it may quote what UTF-8 cannot express
+            self._watch.tell("refused", end=self.name, asked=text, code=own["error"], why=own["refused"])
+        elif answer.kind == "error":
             error = type(self._end.failure).__name__ if self._end.failure is not None else ""
-            self._watch.tell(happened.Failed(self.name, self._words(asked), error))
+            self._watch.tell("failed", end=self.name, asked=text, error=error)
         else:
-            self._served(asked, said, numbers_in(reply), (len(reply), len(request)))
+            self._tell_consequence(asked, answer)
+            left, noise = self._describe_left(asked, answer)
+            self._watch.tell(
+                "answer",
+                plan=asked.plan.hex(),
+                round=asked.round,
+                counted=asked.kind == "ask" and answer.kind == "answer",
+                asked=text,
+                left=left,
+                numbers=numbers_in(reply),
+                noise=noise,
+                sent_bytes=len(reply),
+                received_bytes=len(request),
+            )
+            if answer.kind == "done":
+                self._tell_done(asked.plan)
 
-    def _served(self, asked: Frame, said: Frame, numbers: int, sizes: tuple[int, int]) -> None:
-        """What was not refused: first of all what it led to, then what left."""
-        if said.kind == "accept" and asked.kind == "plan" and asked.query == "":
-            self._agreed(Plan.from_json(asked.text))
-        elif said.kind == "accept" and asked.kind == "plan" and asked.query == "start" and self._plan is not None:
-            for name in self._plan.channel.signers:  # whose signatures it has just checked
-                self._watch.tell(happened.Signed(self._plan.digest.hex(), name, True))
-        left, noise = self._left(asked, said)
-        where = (asked.plan.hex(), asked.round, asked.kind == "ask" and said.kind == "answer")
-        self._watch.tell(happened.Answer(*where, self._words(asked), left, numbers, noise, *sizes))
-        if said.kind == "done":
-            self._done(asked.plan)
+    def _tell_consequence(self, asked: Frame, answer: Frame) -> None:
+        """A plan that is agreed to, or started: then it has just checked the signatures of all."""
+        if (answer.kind, asked.kind) != ("accept", "plan"):
+            return
+        if asked.query == "":
+            self._tell_agreement(Plan.from_json(asked.text))
+        elif asked.query == "start" and self._plan is not None:
+            for name in self._plan.channel.signers:
+                self._watch.tell("signed", plan=self._plan.digest.hex(), party=name, signed=True)
 
-    def _agreed(self, plan: Plan) -> None:
+    def _tell_agreement(self, plan: Plan) -> None:
         self._plan, self._titles = plan, algorithms.titles(plan)
-        digest, watch = plan.digest.hex(), self._watch
-        form = algorithms.of(plan)
-        watch.shows(plan)
+        watch, form = self._watch, algorithms.of(plan)
+        watch.plan = plan
         if self.name not in plan.names:  # a helper
-            watch.tell(planned(plan, 0, max(algorithms.epsilons(plan).values())))
+            watch.tell("planned", **describe_plan(plan, 0, max(algorithms.epsilons(plan).values())))
             return
         events = form.pricing.events(form, plan, plan.relation, self.name)
         epsilon = float(epsilon_of(events, inside(plan.delta), plan.relation))
-        watch.tell(planned(plan, sum(answers_due(form, plan, self.name).values()), epsilon))
+        numbers = describe_plan(plan, sum(answers_due(form, plan, self.name).values()), epsilon)
+        watch.tell("planned", **numbers)
         left = -1.0
         if self._account is not None and self._balance is not None:
             balance = self._account.balance()
-            watch.tell(budget_of(self.name, self._balance, balance))
+            watch.tell("budget", party=self.name, **describe_budget(self._balance, balance))
             left = float(balance.left)
-        watch.tell(happened.Agreed(digest, plan.algorithm, epsilon, float(plan.delta), plan.relation, left))
+        shared = {name: numbers[name] for name in ("plan", "algorithm", "epsilon", "delta", "relation")}
+        watch.tell("agreed", **shared, left=left)
         if rests := assumed(plan):
-            watch.tell(happened.Rests(digest, rests, broken(plan, algorithms.pooled(plan))))
+            watch.tell("rests", plan=numbers["plan"], holds_if=rests, broken=broken(plan, algorithms.pooled(plan)))
 
-    def _words(self, asked: Frame) -> str:
+    def _describe_request(self, asked: Frame) -> str:
         """What was asked, in words; of a query its title."""
-        if asked.kind == "hello":
-            return _HELLO.get(asked.query, "public facts")
-        if asked.kind == "plan":
-            return _PLANS.get(asked.query, "a plan")
-        if asked.kind == "predict":
-            return "a joint prediction"
         if asked.kind in ("ask", "seal"):
             return self._titles.get(asked.query, "words for the other parties")
-        if asked.kind == "align":
-            return "to find the people that all parties have"
-        return "to end the run" if asked.kind == "done" else "another thing"
+        other, by_query = _ASKED.get(asked.kind, ("another thing", {}))
+        return by_query.get(asked.query, other)
 
-    def _left(self, asked: Frame, said: Frame) -> tuple[str, float]:
-        """What kind of thing left, and the noise that the plan has for it."""
+    def _describe_left(self, asked: Frame, answer: Frame) -> tuple[str, float]:
+        """What kind of thing left, and the noise that the plan has for it; -1 where it names none."""
         plan = self._plan
-        if said.kind == "facts":
-            return "public facts", -1.0
-        if said.kind != "answer":
-            return {"unknown-plan": "that it does not know the plan"}.get(said.kind, "an acknowledgement"), -1.0
-        if asked.kind == "predict":
-            return "words under pads, for the recipient", -1.0
-        if asked.kind == "align":
-            return "words of a private set intersection", -1.0
-        if asked.kind == "seal":
-            return "words under pads, for the other parties", -1.0
+        if answer.kind != "answer":
+            others = {"facts": "public facts", "unknown-plan": "that it does not know the plan"}
+            return others.get(answer.kind, "an acknowledgement"), -1.0
+        if asked.kind in _LEFT:
+            return _LEFT[asked.kind], -1.0
         if plan is None or not plan.has(asked.query):
             return "a value", -1.0
         release = plan.release(asked.query)
@@ -190,34 +203,34 @@ class WatchedEnd:
             return "a function of rows with noise", -1.0
         return "a value with noise" if release.std > 0.0 else "a value WITHOUT noise", float(release.std)
 
-    def _done(self, plan: bytes) -> None:
+    def _tell_done(self, plan: bytes) -> None:
         """The end of a run and, by columns, the model that it left."""
         ledger = ""
         if plan and self._account is not None and isinstance(self._end, Party):
             models = self._end.predictor.models
             if models.get(plan) is not None and not models.approved(plan):
                 ledger = str(self._account.path)
-        self._watch.tell(happened.Done(plan.hex(), ledger))
+        self._watch.tell("done", plan=plan.hex(), ledger=ledger)
 
-    def _predicted(self, asked: Frame) -> None:
+    def _tell_prediction(self, asked: Frame) -> None:
         """A joint prediction; where this party is the recipient it is written down, and then acknowledged."""
-        from sottovoce.app.cli.prediction import csv_text
+        from sottovoce.app.cli.fitted import csv_text
 
-        found = self._end.predictions if isinstance(self._end, Party) else None
-        if asked.query != self.name:
-            self._watch.tell(happened.Predicted(asked.plan.hex(), asked.query, ""))
-        elif found is not None and self._predictions is not None:
-            ids = self._end.ids if isinstance(self._end, Party) else None
-            table = {} if ids is None else {"id": list(ids)}
-            table |= found.table(proba=found.plan.loss.name == "logistic")
+        file, party = "", self._end if isinstance(self._end, Party) else None
+        if asked.query == self.name:
+            if party is None or party.predictions is None or self._predictions is None:
+                return
+            table = {} if party.ids is None else {"id": list(party.ids)}
+            table |= party.predictions.table(proba=party.predictions.plan.loss.name == "logistic")
             write_text(self._predictions, csv_text(table), "party.predictions")
-            self._watch.tell(happened.Predicted(asked.plan.hex(), asked.query, str(self._predictions)))
+            file = str(self._predictions)
+        self._watch.tell("predicted", plan=asked.plan.hex(), recipient=asked.query, file=file)
 
 
 class WatchedWire:
     """The coordinator's end of a wire, and the rounds that are run over it."""
 
-    def __init__(self, watch: Watch, say: Callable[[str], None] = happened.nothing) -> None:
+    def __init__(self, watch: Watch, say: Callable[[str], None] = nothing) -> None:
         self._watch, self._say = watch, say
         self._wire: Transport = InProcess(())
         self._plan: Plan | None = None
@@ -231,7 +244,7 @@ class WatchedWire:
         return self
 
     def hear(self, text: str) -> None:
-        """What the wire tells: a change of a connection, or a text for the terminal."""
+        """Take from the wire a change of a connection, or a text for the terminal."""
         if isinstance(text, Change):
             self._watch.changed(text)
         else:
@@ -239,88 +252,75 @@ class WatchedWire:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """As the wire has them."""
         return self._wire.parties
 
     @property
     def connected(self) -> tuple[str, ...]:
-        """The same."""
         return self._wire.connected
 
     @property
     def communication(self) -> Communication:
-        """As the wire counts it."""
         return self._wire.communication
 
     def close(self) -> None:
-        """Pass it on."""
         self._wire.close()
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Pass it on; of plans, signatures and refusals the watch is told."""
-        said = heading(next(iter(messages.values()))) if messages else Frame("error", 0)
-        if said.kind == "plan" and said.query != "start" and (self._plan is None or said.plan != self._plan.digest):
+        """Pass it on; plans, signatures and refusals are told to the watch."""
+        asked = heading(next(iter(messages.values()))) if messages else Frame("error", 0)
+        if asked.kind == "plan" and asked.query != "start" and (self._plan is None or asked.plan != self._plan.digest):
             with self._watch.guard():
-                self._show(Plan.from_json(said.text))
+                self._tell_plan(Plan.from_json(asked.text))
         replies = self._wire.exchange(messages)
-        if said.kind in ("ask", "seal"):
-            self._query = said.query
+        if asked.kind in ("ask", "seal"):
+            self._query = asked.query
         for name, reply in replies.items():
             with contextlib.suppress(WireError, ValidationError):  # which the coordinator finds, and names
-                self._told(name, said, reply)
-        if said.kind == "done" and said.plan and said.plan == (self._plan and self._plan.digest):
-            self._watch.tell(happened.Done(said.plan.hex()))
+                self._tell_reply(name, asked, reply)
+        if asked.kind == "done" and asked.plan and asked.plan == (self._plan and self._plan.digest):
+            self._watch.tell("done", plan=asked.plan.hex())
         return replies
 
-    def progress(self, also: Callable[[int, int], None] = happened.nothing) -> Callable[[int, int], None]:
+    def progress(self, also: Callable[[int, int], None] = nothing) -> Callable[[int, int], None]:
         """What a run calls after each round."""
 
         def advance(done: int, total: int) -> None:
             also(done, total)
-            said, now = self._wire.communication, time.perf_counter()
-            digest = "" if self._plan is None else self._plan.digest.hex()
-            title = self._titles.get(self._query, self._query)
-            sizes = (said.downlink_bytes, said.uplink_bytes)
-            took = -1.0 if self._watch.data_here else now - self._since
-            self._watch.tell(happened.Round(digest, done, total, self._query, title, *sizes, took))
+            sizes, now = self._wire.communication, time.perf_counter()
+            self._watch.tell(
+                "round",
+                plan="" if self._plan is None else self._plan.digest.hex(),
+                done=done,
+                of=total,
+                query=self._query,
+                title=self._titles.get(self._query, self._query),
+                sent_bytes=sizes.downlink_bytes,
+                received_bytes=sizes.uplink_bytes,
+                seconds=-1.0 if self._watch.data_here else now - self._since,
+            )
             self._since = now
 
         return advance
 
-    def _show(self, plan: Plan) -> None:
+    def _tell_plan(self, plan: Plan) -> None:
         self._plan, self._titles, self._since = plan, algorithms.titles(plan), time.perf_counter()
-        self._watch.shows(plan)
+        self._watch.plan = plan
         rounds = rounds_of(plan, algorithms.of(plan)) if plan.private else 0
-        self._watch.tell(planned(plan, rounds, max(algorithms.epsilons(plan).values())))
+        self._watch.tell("planned", **describe_plan(plan, rounds, max(algorithms.epsilons(plan).values())))
 
-    def _told(self, name: str, asked: Frame, reply: bytes) -> None:
+    def _tell_reply(self, name: str, asked: Frame, reply: bytes) -> None:
         if peek(reply)[0] == "answer":
             return
-        said = heading(reply)
-        if said.kind == "refuse":
-            facts = RefusedFacts.model_validate_json(said.text)
-            code = facts.error if facts.error in happened.CODES else "refused"  # as the coordinator takes it
-            self._watch.tell(happened.Refused(name, _asked(asked), code, facts.refused))
-        elif said.kind == "error":
-            self._watch.tell(happened.Failed(name, _asked(asked), ""))
-        elif said.kind == "accept" and asked.kind == "plan" and asked.query == "":
-            accepted = Accepted.model_validate_json(said.text)
-            self._watch.tell(happened.Signed(asked.plan.hex(), name, bool(accepted.signature)))
+        answer, request = heading(reply), f"{asked.kind} {asked.query}".strip()
+        if answer.kind == "refuse":
+            facts = Refused.model_validate_json(answer.text)
+            code = facts.error if facts.error in CODES else "refused"  # as the coordinator takes it
+            self._watch.tell("refused", end=name, asked=request, code=code, why=facts.refused)
+        elif answer.kind == "error":
+            self._watch.tell("failed", end=name, asked=request, error="")
+        elif answer.kind == "accept" and asked.kind == "plan" and asked.query == "":
+            accepted = Accepted.model_validate_json(answer.text)
+            self._watch.tell("signed", plan=asked.plan.hex(), party=name, signed=bool(accepted.signature))
             if accepted.budget is not None:
                 numbers = [accepted.budget[place] for place in _BUDGET]
-                self._watch.tell(happened.Budget(name, *numbers))
-
-
-def _asked(frame: Frame) -> str:
-    return f"{frame.kind} {frame.query}".strip()
-
-
-def told_at(say: Callable[[str], None], role: str = "party") -> Reader:
-    """A reader that says at the terminal of a party, helper or coordinator what is for it."""
-
-    def reader(_: float, event: happened.Event) -> None:
-        if role in event.told:
-            for line in event.text.splitlines():
-                say(line)
-
-    return reader
+                self._watch.tell("budget", party=name, **dict(zip(_BUDGET_FIELDS, numbers, strict=True)))

@@ -1,0 +1,326 @@
+"""`sottovoce predict`, `evaluate`, `card` and `coefficients`: what is done with a fitted model."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.app.cli.console import AsJson, ModelPath, Overwrite, argument, aside, option, print_json, print_result
+from sottovoce.app.cli.training import report_interruption
+from sottovoce.app.texts import cell
+from sottovoce.errors import InputError
+from sottovoce.files import check_writable, write_text
+
+if TYPE_CHECKING:
+    from sottovoce.estimators import PrivateLinearModel
+
+
+def predict(
+    model: ModelPath,
+    data: Annotated[Path, argument("DATA", "Records: CSV, Parquet, LIBSVM; or a job.")],
+    output: Annotated[Path | None, option("Write here; default: the standard output.", "--output", "-o")] = None,
+    proba: Annotated[bool, option("Add the probability of each class.", "--proba")] = False,
+    recipient: Annotated[
+        str, typer.Option(help="Who learns joint predictions: this command (coordinator), or a party by its name.")
+    ] = "coordinator",
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict with a fitted model.
+
+    Columns are matched by name, in any order; other columns, the label for one, are ignored. The result is a CSV
+    with one line per record, in the order of the file. DATA may be a folder or a pattern, in quotes, of files that are
+    read and answered piece by piece.
+
+    - `sottovoce predict job.json new-patients.csv`
+    - `sottovoce predict job.json new-patients.csv --proba --output scores.csv`
+
+    By columns the records of the people may stay with the parties: DATA is then a TOML file with a [[party]] (name,
+    file) for each, or a [federation] of parties elsewhere. Each party scores its own columns, and only the recipient
+    learns the sums. Cells are empty where a party has a missing value.
+
+    - `sottovoce predict job.json people.toml --recipient lab`
+    """
+    from sottovoce.app.model_file import load
+    from sottovoce.app.sources import is_large
+
+    fitted = load(model)
+    if proba and not hasattr(fitted, "predict_proba"):
+        raise InputError(f"--proba: a {type(fitted).__name__} has no probabilities; only logistic models have.")
+    if output is not None:
+        check_writable(output, "--output", overwrite=overwrite)
+    if data.suffix.lower() == ".toml":
+        columns = _predict_jointly(fitted, data, recipient, proba=proba)
+        if columns is None:
+            return
+    elif recipient != "coordinator":
+        raise InputError(f"--recipient {recipient}: all records are here; it is for a job of parties, DATA.toml.")
+    elif is_large(data, cells=fitted.schema_ is not None):
+        if as_json and output is None:
+            raise InputError(f"--json: {data} is read in pieces, and its predictions are lines; give --output.")
+        count = _predict_in_pieces(fitted, data, output, proba=proba, overwrite=overwrite)
+        _report_written(count, output, as_json=as_json)
+        return
+    else:
+        columns = _predict_file(fitted, data, proba=proba)
+    if output is not None:
+        write_text(output, csv_text(columns), "--output", overwrite=overwrite)
+        _report_written(len(columns["prediction"]), output, as_json=as_json)
+    elif as_json:
+        print_json(columns)
+    else:
+        sys.stdout.write(csv_text(columns))
+
+
+def _report_written(count: int, output: Path | None, *, as_json: bool) -> None:
+    """How many predictions went to which file; nothing where they are on the standard output."""
+    if as_json:
+        print_json({"records": count, "written": str(output)})
+    elif output is not None:
+        aside().print(f"{count:,} predictions written to {output}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _show_progress(output: Path | None) -> Iterator[Callable[[int, int], None]]:
+    """A line with the time left, where predictions go to a file and somebody looks."""
+    from sottovoce.estimators.progress import progress_bar
+
+    console = aside()
+    if output is None or not console.is_terminal:
+        yield lambda *_: None
+        return
+    with progress_bar("predicting", console) as advance:
+        yield advance
+
+
+def _predict_file(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str, list[Any]]:
+    """The columns of the result for records in one file."""
+    from sottovoce.app.sources import read_features
+    from sottovoce.data.cells import table_columns
+
+    rows: Any
+    if (schema := fitted.schema_) is not None:
+        rows = table_columns(data)
+        ignored = [name for name in rows if name not in schema.columns]
+    else:
+        names = list(getattr(fitted, "feature_names_in_", []))
+        rows, ignored = read_features(names, fitted.n_features_in_, data, whole=True)
+    if ignored:
+        aside().print(f"note: not features of the model, ignored: {', '.join(ignored)}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # arrays have no column names; read_features matched them
+        columns: dict[str, list[Any]] = {"prediction": fitted.predict(rows).tolist()}
+        if proba:
+            shares = fitted.predict_proba(rows).T.tolist()
+            labels = (f"probability of {name}" for name in fitted.classes_.tolist())
+            columns |= dict(zip(labels, shares, strict=True))
+    return columns
+
+
+def _predict_in_pieces(
+    fitted: PrivateLinearModel, data: Path, output: Path | None, *, proba: bool, overwrite: bool
+) -> int:
+    """Write the result for records in files piece by piece, and return how many there are."""
+    from sottovoce.app.sources import predict_pieces
+    from sottovoce.files import write_stream
+
+    names, count = ["prediction"], 0
+    if proba:
+        names += [f"probability of {name}" for name in fitted.classes_.tolist()]
+    with contextlib.nullcontext(sys.stdout) if output is None else write_stream(output, "--output", overwrite) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(map(cell, names))
+        with _show_progress(output) as advance:
+            for labels, shares in predict_pieces(fitted, data, advance):
+                columns = [labels.tolist(), *(shares.T.tolist() if proba else ())]
+                writer.writerows([_cell_text(value) for value in row] for row in zip(*columns, strict=True))
+                count += len(labels)
+    return count
+
+
+def _predict_jointly(
+    fitted: PrivateLinearModel, path: Path, recipient: str, *, proba: bool
+) -> dict[str, list[Any]] | None:
+    """The columns of the result for people with records at several parties; None if a party is the recipient."""
+    from sottovoce.app import runs
+    from sottovoce.app.jobs import load_people_job
+    from sottovoce.federation.prediction import COORDINATOR, Predictions
+
+    job = load_people_job(path)
+    if job.federation is None and recipient != COORDINATOR:
+        raise InputError(f"--recipient {recipient}: the files of all parties are here; it is for parties elsewhere.")
+    with runs.open_people(job, fitted, lambda text: aside().print(text, soft_wrap=True)) as federation:
+        if recipient != COORDINATOR:
+            fitted.predict_for(federation, recipient)
+            aside().print(f"{recipient} has the predictions; nothing of them came here", soft_wrap=True)
+            return None
+        scores = fitted.scores(federation)
+    return Predictions(bytes.fromhex(fitted.charged_as_), scores, fitted.plan_).table(proba=proba)
+
+
+def _cell_text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.17g}" if isinstance(value, float) else cell(str(value))
+
+
+def csv_text(columns: dict[str, list[Any]]) -> str:
+    """Columns as a CSV; what is missing is an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(cell, columns))
+    writer.writerows([_cell_text(value) for value in row] for row in zip(*columns.values(), strict=True))
+    return text.getvalue()
+
+
+def evaluate(
+    model: ModelPath,
+    job: Annotated[Path, argument("TEST", "A TOML file about test records.")],
+    output: Annotated[
+        Path | None, option("Write metrics, curves and the guarantee here, as JSON.", "--output", "-o")
+    ] = None,
+    plot: Annotated[Path | None, option("Draw metrics, curves and counts to this file (.png, .svg, .pdf).")] = None,
+    overwrite: Overwrite = False,
+    restart: Annotated[bool, option("Give an interrupted evaluation up; it stays charged.", "--restart")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tell how good a fitted model is on private test records.
+
+    TEST has a table [privacy] with the evaluation's own epsilon, `people = "same"` before it if the test people are
+    those of the fit, and the test records: [data], a [[party]] for each file of this process, or a [federation] of
+    parties elsewhere, split as those of the fit. Ledgers are charged before anything is released.
+
+    Where ledgers pay, the state of the evaluation is in NAME.run, beside TEST, until its results are written and
+    printed. One that was stopped goes on when it is started again: the same numbers, charged once.
+
+    - `sottovoce evaluate job.json test.toml --output evaluation.json`
+    - `sottovoce evaluate job.json test.toml --plot evaluation.png`
+    """
+    from sottovoce.app import outputs, runs
+    from sottovoce.app.jobs import load_evaluation_job
+    from sottovoce.app.model_file import load, plain
+    from sottovoce.estimators.evaluation import evaluate as evaluate_model
+    from sottovoce.estimators.plots import SUFFIXES, new_figure
+
+    fitted, test, beside = load(model), load_evaluation_job(job), aside()
+    if plot is not None and plot.suffix.lower() not in SUFFIXES:
+        raise InputError(f"--plot {plot} must end in {', '.join(SUFFIXES)}.")
+    with outputs.begin_run(test, fitted, restart=restart) as state:
+        for plan in state.journal.given_up:
+            beside.print(f"note: given up: {outputs.describe_lost_cost(plan)}", soft_wrap=True)
+        texts: Mapping[str, str] = state.journal.outputs
+        if texts:
+            beside.print("this evaluation had ended when it was stopped; nothing was asked or charged", soft_wrap=True)
+        else:
+            for path, what in ((output, "--output"), (plot, "--plot")):
+                if path is not None:
+                    check_writable(path, what, overwrite=overwrite)
+            if plot is not None:
+                new_figure()  # it can be drawn
+            if state.resumed:
+                beside.print(state.resumed, soft_wrap=True)
+            with (
+                report_interruption(test, state),
+                runs.open_test(test, fitted, lambda text: beside.print(text, soft_wrap=True), state) as federation,
+            ):
+                budget = test.privacy.model_dump(exclude_unset=True)
+                result = evaluate_model(fitted, federation, **budget, people=test.people)
+            texts = {"evaluation": json.dumps(plain(result.to_dict()), indent=2) + "\n", "said": str(result)}
+            state.journal.keep_outputs(texts)
+        _write_evaluation(texts, output, plot, overwrite=overwrite, as_json=as_json)
+        state.journal.remove()
+
+
+def _write_evaluation(
+    texts: Mapping[str, str], output: Path | None, plot: Path | None, *, overwrite: bool, as_json: bool
+) -> None:
+    """Write and print the results, which the journal keeps until all of that is done."""
+    from sottovoce.app.outputs import write_once
+    from sottovoce.estimators.plots import draw, new_figure, picture
+
+    result = json.loads(texts["evaluation"])
+    try:
+        if output is not None:
+            write_once(output, texts["evaluation"].encode(), "--output", overwrite=overwrite)
+        if plot is not None:
+            write_once(plot, picture(draw(result, new_figure()), plot.suffix.lower()), "--plot", overwrite=overwrite)
+        print_result(result, texts["said"], as_json=as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except (InputError, OSError) as error:
+        why = f"the standard output cannot be written ({error.strerror})." if isinstance(error, OSError) else error
+        raise InputError(
+            f"{why} The evaluation is done and paid for: start the same again, at no further cost."
+        ) from None
+
+
+def card(
+    model: ModelPath,
+    evaluation: Annotated[Path | None, option("What `evaluate --output` wrote about this model.")] = None,
+    output: Annotated[
+        Path | None, option("A page (.html) or Markdown (.md); default: NAME.card.html.", "--output", "-o")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model card: the promise, what was declared of the data, how good the model is, its coefficients.
+
+    All of it is public already: no record is read and nothing is charged. A page holds its pictures; Markdown has them
+    in a file beside it, NAME.svg.
+
+    - `sottovoce card job.json --evaluation evaluation.json`
+    - `sottovoce card job.json --output card.md`
+    """
+    from sottovoce.app import card as cards
+    from sottovoce.app.model_file import load
+
+    path = output or model.with_name(f"{model.stem}.card.html")
+    if path.suffix.lower() not in cards.FORMATS:
+        raise InputError(f"--output {path} must end in {' or '.join(cards.FORMATS)}.")
+    fitted = load(model)
+    measured = None if evaluation is None else cards.load_evaluation(evaluation, fitted)
+    sections, title = cards.sections(fitted, measured), f"Model card: {model.stem}"
+    texts = {path: cards.as_html(title, sections)}
+    if path.suffix.lower() == ".md":
+        drawn = path.with_suffix(".svg")
+        texts = {path: cards.as_markdown(title, sections, drawn.name)}
+        pictures = [part.svg for section in sections for part in section.parts if isinstance(part, cards.Picture)]
+        texts |= {drawn: "".join(pictures)} if pictures else {}
+    for file in texts:
+        check_writable(file, "--output", overwrite=overwrite)
+    for file, text in texts.items():
+        write_text(file, text, "--output", overwrite=overwrite)
+    written = [str(file) for file in texts]
+    print_result({"written": written}, f"written: {', '.join(written)}", as_json=as_json)
+
+
+def coefficients(
+    model: ModelPath,
+    as_json: AsJson = False,
+) -> None:
+    """Show a model's coefficients with standard errors and 95% intervals that include the privacy noise.
+
+    They are there if the job said `standard_errors = true` in [model].
+
+    - `sottovoce coefficients job.json`
+    """
+    from sottovoce.app.model_file import load
+    from sottovoce.estimators.coefficients import WithStandardErrors
+
+    fitted = load(model)
+    if not isinstance(fitted, WithStandardErrors):
+        raise InputError(
+            f"{model} is a {type(fitted).__name__}, which has no standard errors; ridge and logistic have."
+        )
+    table = fitted.coefficients()
+    print_result(table.to_dict(), str(table), as_json=as_json)

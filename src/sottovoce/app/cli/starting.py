@@ -1,0 +1,158 @@
+"""`sottovoce demo`, `example`, `schema` and `solvers`: first steps, before a job is written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sottovoce.app.cli.console import AsJson, Overwrite, argument, option, out, print_json, table
+
+if TYPE_CHECKING:
+    from sottovoce.app.solver_list import SolverEntry
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option(help="Where the demo works; what an earlier demo left there is replaced.")
+    ] = Path("sottovoce-demo"),
+    keep: Annotated[
+        bool, option("Keep the clinics running afterwards, until Ctrl-C, to train again.", "--keep")
+    ] = False,
+) -> None:
+    """Four clinics train a model together, on synthetic records, in well under a minute.
+
+    Each clinic is a process of its own with its own file and ledger; they speak to the coordinator over mutually
+    authenticated connections. A second training is then refused, since the budget does not allow it.
+
+    - `sottovoce demo`
+    - `sottovoce demo --folder /tmp/demo --keep`
+    """
+    from sottovoce.app.demo import run
+
+    run(folder, out(), keep=keep)
+
+
+def example(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="clinic-1, clinic-2, clinic-3, clinic, lab or insurer.")],
+    file: Annotated[Path, argument("FILE", "The CSV file to write.")],
+    new: Annotated[bool, option("People to predict for, whose labels nobody has.", "--new")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a file of made-up people to try a federation with; they are drawn by arithmetic and about nobody.
+
+    The clinics 1 to 3 have different people. The clinic, the lab and the insurer of a town have different columns of
+    mostly the same people, each in its own order and with a column `id` that says who they are.
+
+    - `sottovoce example clinic-1 clinic-1.csv`
+    - `sottovoce example lab lab.csv`
+    - `sottovoce example lab new-people.csv --new`
+    """
+    from sottovoce.files import write_text
+    from sottovoce.lab.synthetic import example_rows
+
+    rows = example_rows(name, new=new)
+    write_text(file, "".join(",".join(row) + "\n" for row in rows), "file", overwrite=overwrite)
+    out().print(f"{file}: {len(rows) - 1:,} made-up people, {len(rows[0])} columns", soft_wrap=True)
+
+
+def schema(
+    file: Annotated[Path, argument("FILE", "A table: CSV or Parquet.")],
+    label: Annotated[str | None, option("The label column.")] = None,
+    output: Annotated[Path | None, option("Write here; default: the standard output.", "--output", "-o")] = None,
+    public: Annotated[bool, option("The file is public: copy ranges and levels out of it.", "--public")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Draft a schema for a table, from its header and the types of its columns, for a person to fill in.
+
+    No range and no level is copied from the file: they would tell its records. What is left empty must be filled in
+    from public knowledge, and until then the schema is refused. A job has the schema as its table [schema], or names
+    its file there.
+
+    - `sottovoce schema patients.csv --label readmitted --output schema.toml`
+    - `sottovoce schema census-public.csv --public`
+    """
+    from sottovoce.app.schema_draft import draft
+    from sottovoce.files import check_writable, write_text
+
+    if output is not None:
+        check_writable(output, "--output", overwrite=overwrite)
+    text = draft(file, label=label, public=public)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text, "--output", overwrite=overwrite)
+
+
+def solvers(
+    name: Annotated[str | None, argument("[NAME]", "One solver, with its options.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the solvers and what they serve, or one solver with its options.
+
+    A job names its solver in the table `[solver]`, as `name`, with its options beside it. Without one it is chosen by
+    public quantities, and an option that is left out follows its rule: there is nothing to tune.
+
+    - `sottovoce solvers`
+    - `sottovoce solvers cd`
+    - `sottovoce solvers cd --json`
+    """
+    from dataclasses import asdict
+
+    from sottovoce.app.solver_list import describe_solver, list_solvers
+
+    if name is None:
+        entries = list_solvers()
+        if as_json:
+            print_json({"solvers": [asdict(entry) for entry in entries]})
+        else:
+            _list_solvers(entries)
+    elif as_json:
+        print_json(asdict(describe_solver(name)))
+    else:
+        _show_solver(describe_solver(name))
+
+
+def _list_solvers(entries: tuple[SolverEntry, ...]) -> None:
+    """One line for each solver."""
+    listing = table("solver", "what it does", "split", "options")
+    listing.columns[0].no_wrap = True
+    for entry in entries:
+        options = ", ".join(one.name for one in entry.options)
+        listing.add_row(entry.name, entry.summary, ", ".join(entry.splits), options)
+    out().print(listing)
+    out().print("\n`sottovoce solvers NAME` has the losses, penalties and options of one.")
+
+
+def _show_solver(entry: SolverEntry) -> None:
+    """What a solver serves, its options with their limits and defaults and, where there are several, its forms."""
+    console = out()
+    console.print(f"{entry.name}: {entry.summary}.", style="bold")
+    if entry.remarks:
+        console.print(entry.remarks)
+    console.print(f"  in Python: sottovoce.solvers.{entry.object}(...)")
+    for what, names in (
+        ("split", entry.splits),
+        ("losses", entry.losses),
+        ("penalties", entry.penalties),
+        ("promises", entry.promises),
+    ):
+        console.print(f"  {what}: {', '.join(names)}")
+    listing = table("option", "allowed", "what it does", "left out")
+    listing.columns[0].no_wrap = True
+    for one in entry.options:
+        listing.add_row(one.name, one.kind, one.meaning, one.default)
+    console.print()
+    console.print(listing)
+    if len(entry.forms) == 1:
+        return
+    listing = table("form", "split", "promise", "what it is", "options it takes")
+    listing.columns[0].no_wrap = True
+    for form in entry.forms:
+        chosen = "".join(f", {key}={value!r}" for key, value in form.chosen_by.items())
+        names = (", ".join(form.splits), ", ".join(form.promises), form.title, ", ".join(form.options))
+        listing.add_row(f"{form.name}{chosen}", *names)
+    console.print()
+    console.print(listing)
