@@ -57,7 +57,7 @@ print(time.process_time() - began, said)
 
 def stage_of(message: bytes) -> str:
     """Of a request."""
-    from sottovoce.door.frames import decode
+    from sottovoce.gate.frames import decode
 
     query = decode(message).query
     stages = {"list": "list", "digest": "digest", "agree": "digest", "agreed": "digest"}

@@ -1,8 +1,8 @@
 """Frank-Wolfe on the l1 ball, tight against published: `python benchmarks/frank_wolfe.py`.
 
 In one place: 20,000 records, 1,000 features of +-1, a truth with ten non-zeros of 0.1 (|w|_1 = 1), label noise 0.1,
-labels cut to [-1, 1], radius 1, delta 1e-5, zero-out, no intercept. A figure is the mean over runs of F(w) - F*, F the
-mean of (x'w - y)^2 / 2 on the data and F* its least value in the ball. Nothing is tuned. "Published" is
+labels clipped to [-1, 1], radius 1, delta 1e-5, zero-out, no intercept. A figure is the mean over runs of F(w) - F*, F
+the mean of (x'w - y)^2 / 2 on the data and F* its least value in the ball. Nothing is tuned. "Published" is
 `calibration="paper"` at the claimed epsilon; its true epsilon is smaller, and the tight form is measured at both.
 
 By columns: the same data at four parties of 250 features each. The published form has the rounds that suit it best of

@@ -6,8 +6,8 @@ regression with a weak penalty (C = 100), or `PrivateLogisticRegression` as it c
 
 The attacker knows everybody's record and label and asks who was in the training. It is a likelihood-ratio attack with
 shadow models (Carlini et al. 2022): half of the models, whose members the attacker chose, tell the mean of each
-person's margin y x'w in and out of the training, and the variances, pooled over people; on each other model the score
-of a person is log N(margin; in) - log N(margin; out). A threshold on the score gives true and false positives.
+person's margin y x'w in and out of the training, and the variances, colluding over people; on each other model the
+score of a person is log N(margin; in) - log N(margin; out). A threshold on the score gives true and false positives.
 
 Whatever the attack: true positives <= e^epsilon false positives + delta, and the same for the complements. The curves
 pool people and models; given the shadow models, the mean over people of one model's excess over the bound is

@@ -42,7 +42,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.door.frames import peek
+from sottovoce.gate.frames import peek
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.certified import Certified
@@ -150,7 +150,7 @@ def serve(folder: str, port: str, records: str, *names: str) -> None:
 
     def one(name: str) -> None:
         X, y = rows_of(int(name[1:]), int(records))
-        party = Hosted(name, X, y, policy=sv.Policy(sealed=True))
+        party = Hosted(name, X, y, policy=sv.Policy(secure=True))
         serve_party(party, f"localhost:{port}", Credentials.load(folder, name), give_up_after=600.0)
 
     sys.setswitchinterval(0.1)  # hundreds of threads that wait for one lock would take turns, and do little else
@@ -228,7 +228,7 @@ def signatures(parties: int) -> str:
 
 def line(case: argparse.Namespace, found: Mapping[str, Any]) -> str:
     parties = case.parties
-    kind = f"{case.solver}, {'sealed' if case.sums == 'secure' else 'plain'}{', ledgers' if case.ledgers else ''}"
+    kind = f"{case.solver}, {'secure' if case.sums == 'secure' else 'plain'}{', ledgers' if case.ledgers else ''}"
     waited = "" if found["connected"] is None else f"{found['connected']:.1f}"
     cells = (
         f"{parties:,}",

@@ -2,7 +2,7 @@
 
 Excess of the test loss over the model without privacy, and in brackets points, of which the constant model has 100, as
 in `default.py`. Over columns the texts run on sums with the coins of the protocol and noise of the variance that opened
-sums have; nothing is sealed. Attributes are in M neighbouring groups, the last party holds the labels; delta 1e-5,
+sums have; nothing is secure. Attributes are in M neighbouring groups, the last party holds the labels; delta 1e-5,
 zero-out.
 """
 
@@ -33,9 +33,9 @@ from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
 from sottovoce.data.bounds import Bounds
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.plan.sealing import Sealing
 from sottovoce.solvers import Newton, Whitened
 
 Array = NDArray[np.float64]
@@ -62,7 +62,7 @@ def problem_of(case: Case, widths: list[int], parties: int, epsilon: float) -> P
         norms=tuple(norms),
         labels="held",
         label_party=parties - 1,
-        sealing=Sealing(curious=parties - 1),
+        aggregation=SecureAggregation(colluding=parties - 1),
     )
 
 

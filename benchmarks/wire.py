@@ -34,8 +34,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from peers import results
 
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.outgoing import SEAL, Outgoing
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.outgoing import GATE, Outgoing
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
@@ -55,9 +55,9 @@ class Echo:
 
     def handle(self, request: bytes) -> Outgoing:
         frame = decode(request)
-        # The wire is measured, not the gate: the seal is taken to answer with as many numbers as were sent.
+        # The wire is measured, not the gate: the secure is taken to answer with as many numbers as were sent.
         kind = "done" if frame.kind == "done" else "answer"
-        return Outgoing(encode(Frame(kind, frame.serial, arrays=frame.arrays)), seal=SEAL)
+        return Outgoing(encode(Frame(kind, frame.serial, arrays=frame.arrays)), made_by=GATE)
 
 
 def names_of(parties: int) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from typing import Any
 from sottovoce import estimators, losses
 from sottovoce.app.job_file import keys_of, tables_in
 from sottovoce.app.job_tables import PolicyTable, SourceTable
-from sottovoce.app.jobs import HelperJob, Job, PartyJob, PeopleJob
+from sottovoce.app.jobs import DealerJob, Job, PartyJob, PeopleJob
 from sottovoce.app.solver_list import SolverEntry, list_solvers
-from sottovoce.plan.sealed_words import ASSUMPTIONS
+from sottovoce.plan.secure_text import ASSUMPTIONS
 from sottovoce.solvers import Options
 from sottovoce.solvers.options import documented
 
@@ -108,11 +108,11 @@ def file_keys() -> str:
     return "\n" + "\n".join(_section(*table, *of) for table, of in found.items()) + "\n"
 
 
-FILES = {"job": Job, "party": PartyJob, "dealer": HelperJob, "people": PeopleJob}
+FILES = {"job": Job, "party": PartyJob, "dealer": DealerJob, "people": PeopleJob}
 
 
 def assumptions() -> str:
-    """By which key of a policy a holder agrees to what sealed sums assume."""
+    """By which key of a policy a holder agrees to what secure sums assume."""
     keys = PolicyTable.model_fields
     lines = [(e.name, f"`{e.key}`", _left_out(keys[e.key]), keys[e.key].description or "") for e in ASSUMPTIONS]
     return rows(("assumption", "key", "left out", "what it is"), *(map(_cell, line) for line in lines))

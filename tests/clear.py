@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Algorithm, Ask, Solution
 from sottovoce.data.block import Block
-from sottovoce.door.query import Query, Round
+from sottovoce.gate.query import Query, Round
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
-from sottovoce.sealed.tables import (
+from sottovoce.secure.tables import (
     CHANCE_BITS,
     CLIP_LEVELS,
     FINE,

@@ -1,4 +1,4 @@
-"""What tests of secure columns share: parties and a dealer in one process, pads on, masks and noise off."""
+"""What tests of secure columns share: parties and a dealer in one process, masks on, masks and noise off."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.privacy.randomness import Randomness, SeededRandomness
-from sottovoce.sealed.columns import Columns, Place, Program
-from sottovoce.sealed.dealer import Dealer
-from sottovoce.sealed.pads import NOTHING_TOLD, Asked, Piece, column_pieces
-from sottovoce.sealed.streams import Fields, add_fields, pack_fields, stream_fields, subtract_fields, unpack_fields
-from sottovoce.sealed.tables import FINE, LEVELS, LookUp, Projection
+from sottovoce.secure.columns import Columns, Place, Program
+from sottovoce.secure.dealer import ColumnDealer
+from sottovoce.secure.stream_labels import NOTHING_TOLD, Asked, Piece, column_pieces
+from sottovoce.secure.streams import Fields, add_fields, pack_fields, stream_fields, subtract_fields, unpack_fields
+from sottovoce.secure.tables import FINE, LEVELS, LookUp, Projection
 
 Integers = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ def signed(words: Integers, bits: int) -> Integers:
 
 
 class Run:
-    """M parties over the columns of one table, and their dealer. Coins and pads follow from the seed.
+    """M parties over the columns of one table, and their dealer. Coins and masks follow from the seed.
 
     `null` says which part of which record is null; such parts are zeros.
     """
@@ -73,8 +73,8 @@ class Run:
             )
             for m, name in enumerate(self.names)
         }
-        self.dealer = Dealer(self.seeds, self.widths, self.records, bits, classes=classes)
-        self.said: dict[tuple[str, int, int], dict[str, Fields]] = {}  # what each party said, padded
+        self.dealer = ColumnDealer(self.seeds, self.widths, self.records, bits, classes=classes)
+        self.said: dict[tuple[str, int, int], dict[str, Fields]] = {}  # what each party said, masked
         self.opened: dict[tuple[str, int, int], Fields] = {}
         self.dealt: dict[tuple[str, int], Fields] = {}
 
@@ -90,12 +90,12 @@ class Run:
             sent = {}
             for name, party in self.parties.items():
                 own = party.columns(piece)
-                sent[name] = self.sent(subtract_fields(own, self.pads(name, party.columns_label(piece), own)))
+                sent[name] = self.sent(subtract_fields(own, self.masks(name, party.columns_label(piece), own)))
             for name, party in self.parties.items():
                 party.receive_columns({other: words for other, words in sent.items() if other != name}, piece)
         return self
 
-    def pads(self, name: str, label: list[Any], like: Fields) -> Fields:
+    def masks(self, name: str, label: list[Any], like: Fields) -> Fields:
         return stream_fields(self.seeds[name], label, like)
 
     def sent(self, message: Fields) -> Fields:
@@ -123,11 +123,11 @@ class Run:
         messages = {n: next(one) for n, one in running.items()}
         for number in range(5):
             label = asked.label(f"{name} {number}", piece)
-            padded = {n: self.sent(subtract_fields(m, self.pads(n, label, m))) for n, m in messages.items()}
-            total = tuple(map(np.zeros_like, next(iter(padded.values()))))
-            for message in padded.values():
+            masked = {n: self.sent(subtract_fields(m, self.masks(n, label, m))) for n, m in messages.items()}
+            total = tuple(map(np.zeros_like, next(iter(masked.values()))))
+            for message in masked.values():
                 total = add_fields(total, message)
-            self.said[name, asked.number, number], self.opened[name, asked.number, number] = padded, total
+            self.said[name, asked.number, number], self.opened[name, asked.number, number] = masked, total
             parts: dict[str, Integers | None] = {}
             messages = {}
             for n, one in running.items():
@@ -193,12 +193,14 @@ class Run:
         return np.asarray(drawn < lookup.chances[:, level].T, dtype=np.int64)
 
     def levels(self, number: int, lookup: LookUp) -> Integers:
-        """The level of each record: what was opened and the pads."""
+        """The level of each record: what was opened and the masks."""
         asked = Asked(number, "look-up")
         (opened,) = self.opened["look-up", number, 0]
-        pads = sum(int_of(self.pads(name, asked.label("look-up 0", self.whole()), (opened,))[0]) for name in self.names)
+        masks = sum(
+            int_of(self.masks(name, asked.label("look-up 0", self.whole()), (opened,))[0]) for name in self.names
+        )
         first = int_of(opened) >> FINE
-        return np.asarray((first + ((pads & 0xFF) >> FINE)) % LEVELS)
+        return np.asarray((first + ((masks & 0xFF) >> FINE)) % LEVELS)
 
 
 def int_of(numbers: NDArray[Any]) -> Integers:

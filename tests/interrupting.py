@@ -14,14 +14,14 @@ from sottovoce.federation import coordinator
 from sottovoce.federation.run_keys import RunKeys
 from sottovoce.federation.training import Training
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.sealed import sums
-from sottovoce.sealed.pair_keys import RunKey, fingerprint_of
+from sottovoce.secure import sums
+from sottovoce.secure.pair_keys import RunKey, fingerprint_of
 
 
-def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, sealed: bool = False) -> None:
+def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, secure: bool = False) -> None:
     """Noise by party, round and query; a coin that is always the same.
 
-    Over `sealed` columns all follows from keys: they and the name of the run are always the same too.
+    Over `secure` columns all follows from keys: they and the name of the run are always the same too.
     """
     asked, opened, planned = Training.answer, sums.Opener.open, Session.draft
 
@@ -37,7 +37,7 @@ def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, 
         return opened(self, shares, noise, label)
 
     def on_plan(*arguments: Any) -> Any:
-        return planned(*arguments).model_copy(update={"coin": "known"} | ({"run": "known"} if sealed else {}))
+        return planned(*arguments).model_copy(update={"coin": "known"} | ({"run": "known"} if secure else {}))
 
     def on_key(self: Any) -> str:
         key = RunKey(hashlib.sha256(f"{seed} {self._party}".encode()).digest())
@@ -47,6 +47,6 @@ def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, 
     replace(Training, "answer", on_ask)
     replace(sums.Opener, "open", on_open)
     replace(Session, "draft", on_plan)
-    if sealed:
+    if secure:
         replace(RunKeys, "new", on_key)
         replace(coordinator, "RunKey", lambda private=bytes([seed + 1]) * 32: RunKey(private))

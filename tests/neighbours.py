@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 from dealing import Run, look_up
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.query import Query
+from sottovoce.gate.query import Query
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointGradient, JointScores, JointSquares, ScaleLookup, WholeGradient, WholeLength
-from sottovoce.sealed.pads import Asked
-from sottovoce.sealed.streams import add_fields, unpack_bits
-from sottovoce.sealed.tables import ROW_BITS, LookUp, Projection, fits_clip, step_of
+from sottovoce.secure.stream_labels import Asked
+from sottovoce.secure.streams import add_fields, unpack_bits
+from sottovoce.secure.tables import ROW_BITS, LookUp, Projection, fits_clip, step_of
 
 Array = NDArray[Any]
 
@@ -88,7 +88,7 @@ class Draw:
             epsilon=1.0,
             delta=1e-5,
             fit_intercept=False,
-            sealing=Sealing(curious=1),
+            aggregation=SecureAggregation(colluding=1),
             **labels,
         )
 

@@ -1,4 +1,4 @@
-"""What tests of sealed runs share: the sums that are opened in this process, and noise that can be left out."""
+"""What tests of secure runs share: the sums that are opened in this process, and noise that can be left out."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sottovoce import algorithms
 from sottovoce.algorithms import Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.algorithms.newton.private import PrivateNewton
-from sottovoce.door.query import Query
 from sottovoce.federation.rounds import SecureSums
-from sottovoce.federation.sealed_columns import party
-from sottovoce.federation.sealed_columns.coordinator import ColumnSums
+from sottovoce.federation.secure_columns import party
+from sottovoce.federation.secure_columns.coordinator import ColumnSums
+from sottovoce.gate.query import Query
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.joint import gradient_sum
-from sottovoce.sealed import ring
-from sottovoce.sealed.pair_keys import RunKey
-from sottovoce.sealed.tables import LookUp
+from sottovoce.secure import ring
+from sottovoce.secure.pair_keys import RunKey
+from sottovoce.secure.tables import LookUp
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -63,8 +63,8 @@ def watched(*, noise: bool = True) -> Iterator[list[Sum]]:
         stack.enter_context(mock.patch.object(SecureSums, "values", rows))
         stack.enter_context(mock.patch.object(ColumnSums, "sum", columns))
         if not noise:
-            stack.enter_context(mock.patch("sottovoce.sealed.sums.wide_gaussian", none))
-            stack.enter_context(mock.patch("sottovoce.federation.sealed_columns.dealer.wide_gaussian", none))
+            stack.enter_context(mock.patch("sottovoce.secure.sums.wide_gaussian", none))
+            stack.enter_context(mock.patch("sottovoce.federation.secure_columns.dealer.wide_gaussian", none))
         yield seen
 
 
@@ -145,7 +145,7 @@ def asked(weights: Sequence[Array]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fixed_coins() -> Iterator[None]:
-    """The same keys and the same name of the run each time: all pads, masks and coins are the same."""
+    """The same keys and the same name of the run each time: all masks, masks and coins are the same."""
     numbers = itertools.count(1)
 
     def key(private: bytes | None = None) -> RunKey:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sottovoce.federation.prediction import Request
 from sottovoce.federation.replies import crossed_offers
-from sottovoce.sealed.pair_keys import (
+from sottovoce.secure.pair_keys import (
     CHECKED,
     OFFER,
     OFFERS,
@@ -35,7 +35,7 @@ def prints_of(keys: Mapping[str, RunKey]) -> tuple[tuple[str, str], ...]:
 def members_of(prints: Iterable[tuple[str, str]], own: str) -> tuple[tuple[str, ...], dict[str, PeerKey]]:
     """The names of all members, and the others as an attacker takes them, who checks nobody."""
     each = dict(prints)
-    return tuple(each), {name: PeerKey(known, seal=CHECKED) for name, known in each.items() if name != own}
+    return tuple(each), {name: PeerKey(known, made_by=CHECKED) for name, known in each.items() if name != own}
 
 
 def publics_of(keys: Mapping[str, RunKey]) -> Any:

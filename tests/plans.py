@@ -10,9 +10,9 @@ from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.lab.audit.catalogue import BALL, EVALUATED, STIFF, audit_plan
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.plan.sealing import Sealing
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "newton": {"rounds": 3},
@@ -91,10 +91,10 @@ PLANS = {
     for which, more in {"": {}, **({} if form.published else MORE.get((form.name, split), {}))}.items()
     if not (which and (form.private is False or "unit" in form.when))
 }
-SEALED = {
-    f"{form.name}, {form.form}, {split}, sealed": (form, split, {"sealing": Sealing(curious=1), **held})
+SECURE = {
+    f"{form.name}, {form.form}, {split}, secure": (form, split, {"aggregation": SecureAggregation(colluding=1), **held})
     for form in FORMS
-    for split in form.sealed
+    for split in form.secure
     for held in [{"labels": "held"} if split == "columns" else {}]
     if form.private is not False and not form.published
 }

@@ -11,9 +11,9 @@ from sottovoce.algorithms import plan_by
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
 from sottovoce.data.bounds import Bounds
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.plan.sealing import Sealing
 from sottovoce.solvers import Whitened
 
 CLASSES: dict[str, Any] = {"loss": Named(name="logistic"), "classes": (-1, 1)}
@@ -37,7 +37,7 @@ def plan_for(
         "norms": tuple(math.sqrt(width / features) for width in widths),
         "labels": "held",
         "label_party": parties - 1,
-        "sealing": Sealing(curious=parties - 1),
+        "aggregation": SecureAggregation(colluding=parties - 1),
     }
     problem = Problem(**declared | CLASSES | fields)
     return plan_by(form or ColumnsWhitened(), problem, options or Whitened(), run="0" * 16, coin="0")

@@ -20,11 +20,11 @@ from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.sgd.published import named_records
 from sottovoce.data.block import Block
-from sottovoce.door.frames import Frame, encode
-from sottovoce.door.query import Query
 from sottovoce.errors import BudgetError
 from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
+from sottovoce.gate.frames import Frame, encode
+from sottovoce.gate.query import Query
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.accounting import renyi_of

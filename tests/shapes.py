@@ -25,10 +25,10 @@ import sottovoce as sv
 from sottovoce import __version__, algorithms, formats
 from sottovoce.app import model_file
 from sottovoce.data import schema
-from sottovoce.door import frames
 from sottovoce.federation import journal, models
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.formats import Numbered
+from sottovoce.gate import frames
 from sottovoce.plan.families import FAMILIES, OTHERS
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy import ledger_file

@@ -1,4 +1,4 @@
-"""Parties of sealed sums without a wire: a plan with their keys, their gates, and what they would release."""
+"""Parties of secure sums without a wire: a plan with their keys, their gates, and what they would release."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from pairing import agreed, prints_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.outgoing import Share
-from sottovoce.door.query import Round
-from sottovoce.door.sealed_gate import SealedGate
 from sottovoce.federation.run_keys import run_of
+from sottovoce.gate.outgoing import Share
+from sottovoce.gate.query import Round
+from sottovoce.gate.secure_gate import SecureGate
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.randomness import Randomness, SeededRandomness
-from sottovoce.sealed.pair_keys import PairKeys, RunKey
-from sottovoce.sealed.sums import Call, Sealer
+from sottovoce.secure.pair_keys import PairKeys, RunKey
+from sottovoce.secure.sums import Call, Masker
 from support import plan_of, query_of
 
 EACH = 40  # records of a party
@@ -31,7 +31,7 @@ def exact(scale: Any, size: int, randomness: object) -> NDArray[np.int64]:
 
 
 def made(parties: int, *, rounds: int = 3, run: str = "run", **numbers: int) -> tuple[Plan, dict[str, PairKeys]]:
-    """A plan of sealed gradients of so many parties with these numbers of their sealing, and their keys."""
+    """A plan of secure gradients of so many parties with these numbers of their secure aggregation, and their keys."""
     names = [f"p{number:02}" for number in range(parties)]
     problem = Problem(
         loss=Named(name="logistic"),
@@ -44,7 +44,7 @@ def made(parties: int, *, rounds: int = 3, run: str = "run", **numbers: int) -> 
         delta=1e-5,
         classes=(0, 1),
         fit_intercept=False,
-        sealing=Sealing(**{"curious": parties - 1} | numbers),
+        aggregation=SecureAggregation(**{"colluding": parties - 1} | numbers),
     )
     keys = {name: RunKey() for name in names}
     plan = plan_of(problem, "gradient", run=run, rounds=rounds)
@@ -66,9 +66,9 @@ class Holder:
     ) -> None:
         self.plan, self.name = plan, name
         self.rows = Block.prepare(*data_of(plan.names.index(name)), plan.part(name).preparation)
-        self.sealer = Sealer(plan, name, keys)
+        self.masker = Masker(plan, name, keys)
         noise = randomness or SeededRandomness(5, name)
-        self.gate = SealedGate(plan, noise, account, self.sealer)
+        self.gate = SecureGate(plan, noise, account, self.masker)
 
     def round(self, weights: float, number: int = 0) -> Round:
         return Round(self.plan, number, {"weights": np.full(3, weights)}, self.rows, None)
@@ -88,4 +88,4 @@ def holders(plan: Plan, keys: dict[str, PairKeys], **arguments: Any) -> dict[str
 
 
 def words(share: Share) -> NDArray[np.int64]:
-    return share.arrays["sealed"]
+    return share.arrays["share"]

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from sottovoce import algorithms, penalties
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block
-from sottovoce.door.frames import Frame, decode, encode, peek
-from sottovoce.door.outgoing import Outgoing
-from sottovoce.door.query import Query, Reals, Round, Wholes
 from sottovoce.errors import SottovoceError
 from sottovoce.federation.party import Party
+from sottovoce.gate.frames import Frame, decode, encode, peek
+from sottovoce.gate.outgoing import Outgoing
+from sottovoce.gate.query import Query, Reals, Round, Wholes
 from sottovoce.lab.audit.catalogue import evaluation_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem

@@ -20,7 +20,7 @@ from typer.main import get_command
 from sottovoce.app.cli import app
 from sottovoce.app.cli.console import JOB
 from sottovoce.app.job_file import read_environment
-from sottovoce.app.jobs import HelperJob, Job, PartyJob
+from sottovoce.app.jobs import DealerJob, Job, PartyJob
 
 ROOT = Path(__file__).parent.parent
 UNIT = ROOT / "deploy" / "sottovoce-party@.service"
@@ -47,7 +47,7 @@ def test_the_unit_may_write_its_site_alone_and_starts_what_there_is() -> None:
     assert (has["CapabilityBoundingSet"], has["UMask"], has["User"]) == ("", "0077", "sottovoce")
     assert has["Restart"] == "on-failure"
     assert settings(UNIT.read_text()).keys() >= {JOB}
-    kinds = (Job, PartyJob, HelperJob)
+    kinds = (Job, PartyJob, DealerJob)
     for kind in kinds:  # every name in it, also in what it says, is a key of some file
         read_environment(kind, kinds, settings(UNIT.read_text()))
 

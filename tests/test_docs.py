@@ -285,7 +285,7 @@ def test_pages_are_short_enough_to_be_read() -> None:
 
 
 def test_picture_is_well_formed_and_has_a_background_of_its_own() -> None:
-    picture = ElementTree.parse(ROOT / "docs" / "images" / "door.svg").getroot()
+    picture = ElementTree.parse(ROOT / "docs" / "images" / "gate.svg").getroot()
     _, _, width, height = map(float, picture.attrib["viewBox"].split())
     first = next(element for element in picture if element.tag.endswith("rect"))
     # Dark text on the page's own background would vanish in a dark theme.

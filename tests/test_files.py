@@ -317,7 +317,7 @@ WRITING = {
     "app/provisioning.py": {"provision", "_issue"},  # folders and keys that it has just made
     "app/view/server.py": {"token_in"},  # a new file
     "data/room.py": {"open_scratch"},  # a new file without a name
-    "door/sealed_gate.py": {"_register"},  # a file that it has made new
+    "gate/secure_gate.py": {"_register"},  # a file that it has made new
     "estimators/plots.py": {"picture"},  # into memory
     "federation/journal.py": {"_have"},  # a file that begins as states of runs do
     "lab/audit/runner.py": {"plot"},  # asks

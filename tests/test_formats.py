@@ -15,10 +15,10 @@ import shapes
 from sottovoce import __version__
 from sottovoce.app import model_file
 from sottovoce.data import schema
-from sottovoce.door import frames
 from sottovoce.errors import SottovoceError
 from sottovoce.federation import journal, models
 from sottovoce.federation.alignment import file as alignment
+from sottovoce.gate import frames
 from sottovoce.plan import plan
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Ledger

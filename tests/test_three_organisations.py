@@ -34,15 +34,15 @@ def test_the_page_leads_from_nothing_to_models_and_predictions(tmp_path: Path) -
     office, said = organisations.folder("office"), organisations.printed("office")
     assert f"{len(common):,}" in said
     assert f"{synthetic.EXAMPLE_TWICE}" in said
-    for path, sealed in (
+    for path, secure in (
         ("town/coordinator/job", True),
         ("town/coordinator/plain", False),
         ("clinics/coordinator/job", False),
-        ("clinics/coordinator/sealed", True),
+        ("clinics/coordinator/secure", True),
     ):
         report = json.loads((office / f"{path}.privacy.json").read_text())
         assert not list(office.rglob("*.run"))
-        assert bool(report.get("pooling")) is sealed
+        assert bool(report.get("colluding_with_dealer")) is secure
     for name in (*TOWN, *CLINICS):
         book = Ledger(organisations.folder(name) / "budget.ledger").account().book()
         assert len(book.reservations) == 2, name

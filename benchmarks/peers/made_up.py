@@ -22,7 +22,7 @@ def coin(scores: Array, rng: Generator) -> Array:
 
 
 def symmetric(X: Array, low: float, high: float) -> Array:
-    """Columns cut to [low, high], brought to [-1, 1] and divided by sqrt d."""
+    """Columns clipped to [low, high], brought to [-1, 1] and divided by sqrt d."""
     return ranged(X, np.full(X.shape[1], low), np.full(X.shape[1], high), True) / math.sqrt(X.shape[1])
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     )
     from sottovoce.estimators.evaluation import Evaluation, evaluate
     from sottovoce.estimators.search import PrivateRandomizedSearch
+    from sottovoce.federation.dealer import Dealer
     from sottovoce.federation.federation import Federation
-    from sottovoce.federation.helper import Helper
     from sottovoce.federation.party import Party
     from sottovoce.federation.policy import Policy
     from sottovoce.lab.datasets import load
@@ -74,7 +74,7 @@ _HOMES: Final = {
     "privacy.guarantee": ("Guarantee", "PrivacyReport"),
     "privacy.ledger": ("Account", "Ledger"),
     "federation.federation": ("Federation",),
-    "federation.helper": ("Helper",),
+    "federation.dealer": ("Dealer",),
     "federation.party": ("Party", "Policy"),
     "plan.about": ("About",),
     "plan.plan": ("Plan",),
@@ -86,10 +86,10 @@ __all__ = [
     "Account",
     "BudgetError",
     "Dataset",
+    "Dealer",
     "Evaluation",
     "Federation",
     "Guarantee",
-    "Helper",
     "InputError",
     "LeakError",
     "Ledger",

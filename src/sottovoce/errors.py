@@ -8,7 +8,7 @@
   + RefusedError
     - ForgottenError, which a party answers by asking for the plan again
   + WireError
-    - RestartedError, which a coordinator answers by playing a run over sealed columns again
+    - RestartedError, which a coordinator answers by playing a run over secure columns again
   + LeakError
 
 No message holds a value of the data. Whatever else is raised is a defect: please report it.

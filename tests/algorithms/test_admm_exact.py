@@ -15,9 +15,9 @@ from sottovoce import losses
 from sottovoce.algorithms import Solution
 from sottovoce.algorithms.sharing.admm_exact import CHECK, ExactADMM, defaults
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.penalties.sets import L2Ball
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem

@@ -15,10 +15,10 @@ from sottovoce.algorithms.sharing.admm_feature import CONDITION, FeatureADMM, Fe
 from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.calibration import mu_for

@@ -28,13 +28,13 @@ from sottovoce.algorithms.sharing.private import FreshADMM, FreshScores, NoisyRo
 from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door import gate as gates
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.query import Derived, Round
 from sottovoce.errors import BudgetError, InputError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.gate import gate as gates
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.query import Derived, Round
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named
 from sottovoce.privacy.accounting import epsilon_of

@@ -18,11 +18,11 @@ from sottovoce import algorithms
 from sottovoce.algorithms.cd.walk import BoundedSquares, CoordinateWalk, HeldScores, Moves, most_squares, shrunk, visits
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import Gate
-from sottovoce.door.query import Round
 from sottovoce.errors import InputError, WireError
 from sottovoce.federation.party import Party
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.gate import Gate
+from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.accounting import epsilon_of

@@ -19,9 +19,9 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.cells import match_labels
 from sottovoce.data.matrix import rows_at_once
-from sottovoce.data.slopes import cut_rows
-from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.data.slopes import clip_rows
 from sottovoce.errors import InputError
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.queries.gradient import ClassesSum
@@ -71,7 +71,7 @@ def test_a_row_of_slopes_is_at_most_1_long_whatever_the_scores_are(loss: Any, mo
     scores = rng.standard_normal((400, CLASSES)) * 10.0 ** rng.integers(-5, 5, (400, 1))
     scores[:5] = [[math.nan] * 4, [math.inf] * 4, [1e308, -1e308, 0, 0], [1e300] * 4, [-math.inf, 0, 0, 0]]
     for label in range(CLASSES):
-        slopes = cut_rows(loss, most, scores, np.full(400, float(label)))
+        slopes = clip_rows(loss, most, scores, np.full(400, float(label)))
         assert np.all(np.linalg.norm(slopes, axis=1) <= 1.0)
 
 
@@ -79,7 +79,7 @@ def test_at_the_shares_of_the_classes_a_cut_leaves_no_slope() -> None:
     """Rows of all labels are scaled alike, so the right shares stay right however short they are cut."""
     labels = np.repeat(np.arange(4.0), [50, 30, 15, 5])
     scores = np.tile(np.log([0.5, 0.3, 0.15, 0.05]), (100, 1))
-    assert np.abs(cut_rows(SOFTMAX, 0.2, scores, labels).sum(axis=0)).max() < 1e-9
+    assert np.abs(clip_rows(SOFTMAX, 0.2, scores, labels).sum(axis=0)).max() < 1e-9
     longest = np.linalg.norm(SOFTMAX.derivative(scores, labels), axis=1, keepdims=True)
     alone = SOFTMAX.derivative(scores, labels) / np.maximum(longest, 0.2)  # negative control: each on its own
     assert np.abs(alone.sum(axis=0)).max() > 1.0

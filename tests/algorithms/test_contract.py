@@ -27,17 +27,17 @@ from plans import SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import LARGEST, Bounds
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.query import Choice, Derived, Query, Reals, Together
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator, Message
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.query import Choice, Derived, Query, Reals, Together
 from sottovoce.losses import Loss
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named, Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import RELATIONS, Relation
@@ -64,8 +64,8 @@ class Case:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def sealed(self) -> bool:
-        return "sealing" in self.fields
+    def secure(self) -> bool:
+        return "aggregation" in self.fields
 
     @property
     def private(self) -> bool:
@@ -74,8 +74,8 @@ class Case:
     def __str__(self) -> str:
         without = "" if math.isfinite(self.fields["epsilon"]) or self.form.private is False else "epsilon inf"
         labels = self.fields["labels"] if self.split == "columns" else ""
-        sealed = "sealed" if self.sealed else ""
-        return " ".join(filter(None, (self.form.name, self.form.form, self.split, labels, without, sealed)))
+        secure = "secure" if self.secure else ""
+        return " ".join(filter(None, (self.form.name, self.form.form, self.split, labels, without, secure)))
 
     def plan(self, **changes: Any) -> Plan:
         parties = 1 if self.split == "central" else 2
@@ -111,7 +111,7 @@ class AlgorithmContract:
     def cases(cls) -> Iterator[Case]:
         """Every form over every split that it serves; by columns with labels that all know and that one holds.
 
-        And over every split where its sums may be sealed.
+        And over every split where its sums may be secure.
         """
         for form in algorithms.forms(cls.solver):
             taken = SOLVERS[cls.solver].names() if form.options is None else form.options
@@ -123,9 +123,9 @@ class AlgorithmContract:
                 modes: tuple[Labels, ...] = ("shared", "held") if split == "columns" else ("shared",)
                 for labels in (fields["labels"],) if "labels" in fields else modes:
                     yield Case(form, split, options, {**fields, "epsilon": epsilon, "labels": labels})
-            for split in form.sealed if form.private is not False and not form.published else ():
+            for split in form.secure if form.private is not False and not form.published else ():
                 own = {"epsilon": 2.0, "labels": "held" if split == "columns" else "shared"}
-                yield Case(form, split, options, {**fields, **own, "sealing": Sealing(curious=1)})
+                yield Case(form, split, options, {**fields, **own, "aggregation": SecureAggregation(colluding=1)})
 
 
 def only(condition: Callable[[Case], bool]) -> Callable[[Any], Any]:
@@ -195,15 +195,15 @@ def test_a_run_is_what_the_plan_says(case: Case) -> None:
     asked: dict[tuple[str, str], list[int]] = {}
     for message in messages:
         asked.setdefault((message.sender, message.name), []).append(message.round)
-        party = plan.names[0] if case.sealed else message.sender
-        assert not case.sealed or message.sender == "sum"
+        party = plan.names[0] if case.secure else message.sender
+        assert not case.secure or message.sender == "sum"
         query, release = queries_of(case.form, plan, party)[message.name], plan.release(message.name)
         assert query.answered_by(plan, party, message.round)
         if plan.private:
             numbers = 1 if isinstance(query, Choice) else release.batches * query.length
             assert np.shape(message.payload) == (numbers,)
     for (sender, name), numbers in asked.items():
-        release, party = plan.release(name), plan.names[0] if case.sealed else sender
+        release, party = plan.release(name), plan.names[0] if case.secure else sender
         query = queries_of(case.form, plan, party)[name]
         turns = query.answered_by.rounds(plan, party, release.first, release.count)
         most = turns if query.most_asked is None else query.most_asked
@@ -211,7 +211,7 @@ def test_a_run_is_what_the_plan_says(case: Case) -> None:
         assert release.first <= min(numbers) <= max(numbers) < release.first + release.count
 
 
-@only(lambda case: not (case.sealed and case.split == "columns"))  # whose scores are rounded by masks of new keys
+@only(lambda case: not (case.secure and case.split == "columns"))  # whose scores are rounded by masks of new keys
 def test_same_seed_same_run_other_seed_other_run(case: Case) -> None:
     plan = case.plan()
     one, two, three = (played(plan, seed) for seed in (1, 1, 2))
@@ -232,7 +232,7 @@ def test_what_lasts_is_all_that_a_restart_needs(case: Case) -> None:
         assert not all(map(same, whole, played(plan, 1, Forgetful)))
 
 
-@only(lambda case: not case.sealed)  # tests/sealed/test_hostile.py has what is refused of sealed runs
+@only(lambda case: not case.secure)  # tests/secure/test_hostile.py has what is refused of secure runs
 def test_forged_messages_are_refused(case: Case) -> None:
     plan = case.plan()
     forger = Forger(plan)
@@ -243,7 +243,7 @@ def test_forged_messages_are_refused(case: Case) -> None:
 def test_a_party_answers_in_its_turn_alone(case: Case) -> None:
     plan = case.plan()
     parties = parties_of(plan)
-    if case.sealed:
+    if case.secure:
         coordinator = Coordinator(InProcess(parties))
         plan = coordinator.with_keys(plan)
         coordinator.check(plan)  # which is where keys of pairs are agreed on
@@ -267,7 +267,7 @@ def test_what_is_served_is_what_is_priced(case: Case) -> None:
     plan = case.plan()
     forged = [plan]
     for place, release in enumerate(plan.releases):
-        if release.mechanism not in ("kept", "derived") and not (case.sealed and plan.split == "columns"):
+        if release.mechanism not in ("kept", "derived") and not (case.secure and plan.split == "columns"):
             more = [r.times(7 * r.count) if k == place else r for k, r in enumerate(plan.releases)]
             forged.append(plan.model_copy(update={"releases": tuple(more)}))
     for each, relation, party in itertools.product(forged, RELATIONS, plan.names):
@@ -315,7 +315,7 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
         part, rows = plan.part(name), slice(ends[place], ends[place + 1])
         mine = (X[:, part.start : part.stop], y) if plan.split == "columns" else (X[rows], y[rows])
         labels = mine[1] if part.preparation.labelled else None
-        policy, source = Policy(allow_without_privacy=True, sealed=True), SeededRandomness(seed, name)
+        policy, source = Policy(allow_without_privacy=True, secure=True), SeededRandomness(seed, name)
         found.append(give_scores(Party(name, mine[0], labels, policy=policy, randomness=source), plan))
     return found
 
@@ -352,7 +352,7 @@ def played(plan: Plan, seed: int, wire: type[InProcess] = InProcess) -> list[Mes
     """The answers of a run."""
     own = SeededRandomness(seed, "coordinator")
     coordinator = Coordinator(wire(parties_of(plan, seed)), record=True, randomness=own)
-    if plan.sealing is not None:
+    if plan.aggregation is not None:
         plan = coordinator.with_keys(plan)
     coordinator.run(plan, algorithms.of(plan))
     return [message for message in coordinator.transcript or () if plan.has(message.name)]
@@ -436,7 +436,7 @@ def served_cost(form: Algorithm, plan: Plan, release: Release, relation: Relatio
     """
     if release.mechanism == "derived":
         return 0.0
-    sharing = plan.names if plan.split == "columns" and plan.sealing is None else (party,)
+    sharing = plan.names if plan.split == "columns" and plan.aggregation is None else (party,)
     queries = {name: queries_of(form, plan, name)[release.query] for name in sharing}
     if release.mechanism == "kept":
         return sum((query.sensitivity(relation) / release.std) ** 2 for query in queries.values())
@@ -797,7 +797,7 @@ def test_a_forgery_that_is_answered_is_found(monkeypatch: pytest.MonkeyPatch) ->
     ("place", "wrong"),
     [
         ("sottovoce.plan.split.ByColumns.sharers", lambda self, plan, party: (party,)),
-        ("sottovoce.door.query.Turn.rounds", lambda self, plan, party, first, count: int(self(plan, party, first))),
+        ("sottovoce.gate.query.Turn.rounds", lambda self, plan, party, first, count: int(self(plan, party, first))),
     ],
 )
 @pytest.mark.parametrize("kind", [TestOneShot, TestScore])

@@ -18,8 +18,8 @@ from sottovoce.algorithms.evaluation.nodes import Line, TwoSides
 from sottovoce.algorithms.evaluation.queries import RESIDUALS, ClassCells, ResidualCells, ScoreCells, loss_lines
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.query import Query
 from sottovoce.errors import InputError, LeakError, RefusedError
+from sottovoce.gate.query import Query
 from sottovoce.losses import get
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem

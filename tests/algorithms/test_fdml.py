@@ -23,8 +23,8 @@ from sottovoce.algorithms.sharing.private import MeanSteps, NoisyRowsFDML
 from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named
 from sottovoce.privacy.calibration import mu_for

@@ -21,11 +21,11 @@ from sottovoce.algorithms.frank_wolfe.atoms import ROOM
 from sottovoce.algorithms.frank_wolfe.central import MOST_DEFAULT, GradientOnPath, Path
 from sottovoce.data.block import Block, exact_bits
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import Gate
-from sottovoce.door.query import Round
 from sottovoce.errors import InputError, LeakError
 from sottovoce.federation.party import Party
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.gate import Gate
+from sottovoce.gate.query import Round
 from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem

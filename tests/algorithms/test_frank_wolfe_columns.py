@@ -27,12 +27,12 @@ from sottovoce.algorithms.frank_wolfe.columns import candidates, clipped_slopes,
 from sottovoce.algorithms.frank_wolfe.published import considered
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import Gate
-from sottovoce.door.query import Round
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.gate import Gate
+from sottovoce.gate.query import Round
 from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem

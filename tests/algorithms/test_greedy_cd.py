@@ -18,8 +18,8 @@ from sottovoce.algorithms.cd.greedy import greedy_scores
 from sottovoce.algorithms.cd.walk import HeldScores, Moves
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.query import Round
 from sottovoce.errors import InputError
+from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import rho_for

@@ -20,9 +20,9 @@ from sottovoce.algorithms.one_shot.private import FLOAT, LABEL_SHARE, RowSketch,
 from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import BudgetError, InputError, LeakError
 from sottovoce.federation.party import Party
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.penalties.quadratic import minimise
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named

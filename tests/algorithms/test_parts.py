@@ -14,9 +14,9 @@ from sottovoce import losses
 from sottovoce.algorithms.score.queries import LabelProducts
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST, Bounds, party_norms
-from sottovoce.door.gate import Gate
-from sottovoce.door.query import Reals, Round, Together
 from sottovoce.errors import InputError, LeakError
+from sottovoce.gate.gate import Gate
+from sottovoce.gate.query import Reals, Round, Together
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.release import Release

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import serving
-from plans import PLANS, SEALED, plan_for
+from plans import PLANS, SECURE, plan_for
 from sottovoce import algorithms
 from sottovoce.algorithms.ranges import CountedRanges
 from sottovoce.algorithms.sgd.published import RecordGradient
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.query import Query, Scheduled, Turn
+from sottovoce.gate.query import Query, Scheduled, Turn
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
@@ -201,7 +201,7 @@ def test_what_some_parties_answer_is_no_sum_over_all(name: str) -> None:
 
 
 def test_every_form_has_a_plan_here() -> None:
-    every = {form for form, _, _ in (*PLANS.values(), *SEALED.values())}
+    every = {form for form, _, _ in (*PLANS.values(), *SECURE.values())}
     assert every == {*algorithms.every_form(), *algorithms.forms("evaluation")}
 
 

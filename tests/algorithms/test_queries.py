@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from neighbours import Terms, draw
 from neighbours import table_of as columns_of
-from plans import FORMS, ONE_VS_REST, OPTIONS, PLANS, SEALED, SEVERAL, plan_for
+from plans import FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, plan_for
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.cd.greedy import GreedyScores
 from sottovoce.algorithms.evaluation import score_recipe
@@ -44,12 +44,12 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.data.projection import short_rows
 from sottovoce.data.slopes import Slope
-from sottovoce.door.query import Choice, Query, Reals, Round, Walk
 from sottovoce.errors import LeakError, RefusedError
+from sottovoce.gate.query import Choice, Query, Reals, Round, Walk
 from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import RELATIONS, Relation
 from sottovoce.queries.gram import GramMatrix
@@ -77,7 +77,7 @@ PARTS: dict[str, tuple[Bounds, tuple[float, ...]]] = {  # how parts of rows may 
     "ranges": (Bounds.declare(feature_ranges=([-1.0] * 4, [1.0] * 4), label_bound=1.0), ()),
 }
 CUT = {"slope_bound": 0.3}
-HELD: dict[str, Any] = {"labels": "held", "sealing": Sealing(curious=1)}
+HELD: dict[str, Any] = {"labels": "held", "aggregation": SecureAggregation(colluding=1)}
 MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and what only fields and options reach
     "whitened, class weights": ("whitened", "central", {**TWO, "class_weight": (1e-3, 1.0)}),
     "whitened, intercept": ("whitened", "central", {"fit_intercept": True}),
@@ -102,8 +102,8 @@ MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and w
     "scd-sequential, lots of one": ("scd-sequential", "central", {"lot": 1}),
     "score, three parties": ("score", "columns", {"labels": "held", "label_party": 2, "parties": 3}),
     "one-shot, rademacher": ("one-shot", "columns", {"sketch": "rademacher", "sketch_size": 2}),
-    "whitened, sealed, classes": ("whitened", "columns", {**HELD, **TWO, "class_weight": (1e-3, 1.0)}),
-    "whitened, sealed, intercept": ("whitened", "columns", {**HELD, "fit_intercept": True}),
+    "whitened, secure, classes": ("whitened", "columns", {**HELD, **TWO, "class_weight": (1e-3, 1.0)}),
+    "whitened, secure, intercept": ("whitened", "columns", {**HELD, "fit_intercept": True}),
     "frank-wolfe, exact, labels held": ("frank-wolfe", "columns", {"labels": "held", "epsilon": math.inf}),
     "frank-wolfe, rademacher": ("frank-wolfe", "columns", {"sketch": "rademacher", "labels": "held"}),
     **{
@@ -158,7 +158,7 @@ MADE: dict[str, Callable[[], Plan]] = {
     "model selection, logistic": bought(ComparedLosses(), Candidates(MODELS, 1.0), **TWO),
     "model selection, squared": bought(ComparedLosses(), Candidates(MODELS, 0.05), fit_intercept=True),
 }
-EVERY = (*PLANS, *SEALED, *MORE, *MADE)
+EVERY = (*PLANS, *SECURE, *MORE, *MADE)
 
 
 @functools.cache
@@ -167,7 +167,7 @@ def plan_named(name: str) -> Plan:
     if name in MADE:
         return MADE[name]()
     if name not in MORE:
-        form, split, fields = {**PLANS, **SEALED}[name]
+        form, split, fields = {**PLANS, **SECURE}[name]
         return plan_for(form, split, **fields)
     solver, split, fields = MORE[name]
     usual = {"parties": 1 if split == "central" else 2, "records": 6, "relation": "zero-out"}
@@ -270,7 +270,7 @@ def asked_of(plan: Plan) -> Iterator[Asked]:
     """Every query that some party answers."""
     for party in plan.names:
         for query in queries_in(plan, party).values():
-            if plan.has(query.name) and not (plan.sealed_columns and isinstance(query, JointSum | GramMatrix)):
+            if plan.has(query.name) and not (plan.secure_columns and isinstance(query, JointSum | GramMatrix)):
                 release = plan.release(query.name)
                 window = range(release.first, release.first + min(release.count, 60))
                 number = next((n for n in window if query.answered_by(plan, party, n)), None)
@@ -452,7 +452,7 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "ClassesSum": (OPPOSITE,),
     "ColumnSquares": (RIGHT_ANGLE,),
     "CoordinateWalk": (Canary(rows=("all", "-all")), Canary(rows=("all", "all"), labels=("high", "low"))),
-    "CutScores": (Canary(told={"weights": 1e4}),),
+    "ClippedScores": (Canary(told={"weights": 1e4}),),
     "DualSteps": (FLIPPED,),
     "EqualCounts": (Canary(labels=("high", "low"), told={"runs": [0, 120]}),),
     "FeatureSketch": (OPPOSITE,),
@@ -665,7 +665,7 @@ def test_every_query_is_asked_here_and_every_bounded_one_has_a_canary() -> None:
     assert asked == {kind.__name__ for kind in concrete(Query)}
     assert set(asked_by_kind()) == set(CANARIES)
     opened = {type(query) for query, *_ in Terms(draw(3), columns_of(draw(3), 20)).all()}
-    assert opened == {GramMatrix, *concrete(JointSum)}  # what all parties open together: sealed/test_neighbours.py
+    assert opened == {GramMatrix, *concrete(JointSum)}  # what all parties open together: secure/test_neighbours.py
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CANARIES if kind not in TOGETHER])
@@ -716,7 +716,7 @@ FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece o
         for kind in ("ScoreCells", "ClassCells", "ResidualCells")
     },
     **{
-        f"slopes cut one by one, {kind}": ("sottovoce.data.slopes.cut_rows", one_by_one, kind)
+        f"slopes cut one by one, {kind}": ("sottovoce.data.slopes.clip_rows", one_by_one, kind)
         for kind in ("ClassesSum", "ProjectedGradient")
     },
     **{

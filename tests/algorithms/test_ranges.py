@@ -17,11 +17,11 @@ from sottovoce.algorithms.ranges import private as range_queries
 from sottovoce.algorithms.ranges.private import PowerCounts, own_columns
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.lab.audit.games import Game, Result, play
 from sottovoce.plan.plan import Plan
@@ -198,7 +198,7 @@ def test_no_solver_is_called_ranges() -> None:
 EITHER = Policy(allow_without_privacy=True)
 
 
-def bought(columns: np.ndarray, epsilon: float, seed: int, parties: int = 1) -> dict[int, Any]:
+def estimated(columns: np.ndarray, epsilon: float, seed: int, parties: int = 1) -> dict[int, Any]:
     """The ranges of some columns by real parties, with so much of epsilon for them alone."""
     records = len(columns)
     counts = [len(part) for part in np.array_split(np.arange(records), parties)]
@@ -251,7 +251,7 @@ def test_ranges_of_columns_as_people_have_them(parties: int) -> None:
     """A twentieth of epsilon 1 for 12 columns of 30,000 records: most are right, heavy tails lose some per cent."""
     columns = edge_cases(30_000, np.random.default_rng(5))
     epsilon = part_of(1.0, 1e-5, 0.05) * parties**0.5  # several holders each add their noise
-    found = bought(np.column_stack(list(columns.values())), epsilon, seed=3, parties=parties)
+    found = estimated(np.column_stack(list(columns.values())), epsilon, seed=3, parties=parties)
     for place, (name, values) in enumerate(columns.items()):
         low, high = found[place]
         share = cut(values, (low, high))
@@ -265,16 +265,16 @@ def test_ranges_of_columns_as_people_have_them(parties: int) -> None:
 
 def test_what_noise_hides_is_unknown_and_no_guess() -> None:
     columns = edge_cases(300, np.random.default_rng(5))
-    found = bought(np.column_stack([columns["lognormal"], columns["Cauchy"]]), epsilon=0.05, seed=1)
+    found = estimated(np.column_stack([columns["lognormal"], columns["Cauchy"]]), epsilon=0.05, seed=1)
     assert found == {0: None, 1: None}
-    assert bought(np.full((300, 1), math.nan), epsilon=3.0, seed=1) == {0: None}
+    assert estimated(np.full((300, 1), math.nan), epsilon=3.0, seed=1) == {0: None}
 
 
 def test_without_noise_tails_of_a_hundredth_go() -> None:
     values = np.concatenate([np.arange(1000) / 1000 * 15 + 0.5, [1e6]])
     width = (2.0**20 - 0.5) / 16  # one record makes the run as long as this, and the first of 16 cells has the others
-    assert bought(values[:, None], epsilon=math.inf, seed=0)[0] == (0.5, 0.5 + width)
-    assert bought(values[:-1, None], epsilon=math.inf, seed=0)[0] == (0.5, 16.0)
+    assert estimated(values[:, None], epsilon=math.inf, seed=0)[0] == (0.5, 0.5 + width)
+    assert estimated(values[:-1, None], epsilon=math.inf, seed=0)[0] == (0.5, 16.0)
 
 
 def test_the_share_and_what_it_is_made_for() -> None:

@@ -26,12 +26,12 @@ from sottovoce import algorithms, losses
 from sottovoce.algorithms.scd.private import DualSteps
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.query import Round
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.accounting import epsilon_of

@@ -18,13 +18,13 @@ from sottovoce import algorithms, losses
 from sottovoce.algorithms.base import Rounds
 from sottovoce.algorithms.score.fits import Correlations, combine, expectations
 from sottovoce.algorithms.score.private import FIT, HELD, SHARES, PrivateScore
-from sottovoce.algorithms.score.queries import ScoreProducts, cut_scores, labels_last, within
+from sottovoce.algorithms.score.queries import ScoreProducts, clip_scores, labels_last, within
 from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block, exact_weights
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import MAX_BYTES, Frame, decode, encode
 from sottovoce.errors import BudgetError, InputError, LeakError
 from sottovoce.federation.party import Party
+from sottovoce.gate.frames import MAX_BYTES, Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named
 from sottovoce.privacy.accounting import epsilon_of
@@ -117,7 +117,7 @@ def test_scores_are_exact_before_they_are_cut() -> None:
         exact = [Fraction(float(w)) for w in exact_weights(weights, bits)]
         sums = [sum(Fraction(float(x)) * w for x, w in zip(row, exact, strict=True)) for row in block.rows]
         cut = [max(min(value, Fraction(1)), Fraction(-1)) for value in sums]
-        np.testing.assert_array_equal(cut_scores(block, weights), [int(v * 2**bits) / 2**bits for v in cut])
+        np.testing.assert_array_equal(clip_scores(block, weights), [int(v * 2**bits) / 2**bits for v in cut])
 
 
 @pytest.mark.parametrize("labels", ["public", "shared", "held"])

@@ -19,8 +19,8 @@ from sottovoce.data import projection
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import exact_bits, exact_product, exact_weights, toward_zero
-from sottovoce.door.query import Round
 from sottovoce.errors import LeakError, RefusedError
+from sottovoce.gate.query import Round
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 from sottovoce.plan.plan import Plan

@@ -32,12 +32,12 @@ from sottovoce.app.view.server import HOST, new_token, read_token, render_page, 
 from sottovoce.app.view.state import State
 from sottovoce.app.view.watch import LogForwarder, Watch, write_to
 from sottovoce.app.view.watched import WatchedEnd, WatchedWire
-from sottovoce.door.frames import Frame, encode
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
 from sottovoce.estimators.fits import Fit
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.gate.frames import Frame, encode
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.privacy.randomness import SystemRandomness
 from sottovoce.transports.base import Change
@@ -85,7 +85,7 @@ def test_a_defect_of_the_watch_does_not_stop_a_run(tmp_path: Path, monkeypatch: 
 
 def test_a_holder_has_times_in_whole_seconds_and_a_coordinator_exact_ones() -> None:
     clock = lambda: 1700000000.789  # noqa: E731
-    for role, at in (("party", 1700000000.0), ("helper", 1700000000.0), ("coordinator", 1700000000.789)):
+    for role, at in (("party", 1700000000.0), ("dealer", 1700000000.0), ("coordinator", 1700000000.789)):
         seen, _ = Watch(role, "north", clock=clock).seen()
         assert {each["at"] for each in seen["log"]} == {at}
         assert seen["started"] == at

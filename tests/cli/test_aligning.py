@@ -47,7 +47,7 @@ def test_parties_elsewhere_are_aligned_and_then_trained_on(
         (folder / f"{name}.toml").write_text(
             f'[party]\nname = "{name}"\nfile = "{name}.csv"\nid = "{column}"\n{label}ledger = "{name}.db"\n'
             f'[federation]\ncoordinator = "localhost:{port}"\ncertificates = "certificates"\n'
-            f'[policy]\nalign = ["{other}"]\nsealed = true\n[peers]\n{pin}\n'
+            f'[policy]\nalign = ["{other}"]\nsecure = true\n[peers]\n{pin}\n'
         )
     remote = (
         f'[federation]\nlisten = "127.0.0.1:{port}"\ncertificates = "certificates"\nparties = ["clinic", "lab"]\n'

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sottovoce.door import gate
+from sottovoce.gate import gate
 
 
 def test_a_game_is_shown_with_claim_bound_and_verdict(invoke):

@@ -265,7 +265,7 @@ def test_what_a_site_may_live_with_is_a_warning(north: Path, sites: Sites) -> No
         port = free.getsockname()[1]
     change(north / "party.toml", f"localhost:{sites.wire.port}", f"localhost:{port}")
     change(north / "party.toml", "max_epsilon = 1.0", "max_epsilon = 5.0")
-    change(north / "party.toml", "sealed = false", "sealed = true")
+    change(north / "party.toml", "secure = false", "secure = true")
     change(north / "party.toml", "[peers]\nsouth", "[peers]\n# south")
     change(north / "party.toml", "# count_shared", "count_shared")
     change(north / "records.csv", f"p3,{3 / 7}", "p3,many")
@@ -374,14 +374,14 @@ def test_a_job_with_its_data_here_is_looked_at_too(write_job: Any, open_ledger: 
     assert "data" in {finding.check for finding in examine(job) if finding.state == "fails"}
 
 
-def test_a_helper_is_looked_at_too(tmp_path: Path) -> None:
-    asked = provisioning.Sites(("north", "south"), split="columns", helper="notary")
+def test_a_dealer_is_looked_at_too(tmp_path: Path) -> None:
+    asked = provisioning.Sites(("north", "south"), split="columns", dealer="notary")
     provisioning.make_sites(tmp_path, asked)
     wire = GrpcCoordinator(
         "localhost:0", ["notary"], Credentials.load(tmp_path / "coordinator/certificates", "coordinator")
     )
-    change(tmp_path / "notary/helper.toml", "localhost:7443", f"localhost:{wire.port}")
-    findings = examine(tmp_path / "notary/helper.toml")
+    change(tmp_path / "notary/dealer.toml", "localhost:7443", f"localhost:{wire.port}")
+    findings = examine(tmp_path / "notary/dealer.toml")
     wire.close()
     assert [(finding.check, finding.state) for finding in findings] == [
         ("settings", "ok"), ("certificate", "ok"), ("network", "ok"), ("clock", "ok"),

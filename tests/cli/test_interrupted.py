@@ -13,9 +13,9 @@ import pytest
 from interrupting import keyed
 from sottovoce.app import outputs, previews
 from sottovoce.data import devices
-from sottovoce.door.frames import peek
-from sottovoce.door.gate import Gate
 from sottovoce.federation.journal import _MAGIC, Journal
+from sottovoce.gate.frames import peek
+from sottovoce.gate.gate import Gate
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports.in_process import InProcess
 

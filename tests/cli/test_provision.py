@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sottovoce.app import provisioning
-from sottovoce.app.jobs import load_helper_job, load_job, load_party_job
+from sottovoce.app.jobs import load_dealer_job, load_job, load_party_job
 from sottovoce.errors import InputError
 from sottovoce.transports.certificates import Credentials, pin_in
 
@@ -29,7 +29,7 @@ def test_every_organisation_gets_a_folder_that_reads(tmp_path: Path, invoke: Any
         party = load_party_job(sites / name / "party.toml")
         assert party.federation.coordinator == "trials.example.org:9000"
         assert party.peers == dict([pin_in(sites / other / "certificates" / f"{other}.pem")])
-        assert (party.policy.max_epsilon, party.policy.sealed) == (1.0, False)
+        assert (party.policy.max_epsilon, party.policy.secure) == (1.0, False)
         Credentials.load(sites / name / "certificates", name)
         assert stat.S_IMODE((sites / name / "certificates" / f"{name}.key").stat().st_mode) == 0o600
         assert stat.S_IMODE((sites / name).stat().st_mode) == 0o700
@@ -45,11 +45,11 @@ def test_every_organisation_gets_a_folder_that_reads(tmp_path: Path, invoke: Any
     ]
 
 
-def test_keys_at_the_parties_by_columns_with_a_helper(tmp_path: Path, invoke: Any) -> None:
+def test_keys_at_the_parties_by_columns_with_a_dealer(tmp_path: Path, invoke: Any) -> None:
     sites, ends = tmp_path / "sites", ("clinic", "lab", "notary")
     made = json.loads(
         invoke(
-            "provision", sites, "clinic", "lab", "--split", "columns", "--helper", "notary", "--label-party", "lab",
+            "provision", sites, "clinic", "lab", "--split", "columns", "--dealer", "notary", "--label-party", "lab",
             "--requests", "--json",
         ).stdout
     )  # fmt: skip
@@ -57,10 +57,10 @@ def test_keys_at_the_parties_by_columns_with_a_helper(tmp_path: Path, invoke: An
     assert not [path for path in sites.rglob("*.key") if path.stem in ends]
     job = load_job(sites / "coordinator/job.toml")
     assert job.federation is not None
-    assert (job.split, job.label_party, job.federation.helper) == ("columns", "lab", "notary")
+    assert (job.split, job.label_party, job.federation.dealer) == ("columns", "lab", "notary")
     lab, clinic = (load_party_job(sites / name / "party.toml").party for name in ("lab", "clinic"))
     assert (lab.label, clinic.label, clinic.id) == ("outcome", None, "id")
-    assert load_helper_job(sites / "notary/helper.toml").helper.name == "notary"
+    assert load_dealer_job(sites / "notary/dealer.toml").dealer.name == "notary"
     pins = {}
     for name in ends:
         own = sites / name / "certificates"
@@ -146,7 +146,7 @@ def test_names_with_dots_are_keys_in_quotes(tmp_path: Path, invoke: Any) -> None
     [
         (["north", "north"], "name='north' is there twice"),
         (["coordinator"], "coordinator's"),
-        (["north", "--helper", "north"], "twice"),
+        (["north", "--dealer", "north"], "twice"),
         (["../north"], "is not allowed"),
         (["north", "--label-party", "north"], "split by columns"),
         (["north", "--split", "columns", "--label-party", "nord"], "did you mean 'north'"),

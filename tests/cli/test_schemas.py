@@ -168,7 +168,7 @@ class TestJobs:
             JOB.replace("insecure_seed = 3\n", "") + BOUGHT + '[data]\nfile = "all.csv"\nledger = "all.db"\n'
         )
         shown = invoke("plan", path).stdout
-        assert "ranges are bought, before the fit: age" in shown
+        assert "ranges are estimated, before the fit: age" in shown
         assert "ranges of columns, 10% of mu squared" in shown
         assert "counted by powers of two" in shown
         assert "Tails will be cut" in shown
@@ -181,7 +181,7 @@ class TestJobs:
         invoke("fit", path, "--quiet")
         assert account.balance().plans == 2
         report = json.loads((people / "job.privacy.json").read_text())
-        low, high = report["bought_ranges"]["age"]
+        low, high = report["estimated_ranges"]["age"]
         assert low < high  # noise is new in every run; how near it comes is tested with seeds
         assert report["against"]["coordinator"]["epsilon"] == pytest.approx(3.0, rel=1e-6)
         assert len(report["releases"]) == len(made["releases"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sottovoce.app.doctor import examine
-from sottovoce.app.jobs import PartyJob, load_helper_job, load_job, load_party_job
+from sottovoce.app.jobs import PartyJob, load_dealer_job, load_job, load_party_job
 from sottovoce.errors import InputError
 
 PARTY = """\
@@ -41,7 +41,7 @@ def test_the_environment_goes_before_the_file(party: Path, monkeypatch: pytest.M
         "PARTY_ID": "7",
         "FEDERATION_COORDINATOR": "trials.example.org:1",
         "POLICY_MAX_EPSILON": "0.25",
-        "POLICY_SEALED": "true",
+        "POLICY_SECURE": "true",
         "POLICY_PREDICT_FOR": '["coordinator"]',
         "BOUNDS_ROW_NORM": "2",
     }.items():
@@ -49,7 +49,7 @@ def test_the_environment_goes_before_the_file(party: Path, monkeypatch: pytest.M
     job = load_party_job(party)
     assert (job.party.ledger, job.party.label, job.party.id) == ("/var/lib/2026", -1, "7")
     assert job.federation.coordinator == "trials.example.org:1"
-    assert (job.policy.max_epsilon, job.policy.sealed, job.policy.predict_for) == (0.25, True, ("coordinator",))
+    assert (job.policy.max_epsilon, job.policy.secure, job.policy.predict_for) == (0.25, True, ("coordinator",))
     assert job.bounds is not None
     assert job.bounds.row_norm == 2
     assert job.party.file == "north.csv"
@@ -107,9 +107,9 @@ def test_what_is_of_another_kind_of_file_is_left_alone(write_job: Any, monkeypat
     job = load_job(write_job())
     assert job.privacy.epsilon == 0.5
     assert not job.party
-    helper = write_job("helper.toml")
-    helper.write_text('[helper]\nname = "other"\n[federation]\ncoordinator = "a:1"\ncertificates = "c"\n')
-    assert load_helper_job(helper).helper.name == "notary"
+    dealer = write_job("dealer.toml")
+    dealer.write_text('[dealer]\nname = "other"\n[federation]\ncoordinator = "a:1"\ncertificates = "c"\n')
+    assert load_dealer_job(dealer).dealer.name == "notary"
 
 
 def test_a_value_of_the_environment_takes_the_place_of_the_whole_value(

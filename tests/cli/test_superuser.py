@@ -21,11 +21,11 @@ def root(monkeypatch: pytest.MonkeyPatch, ordinary_user: None) -> None:
 
 def ends(folder: Path, invoke: Any) -> dict[str, Any]:
     """Each end of a federation as a command, up to where it finds that something is missing."""
-    said = {"provision": invoke("provision", folder / "sites", "north", "south", "--helper", "notary")}
+    said = {"provision": invoke("provision", folder / "sites", "north", "south", "--dealer", "notary")}
     job = (folder / "sites/coordinator/job.toml").read_text()
     (folder / "sites/coordinator/job.toml").write_text(job.replace("wait = 600", "wait = 0.01").replace("7443", "0"))
     (folder / "sites/notary/certificates/notary.pem").unlink()
-    said["helper"] = invoke("helper", "--job", folder / "sites/notary/helper.toml", code=2)
+    said["dealer"] = invoke("dealer", "--job", folder / "sites/notary/dealer.toml", code=2)
     said["party"] = invoke("party", "--job", folder / "sites/north/party.toml", "--no-view", code=5)
     said["fit"] = invoke("fit", folder / "sites/coordinator/job.toml", "--quiet", code=4)
     return said

@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.app.cli.viewing import ViewOptions, watching
 from sottovoce.app.job_tables import ViewTable
-from sottovoce.app.jobs import load_helper_job, load_job
+from sottovoce.app.jobs import load_dealer_job, load_job
 from sottovoce.app.view.watch import Watch
 from sottovoce.errors import InputError
 
@@ -53,10 +53,10 @@ def test_what_a_file_and_the_command_line_say_of_the_view(write_job, folder):
     assert ViewOptions().of_fit(plain, quiet=False).off
     assert not ViewOptions(port=0).of_fit(plain, quiet=True).off
     assert not ViewOptions().of_fit(asked, quiet=True).off
-    (folder / "helper.toml").write_text(
-        '[helper]\nname = "notary"\n[federation]\ncoordinator = "localhost:1"\ncertificates = "c"\n[view]\noff = true\n'
+    (folder / "dealer.toml").write_text(
+        '[dealer]\nname = "notary"\n[federation]\ncoordinator = "localhost:1"\ncertificates = "c"\n[view]\noff = true\n'
     )
-    assert load_helper_job(folder / "helper.toml").view.off
+    assert load_dealer_job(folder / "dealer.toml").view.off
 
 
 def test_without_an_address_here_there_is_no_page_unless_it_was_asked_for(write_job, invoke, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from plans import PLANS, SEALED, plan_for
+from plans import PLANS, SECURE, plan_for
 from sottovoce import algorithms
 from sottovoce.data import resources
 from sottovoce.data.block import BlockRows, SumRows
@@ -70,10 +70,10 @@ def test_which_rows_serve_a_solver_follows_from_its_queries() -> None:
     assert {"cd", "scd", "greedy-cd", "frank-wolfe"} <= set(algorithms.SOLVERS) - set(served)
 
 
-@pytest.mark.parametrize("name", [*PLANS, *SEALED])
+@pytest.mark.parametrize("name", [*PLANS, *SECURE])
 def test_a_form_asks_what_it_says(name: str) -> None:
     """Else a file could be told to serve a solver that looks at single records of all."""
-    form, split, more = {**PLANS, **SEALED}[name]
+    form, split, more = {**PLANS, **SECURE}[name]
     plan = plan_for(form, split, **more)
     queries = [query for party in plan.names for query in form.queries(plan, party)]
     assert all(isinstance(query, form.asks) for query in queries)

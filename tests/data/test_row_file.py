@@ -266,7 +266,7 @@ def test_a_disk_without_room_is_told_before_anything_is_charged(
     assert ledger.account().balance() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ledger"]
     with pytest.raises(InputError, match="is no folder"):
-        model.fit(sv.Dataset.from_arrays(X, y, folder=tmp_path / "absent"))
+        model.fit(sv.Dataset.from_arrays(X, y, folder=tmp_path / "dropouts"))
     model.fit(sv.Dataset.from_arrays(X, y))  # beside the ledger
     assert ledger.account().balance() != before
 

@@ -120,9 +120,9 @@ def test_sums_are_those_of_rational_arithmetic(
 
 def terms_at(slope: Slope, scores: Any, labels: Any, shares: Any = ()) -> Any:
     """What a fused loop makes of scores, whatever they are."""
-    found, spare = np.empty(len(scores)), np.empty(len(scores))
+    found, retries = np.empty(len(scores)), np.empty(len(scores))
     given = np.array(scores, dtype=np.float64), np.array(labels, dtype=np.float64), np.array(shares, dtype=np.float64)
-    fill_terms(slope.code, slope.numbers, *given, spare, found)
+    fill_terms(slope.code, slope.numbers, *given, retries, found)
     return found
 
 

@@ -17,10 +17,10 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app import model_file
 from sottovoce.app.page import page
-from sottovoce.door.frames import decode
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
 from sottovoce.estimators.coefficients import LOST, StandardErrors
 from sottovoce.estimators.fits import Fit
+from sottovoce.gate.frames import decode
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.queries.messages import rounds_of
 from sottovoce.transports.in_process import InProcess

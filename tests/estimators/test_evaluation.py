@@ -18,13 +18,13 @@ from sottovoce import algorithms
 from sottovoce.algorithms import Ask
 from sottovoce.algorithms.evaluation import EvaluatedClasses
 from sottovoce.app import model_file
-from sottovoce.door.frames import decode, encode
 from sottovoce.errors import BudgetError, InputError, RefusedError, RepeatedFitWarning
 from sottovoce.estimators import repeats
 from sottovoce.federation import prediction
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import Party
 from sottovoce.federation.rounds import PlainAnswers
+from sottovoce.gate.frames import decode, encode
 from sottovoce.privacy.guarantee import VIEWS
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports.in_process import InProcess

@@ -70,7 +70,7 @@ def check_found(model: Any) -> None:
         assert np.mean((values < low) | (values > high)) < 0.08, name
         assert high - low < 2 * np.ptp(values), name
     assert model.schema_.columns["age"].entry() == {"range": list(model.ranges_["age"])}
-    assert not model.schema_.bought
+    assert not model.schema_.estimated
 
 
 @pytest.fixture(scope="module")
@@ -282,6 +282,6 @@ class TestSchema:
         assert sv.Schema.from_toml(tmp_path / "schema.toml") == SCHEMA
         assert 'age = { range = "private" }' in (tmp_path / "schema.toml").read_text()
         assert SCHEMA.row_norm == pytest.approx(2.0)  # three numbers and a category
-        assert list(SCHEMA.bought) == [0, 1, 3]
+        assert list(SCHEMA.estimated) == [0, 1, 3]
         cells = SCHEMA.encode({"age": [1e9, None], "income": ["?", 1], "height": [1e9, -9], "diet": ["meat", ""]})
         np.testing.assert_array_equal(cells, [[1e9, math.nan, 1, 3000, 0, 1], [math.nan, 1, 0, 0, 0, 0]])

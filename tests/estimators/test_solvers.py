@@ -20,7 +20,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import base
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import decode
+from sottovoce.gate.frames import decode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.solvers import SOLVERS, Options

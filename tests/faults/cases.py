@@ -1,6 +1,6 @@
-"""What is run while things fail: every solver by rows and by columns, in the clear and sealed, on a few records.
+"""What is run while things fail: every solver by rows and by columns, in the clear and secure, on a few records.
 
-A case is a folder of files as operators have them: a job of the coordinator, a file of each party and of the helper,
+A case is a folder of files as operators have them: a job of the coordinator, a file of each party and of the dealer,
 certificates, records and ledgers.
 """
 
@@ -16,23 +16,23 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.transports import certificates
 
-COORDINATOR, HELPER, ALONE = "coordinator", "notary", "central"
+COORDINATOR, DEALER, ALONE = "coordinator", "notary", "central"
 RECORDS: Final = 60  # by columns of all parties, by rows of each
 BEFORE: Final = timedelta(days=60)  # certificates are so old, so that a clock may go back
 EPSILON: Final = 50.0  # of each account, so that every fit after a lost one has room
-COME_BACK: Final = True  # whether an end of sealed columns that was killed after the charge goes on when it is back
+COME_BACK: Final = True  # whether an end of secure columns that was killed after the charge goes on when it is back
 
 
 @dataclass(frozen=True)
 class Case:
-    """One job. `sealed` says that sums are, `helper` that a process of its own deals."""
+    """One job. `secure` says that sums are, `dealer` that a process of its own deals."""
 
     name: str
     split: str
     solver: str
     model: str = 'estimator = "logistic"'
-    sealed: bool = False
-    helper: bool = False
+    secure: bool = False
+    dealer: bool = False
     labels: str = "shared"
 
     @property
@@ -43,7 +43,7 @@ class Case:
     @property
     def ends(self) -> tuple[str, ...]:
         """All processes that connect to the coordinator."""
-        return (*self.parties, HELPER) if self.helper else self.parties
+        return (*self.parties, DEALER) if self.dealer else self.parties
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -51,8 +51,8 @@ class Case:
         return (COORDINATOR, *self.ends)
 
     def kind_of(self, role: str) -> str:
-        """A party, the helper, or what it is called."""
-        return "party" if role in self.parties else "helper" if role == HELPER else role
+        """A party, the dealer, or what it is called."""
+        return "party" if role in self.parties else "dealer" if role == DEALER else role
 
     def roles_of(self, kind: str) -> list[str]:
         """The processes of a kind, or all for ""."""
@@ -89,20 +89,20 @@ _CASES = (
     Case("scd-sequential", "rows", "rounds = 3\nlot = 10", _L2),
     Case("cd", "rows", "rounds = 3\ninner = 3\nclip = 0.3"),
     Case("greedy-cd", "rows", "rounds = 4\nclip = 0.3"),
-    Case("newton", "rows", "rounds = 4", sealed=True),
-    Case("gradient", "rows", "rounds = 4", sealed=True, helper=True),
-    Case("sgd", "rows", "rounds = 5\nrate = 0.3", sealed=True),
-    Case("whitened", "rows", "rounds = 3", sealed=True),
-    Case("cd", "rows", "rounds = 2\ninner = 3\nclip = 0.3", sealed=True),
+    Case("newton", "rows", "rounds = 4", secure=True),
+    Case("gradient", "rows", "rounds = 4", secure=True, dealer=True),
+    Case("sgd", "rows", "rounds = 5\nrate = 0.3", secure=True),
+    Case("whitened", "rows", "rounds = 3", secure=True),
+    Case("cd", "rows", "rounds = 2\ninner = 3\nclip = 0.3", secure=True),
     Case("frank-wolfe", "columns", "rounds = 6\ncap = 2\nsketch_size = 48", _BALL),
     Case("one-shot", "columns", "sketch_size = 4", _SQUARED),
     Case("admm", "columns", "rounds = 4"),
     Case("admm, fresh", "columns", 'rounds = 4\nrows = "fresh"'),
     Case("fdml", "columns", "rounds = 4"),
     Case("score", "columns", "rounds = 4"),
-    Case("newton", "columns", "rounds = 2", sealed=True, helper=True, labels="held"),
-    Case("gradient", "columns", "rounds = 2", sealed=True, labels="held"),
-    Case("whitened", "columns", "rounds = 2", sealed=True, helper=True, labels="held"),
+    Case("newton", "columns", "rounds = 2", secure=True, dealer=True, labels="held"),
+    Case("gradient", "columns", "rounds = 2", secure=True, labels="held"),
+    Case("whitened", "columns", "rounds = 2", secure=True, dealer=True, labels="held"),
     Case("scd-primal", ALONE, "rounds = 4\nclip = 0.1"),
     Case("newton", ALONE, "rounds = 5"),
 )
@@ -110,7 +110,7 @@ _CASES = (
 
 def title(case: Case) -> str:
     """Its name among all."""
-    return ", ".join([case.name, case.split, *(["sealed"] if case.sealed else []), *([HELPER] if case.helper else [])])
+    return ", ".join([case.name, case.split, *(["secure"] if case.secure else []), *([DEALER] if case.dealer else [])])
 
 
 CASES: Final = {title(case): case for case in _CASES}
@@ -122,7 +122,7 @@ def make_site(folder: Path) -> None:
     certificates._now = lambda: now() - BEFORE
     try:
         certificates.create_authority(folder / "certificates")
-        for name in (COORDINATOR, "north", "south", HELPER):
+        for name in (COORDINATOR, "north", "south", DEALER):
             certificates.issue(folder / "certificates", name)
     finally:
         certificates._now = now
@@ -170,10 +170,10 @@ def lay_out(site: Path, folder: Path, case: Case, ports: dict[str, int]) -> None
         f"parties = [{quoted}]\nwait = 300.0\ntimeout = 300.0\n"
     )
     if case.split == "rows":
-        text += 'sums = "secure"\n' if case.sealed else ""
+        text += 'sums = "secure"\n' if case.secure else ""
     else:
-        text += f'products = "{"secure" if case.sealed else "none"}"\n'
-    text += f'helper = "{HELPER}"\n' if case.helper else ""
+        text += f'products = "{"secure" if case.secure else "none"}"\n'
+    text += f'dealer = "{DEALER}"\n' if case.dealer else ""
     if case.split == "columns":
         held = '\nlabel_party = "north"' if case.labels == "held" else ""
         text += f'[columns]\nlabels = "{case.labels}"{held}\n'
@@ -181,8 +181,8 @@ def lay_out(site: Path, folder: Path, case: Case, ports: dict[str, int]) -> None
     pins = dict(certificates.pin_in(papers / f"{each}.pem") for each in case.ends)
     for each in case.ends:
         wire = f'[federation]\ncoordinator = "localhost:{ports[each]}"\ncertificates = "{papers}"\n'
-        if each == HELPER:
-            said = f'[helper]\nname = "{each}"\n{wire}'
+        if each == DEALER:
+            said = f'[dealer]\nname = "{each}"\n{wire}'
         else:
             known = case.split == "rows" or case.labels != "held" or each == "north"
             lines = [f'name = "{each}"', f'file = "{site}/{each}-{case.split}-{label if known else "none"}.csv"']
@@ -191,7 +191,7 @@ def lay_out(site: Path, folder: Path, case: Case, ports: dict[str, int]) -> None
             peers = "".join(f'{peer} = "{pin}"\n' for peer, pin in pins.items() if peer != each)
             said = "[party]\n" + "\n".join([*lines, 'ledger = "ledger.db"']) + f"\n{wire}"
             aligned = (
-                "unaligned = true\n" if case.split == "columns" and case.sealed else ""
+                "unaligned = true\n" if case.split == "columns" and case.secure else ""
             )  # the files have one order
-            said += f"[policy]\nsealed = {str(case.sealed).lower()}\n{aligned}[peers]\n{peers}"
+            said += f"[policy]\nsecure = {str(case.secure).lower()}\n{aligned}[peers]\n{peers}"
         (folder / each / "end.toml").write_text(said)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from cases import COORDINATOR, HELPER, Case, lay_out
+from cases import COORDINATOR, DEALER, Case, lay_out
 from cuts import Proxy
 from nemesis import FILLER, SECOND, Fault, Nemesis
 from role import Orders
@@ -179,7 +179,7 @@ class Cluster:
             self._processes[role] = self._program(role, *more)
 
     def _program(self, role: str, *more: str, asks_as: str = "") -> Program:
-        command = {COORDINATOR: ("fit", "job.toml", *more), HELPER: ("helper", "--job", "end.toml", "--keep", "keys")}
+        command = {COORDINATOR: ("fit", "job.toml", *more), DEALER: ("dealer", "--job", "end.toml", "--keep", "keys")}
         orders = Orders(
             role,
             self._lives[role],

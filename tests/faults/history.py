@@ -20,9 +20,9 @@ from role import words_of
 
 import sottovoce as sv
 from sottovoce.app.model_file import load
-from sottovoce.door.frames import decode
 from sottovoce.errors import SottovoceError
 from sottovoce.federation.run_keys import PAIR
+from sottovoce.gate.frames import decode
 
 Event = Mapping[str, Any]
 Key = tuple[str, str, int, str]
@@ -149,7 +149,7 @@ def stored_first(history: History) -> Iterator[str]:
         if event["asked"] != "ask" or (event["plan"], event["query"]) in derived:
             continue
         holder = event["role"]
-        if holder not in history.ledgers:  # a helper has none
+        if holder not in history.ledgers:  # a dealer has none
             continue
         label = (holder, event["plan"], event["round"], event["query"])
         if event["stored"] != event["words"]:

@@ -1,6 +1,6 @@
 """A role in a process of its own, by the real command line: `role.py ORDERS`, a JSON text of `Orders`.
 
-The program adds three things to the commands `fit`, `party` and `helper`, and changes nothing of what they do:
+The program adds three things to the commands `fit`, `party` and `dealer`, and changes nothing of what they do:
 
 - noise that depends on who draws it, for which query in which round, and on nothing else: so a run in which things
   failed can be compared with one in which nothing did, bit for bit;
@@ -26,19 +26,19 @@ from typing import Any
 
 from sottovoce import algorithms
 from sottovoce.app.cli import main
-from sottovoce.door.frames import Frame, decode
-from sottovoce.door.gate import Gate
-from sottovoce.door.memory import Memory
 from sottovoce.federation.answering import Answering
-from sottovoce.federation.helper import Helper
+from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.party import Party
-from sottovoce.federation.sealed_columns.dealer import LocalDeals
+from sottovoce.federation.secure_columns.dealer import LocalDeals
+from sottovoce.gate.frames import Frame, decode
+from sottovoce.gate.gate import Gate
+from sottovoce.gate.memory import Memory
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.sealed.pair_keys import RunKey
-from sottovoce.sealed.streams import KeyedRandomness
-from sottovoce.sealed.sums import ColumnSealer, Opener
+from sottovoce.secure.pair_keys import RunKey
+from sottovoce.secure.streams import KeyedRandomness
+from sottovoce.secure.sums import ColumnMasker, Opener
 from sottovoce.transports.grpc_wire import GrpcCoordinator
 from sottovoce.transports.in_process import InProcess
 
@@ -76,7 +76,7 @@ class Keyed:
 
     def turn(self, frame: Frame) -> None:
         """Begin anew for a message."""
-        stage = hashlib.sha256(frame.text.encode()).hexdigest() if frame.kind == "seal" else ""
+        stage = hashlib.sha256(frame.text.encode()).hexdigest() if frame.kind == "secure" else ""
         self._stream = SeededRandomness(17, self._role, frame.kind, frame.query, str(frame.round), stage)
 
     def bytes(self, count: int) -> bytes:
@@ -85,7 +85,7 @@ class Keyed:
 
 
 class Labelled:
-    """The same in sealed sums, whose noise else follows from the key of the run, which differs in every run."""
+    """The same in secure sums, whose noise else follows from the key of the run, which differs in every run."""
 
     secure = False
 
@@ -99,7 +99,7 @@ class Labelled:
 
 
 def named_key(name: str) -> bytes:
-    """By which an end of sealed columns draws, by label, in the place of the key of its run."""
+    """By which an end of secure columns draws, by label, in the place of the key of its run."""
     return hashlib.sha256(name.encode()).digest()
 
 
@@ -171,7 +171,7 @@ class History:
             plan=asked.plan.hex(),
             round=asked.round,
             query=asked.query,
-            stage=asked.text if asked.kind == "seal" else "",
+            stage=asked.text if asked.kind == "secure" else "",
             words=words_of(reply) if reply.kind == "answer" else "",
             derived=derived_in(asked),
             **more,
@@ -179,11 +179,11 @@ class History:
 
 
 def add_noise_by_key(life: int) -> None:
-    """Every party, helper and dealer draws by key, and every plan has one coin.
+    """Every party, dealer and dealer draws by key, and every plan has one coin.
 
-    `life` is 0 but for a party of sealed columns that is broken: one that was started again draws anew.
+    `life` is 0 but for a party of secure columns that is broken: one that was started again draws anew.
     """
-    for kind in (Party, Helper):
+    for kind in (Party, Dealer):
         begin, answer = kind.__init__, kind._answer
 
         def made(self: Any, name: str, *own: Any, begin: Any = begin, **more: Any) -> None:
@@ -207,7 +207,7 @@ def add_noise_by_key(life: int) -> None:
         self._randomness = KeyedRandomness(named_key("dealer"))
 
     Opener.open, LocalDeals.__init__ = open_, dealing  # type: ignore[method-assign]
-    ColumnSealer.noise = lambda self, _: KeyedRandomness(named_key(f"{self.name} {life}"))  # type: ignore[method-assign]
+    ColumnMasker.noise = lambda self, _: KeyedRandomness(named_key(f"{self.name} {life}"))  # type: ignore[method-assign]
     RunKey.noise = lambda self, digest, source, records=b"": Labelled(source)  # type: ignore[method-assign]
     without_chance()  # a look-up rounds by its pads, which so are the same in every run
     plan_by = algorithms.plan_by

@@ -2,7 +2,7 @@
 """Many trials, and a table of what became of them: `run.py FOLDER [--kills 200] [--cuts 40] [--doubles 60] [--seed 1]`.
 
 Cases take turns, and each has its turn; `--sweep` kills each role of each case at each of its points instead, `--each`
-kills every kind of role so many times, and nothing else fails: `--only "columns, sealed" --each 100`. If something is
+kills every kind of role so many times, and nothing else fails: `--only "columns, secure" --each 100`. If something is
 wrong with a trial it is printed with its schedule, and its folder stays; `--case NAME --schedule JSON`, as it is
 printed, carries that schedule out again.
 """
@@ -29,7 +29,7 @@ from cluster import can_mount
 from nemesis import Fault
 from trials import EQUAL, STOPPED, WRONG, Trials, Verdict
 
-ROLES = ("party", "helper", "coordinator")
+ROLES = ("party", "dealer", "coordinator")
 KINDS = ("kill", "kill", "kill", "cut", "stop", "clock", "disk")
 
 

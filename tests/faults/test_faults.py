@@ -28,12 +28,12 @@ pytestmark = pytest.mark.slow
 # Of some solvers `run.py` has more cases.
 MORE = (
     "sgd, one party a round, rows",
-    "sgd, rows, sealed",
+    "sgd, rows, secure",
     "scd-sequential, rows",
-    "whitened, rows, sealed",
-    "cd, rows, sealed",
+    "whitened, rows, secure",
+    "cd, rows, secure",
     "admm, fresh, columns",
-    "newton, columns, sealed, notary",
+    "newton, columns, secure, notary",
 )
 NAMES = [name for name in CASES if name not in MORE]
 PLAN = "d1"
@@ -95,11 +95,11 @@ PLANTED: dict[str, dict[str, Any]] = {
     "north was charged for 2 plans": ledger(*GOOD.ledgers["north"], Entry(4, "reservation", "d2", 0, "")),
     "north has spent 2.0": {"spent": {"north": 2.0}},
     "the ledger of north has other entries": ledger(*GOOD.ledgers["north"], Entry(4, "release", PLAN, 1, "gram", "w")),
-    "left behind: north/ledger.db.sealed/k.key": {"files": {**GOOD.files, "north/ledger.db.sealed/k.key": 0o600}},
-    "left behind: north/ledger.db.sealed/k.labels": {"files": {**GOOD.files, "north/ledger.db.sealed/k.labels": 0o600}},
-    "left behind: north/ledger.db.sealed/": {
+    "left behind: north/ledger.db.secure/k.key": {"files": {**GOOD.files, "north/ledger.db.secure/k.key": 0o600}},
+    "left behind: north/ledger.db.secure/k.labels": {"files": {**GOOD.files, "north/ledger.db.secure/k.labels": 0o600}},
+    "left behind: north/ledger.db.secure/": {
         "events": (*GOOD.events, said("north", "left", "done", kind="done")),
-        "files": {**GOOD.files, f"north/ledger.db.sealed/{PLAN}.x.labels": 0o600},
+        "files": {**GOOD.files, f"north/ledger.db.secure/{PLAN}.x.labels": 0o600},
     },
     "left behind: north/ledger.db-journal": {"files": {**GOOD.files, "north/ledger.db-journal": 0o600}},
     "north/ledger.db has the mode 644": {"files": {"north/ledger.db": 0o644}},
@@ -117,7 +117,7 @@ def test_a_planted_fault_is_found(fault: str) -> None:
 
 
 def test_labels_of_a_run_whose_end_nobody_told_stay() -> None:
-    assert violations(replace(GOOD, files={**GOOD.files, f"north/ledger.db.sealed/{PLAN}.x.labels": 0o600}), GOOD) == []
+    assert violations(replace(GOOD, files={**GOOD.files, f"north/ledger.db.secure/{PLAN}.x.labels": 0o600}), GOOD) == []
 
 
 def test_a_refusal_ends_what_was_accepted() -> None:
@@ -224,7 +224,7 @@ def test_a_party_that_forgets_what_its_solver_keeps_is_found(campaign: Campaign)
 @pytest.mark.parametrize("broken", ["", "draws anew"])
 def test_a_party_of_secure_columns_that_was_killed_comes_back(campaign: Campaign, broken: str) -> None:
     """With the model of the unbroken run; negative control: one that draws anew says other bytes, and is refused."""
-    case = CASES["whitened, columns, sealed, notary"]
+    case = CASES["whitened, columns, secure, notary"]
     half = campaign.trials.unbroken(case)[1]["north"] // 2
     verdict = campaign.trials.judge(case, [Fault("north", half, "kill", "north")], broken=broken)
     assert (verdict.word == EQUAL) == (not broken), str(verdict)
@@ -232,7 +232,7 @@ def test_a_party_of_secure_columns_that_was_killed_comes_back(campaign: Campaign
 
 @pytest.mark.parametrize("kind", ROLES)
 def test_kills_of_a_kind_of_role_meet_no_other(kind: str) -> None:
-    case = CASES["whitened, columns, sealed, notary"]
+    case = CASES["whitened, columns, secure, notary"]
     faults = draw(random.Random(1), case, dict.fromkeys(case.roles, 10), ["kill"] * 20, kind)
     assert {(fault.what, case.kind_of(fault.whom)) for fault in faults} == {("kill", kind)}
 

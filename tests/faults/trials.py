@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cases import COME_BACK, HELPER, Case, make_site, title
+from cases import COME_BACK, DEALER, Case, make_site, title
 from cluster import Cluster, Outcome, is_second
 from cuts import CUTS
 from history import History, read, violations
@@ -105,7 +105,7 @@ class Trials:
         unbroken = self.unbroken(case)[0]
         outcome = self._run(case, schedule, broken)
         history = read(outcome.folder, case)
-        charged = 0 if COME_BACK and case.sealed and case.split == "columns" else outcome.given_up
+        charged = 0 if COME_BACK and case.secure and case.split == "columns" else outcome.given_up
         found = [said for said in violations(history, unbroken, charged) if not lacks_part(outcome, said)]
         found += [f"{name} did not end when it was told to" for name in outcome.left]
         found += [
@@ -138,7 +138,7 @@ def expected(outcome: Outcome, said: str) -> bool:
     """Whether these faults may stop such a run.
 
     A full disk stops any, which goes on once there is room; so does one of which an end was killed twice. Keys that
-    were told and not yet kept are lost with the process until the plan is charged, those of a helper by rows always
+    were told and not yet kept are lost with the process until the plan is charged, those of a dealer by rows always
     (by columns too, and of parties, unless they come back). Whatever befalls a coordinator, its run goes on. Of two
     starts one is refused, by the text of `is_second`.
     """
@@ -149,7 +149,7 @@ def expected(outcome: Outcome, said: str) -> bool:
     allowed = [FULL] if any(fault["what"] == "disk" for fault in outcome.faults) else []
     if any(killed[end] > 1 for end in case.ends):
         allowed.append(AGAIN)
-    if case.sealed and any(killed[end] for end in case.ends):
-        kept = COME_BACK if case.split == "columns" else not killed[HELPER]
+    if case.secure and any(killed[end] for end in case.ends):
+        kept = COME_BACK if case.split == "columns" else not killed[DEALER]
         allowed += [NO_KEY] if kept else [NO_KEY, LOST]
     return any(re.search(text, said) for text in allowed)

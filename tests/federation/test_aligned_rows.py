@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sealed_fits import data, model
+from secure_fits import data, model
 from sottovoce.app.job_tables import SourceTable
 from sottovoce.app.sources import read_party
-from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation.alignment.coordinator import new_terms
 from sottovoce.federation.alignment.file import AlignmentFile
@@ -24,10 +23,11 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.plans import Plans
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import MASKED, Predictor
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.transports.in_process import InProcess
 
 NAMES = ("a", "b", "c")
-POLICY = Policy(align=NAMES, sealed=True, align_times=9, predict_for=("b",), predict_training=True, approve_models=True)
+POLICY = Policy(align=NAMES, secure=True, align_times=9, predict_for=("b",), predict_training=True, approve_models=True)
 
 
 class Tapped(InProcess):
@@ -60,7 +60,7 @@ def parties_of(seed: int = 3) -> list[Party]:
 
 def fitted_on(parties: list[Party], wire: Tapped) -> tuple[Any, sv.Federation]:
     federation = sv.Federation("columns", wire, parties=parties)
-    federation.declare_columns("held", 1, np.sqrt([0.25, 0.5, 0.25]).tolist())._seal(
+    federation.declare_columns("held", 1, np.sqrt([0.25, 0.5, 0.25]).tolist())._secure(
         "products", "secure", "none", "auto"
     )
     return model(epsilon=1e6).fit(federation), federation
@@ -93,7 +93,7 @@ def test_labels_and_joint_predictions_are_those_of_the_plain_join(trained: tuple
 def test_a_request_for_predictions_is_not_answered_in_two_orders(
     trained: tuple[list[Party], Tapped, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One pad on two rows: their difference would be open to who passes them on."""
+    """One mask on two rows: their difference would be open to who passes them on."""
     parties, wire, fitted = trained
     Coordinator(wire).predict(fitted.plan_, fitted.plan_.digest, "b")
     request, first = wire.asked("a", "predict")[-1]
@@ -129,7 +129,7 @@ def test_no_sum_over_two_people_is_read(trained: tuple[list[Party], Tapped, Any]
     assert parties[1].predictor._scored is not None
     assert np.isfinite(parties[1].predictor._scored[2]).sum() < 7  # by chance 2^-12 each: once in 10^16
     for party in parties:
-        party.predictor._aligned = ""  # planted fault: pads that are the same in any order
+        party.predictor._aligned = ""  # planted fault: masks that are the same in any order
     Coordinator(Silent(parties)).predict(fitted.plan_, fitted.plan_.digest, "b")
     assert parties[1].predictions is not None
 
@@ -159,7 +159,7 @@ def test_aligned_records_are_compared_also_where_the_coordinator_would_not(
         fitted_on(parties, Silent(parties))
     monkeypatch.setattr(Plans, "check_aligned", lambda *_: None)  # planted fault: orders that differ, silently
     fitted, _ = fitted_on(parties, Silent(parties))
-    assert not fitted.plan_.sealing.aligned
+    assert not fitted.plan_.aggregation.aligned
 
 
 class Silent(Tapped):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.door import memory
-from sottovoce.door.frames import decode
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
+from sottovoce.gate import memory
+from sottovoce.gate.frames import decode
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
 

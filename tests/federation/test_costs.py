@@ -132,13 +132,13 @@ def test_without_privacy_nothing_is_foretold(name: str) -> None:
     assert cost_of(plan, algorithms.of(plan)) == Cost()
 
 
-@pytest.mark.parametrize("helper", [None, "helper"])
+@pytest.mark.parametrize("dealer", [None, "dealer"])
 @pytest.mark.parametrize("parties", [2, 5])
-def test_sealed_rows_take_what_the_plan_says(parties: int, helper: str | None) -> None:
+def test_secure_rows_take_what_the_plan_says(parties: int, dealer: str | None) -> None:
     X, y = people(60, 7)
-    deals = None if helper is None else sv.Helper(helper)
+    deals = None if dealer is None else sv.Dealer(dealer)
     held = [(X[k::parties], y[k::parties]) for k in range(parties)]
-    federation = sv.Federation.by_rows(held, sums="secure", helper=deals)
+    federation = sv.Federation.by_rows(held, sums="secure", dealer=deals)
     solver = sv.solvers.Newton(rounds=3)
     fitted = sv.PrivateLogisticRegression(1.0, entry_bound=0.5, classes=(0, 1), solver=solver).fit(federation)
     told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
@@ -148,14 +148,14 @@ def test_sealed_rows_take_what_the_plan_says(parties: int, helper: str | None) -
     assert told.dealt_bytes is None
 
 
-def sealed_columns(parties: int, solver: Any, kind: str, helper: str | None = None) -> Any:
+def secure_columns(parties: int, solver: Any, kind: str, dealer: str | None = None) -> Any:
     """A fit over secure columns, of classes or of numbers."""
     width = max(parties, 4)
     X = np.random.default_rng(8).uniform(-0.5, 0.5, (4000, width))
     parts = [X[:, part] for part in np.array_split(np.arange(width), parties)]
     labels = X[:, 0] if kind == "numbers" else (X[:, 0] > 0).astype(int)
-    deals = None if helper is None else sv.Helper(helper)
-    federation = sv.Federation.by_columns(parts, labels, products="secure", helper=deals)
+    deals = None if dealer is None else sv.Dealer(dealer)
+    federation = sv.Federation.by_columns(parts, labels, products="secure", dealer=deals)
     model: Any = sv.PrivateLogisticRegression(1.0, entry_bound=0.5, classes=(0, 1), solver=solver)
     if kind == "numbers":
         model = sv.PrivateRidge(1.0, entry_bound=0.5, label_bound=1.0, solver=solver)
@@ -163,26 +163,26 @@ def sealed_columns(parties: int, solver: Any, kind: str, helper: str | None = No
 
 
 @pytest.mark.parametrize(
-    ("parties", "kind", "helper"),
+    ("parties", "kind", "dealer"),
     [
         (2, "classes", None),
-        (2, "numbers", "helper"),
-        (3, "classes", "helper"),
+        (2, "numbers", "dealer"),
+        (3, "classes", "dealer"),
         (3, "numbers", None),
         (8, "classes", None),
     ],
 )
 @pytest.mark.parametrize("solver", [sv.solvers.Newton, sv.solvers.Gradient, sv.solvers.Whitened])
-def test_sealed_columns_take_what_the_formulas_say(parties: int, kind: str, helper: str | None, solver: Any) -> None:
-    fitted = sealed_columns(parties, solver(rounds=2), kind, helper)
+def test_secure_columns_take_what_the_formulas_say(parties: int, kind: str, dealer: str | None, solver: Any) -> None:
+    fitted = secure_columns(parties, solver(rounds=2), kind, dealer)
     told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
     assert told.rounds == done.rounds
     assert told.uplink_bytes == pytest.approx(done.uplink_bytes, rel=0.2)
     assert told.downlink_bytes == pytest.approx(done.downlink_bytes, rel=0.2)
 
 
-def test_sealed_columns_are_dealt_what_the_formulas_say() -> None:
+def test_secure_columns_are_dealt_what_the_formulas_say() -> None:
     """Bytes by hand: a flag's table of 32 bits, and by look-up a table of 64 levels; words of 32 bits."""
-    told = cost_of((plan := sealed_columns(2, sv.solvers.Newton(rounds=2), "classes").plan_), algorithms.of(plan))
+    told = cost_of((plan := secure_columns(2, sv.solvers.Newton(rounds=2), "classes").plan_), algorithms.of(plan))
     null, look_up = 4000 * (4 + 4 + 4), 4000 * (8 + 4 + 4)
     assert told.dealt_bytes == null + 2 * look_up

@@ -1,4 +1,4 @@
-"""What a plan of sealed sums assumes its holders agreed to: each assumption has a key, strict where it is left out."""
+"""What a plan of secure sums assumes its holders agreed to: each assumption has a key, strict where it is left out."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ import pytest
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app.job_tables import PolicyTable
-from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.federation import demands
 from sottovoce.federation.demands import NOTHING, Known
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.run_keys import invitation
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
-from sottovoce.plan import sealed_words
-from sottovoce.plan.channel import Pool, SecureSums
+from sottovoce.plan import secure_text
+from sottovoce.plan.aggregation import SecureAggregation
+from sottovoce.plan.channel import Coalition, SecureSums
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealed_words import Assumption, assumed
-from sottovoce.plan.sealing import Sealing
-from sottovoce.queries.pricing import pooled_epsilon
-from sottovoce.sealed.pair_keys import RunKey, fingerprint_of
+from sottovoce.plan.secure_text import Assumption, assumed
+from sottovoce.queries.pricing import coalition_epsilon
+from sottovoce.secure.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import local_identities
 
 NAMES = ("party 1", "party 2", "party 3")
 
 
-def sealed(split: Any, parties: int = 3, **numbers: Any) -> Plan:
-    """A small plan whose sums are sealed."""
-    sealing = Sealing(**{"curious": parties - 1, **numbers})
-    return audit_plan("gradient", split, parties, sealing=sealing, labels="held", relation="zero-out", rounds=2)
+def secure(split: Any, parties: int = 3, **numbers: Any) -> Plan:
+    """A small plan whose sums are secure."""
+    aggregation = SecureAggregation(**{"colluding": parties - 1, **numbers})
+    return audit_plan("gradient", split, parties, aggregation=aggregation, labels="held", relation="zero-out", rounds=2)
 
 
 def known(*names: str, unaligned: bool = False) -> Known:
@@ -52,16 +52,16 @@ class Case(NamedTuple):
     plan: Plan
     known: Known
     agrees: dict[str, Any]
-    least: dict[str, Any] = {"sealed": True}  # noqa: RUF012  # what the party said before
+    least: dict[str, Any] = {"secure": True}  # noqa: RUF012  # what the party said before
 
 
 CASES = {
-    "apart": Case(sealed("columns"), known(*NAMES, "notary"), {"dealer": "coordinator"}),
-    "collusion": Case(sealed("rows", curious=1), ALL, {"curious": 1}),
-    "protocol": Case(sealed("rows"), ALL, {"sealed": True}, {}),
-    "keys": Case(sealed("rows"), known("party 2"), {"max_epsilon_pooled": 1e6}),
-    "order": Case(sealed("columns"), known(*NAMES, unaligned=True), {"unaligned": True}),
-    "computing": Case(sealed("rows"), ALL, {"sealed": True}, {}),
+    "apart": Case(secure("columns"), known(*NAMES, "notary"), {"dealer": "coordinator"}),
+    "collusion": Case(secure("rows", colluding=1), ALL, {"colluding": 1}),
+    "protocol": Case(secure("rows"), ALL, {"secure": True}, {}),
+    "keys": Case(secure("rows"), known("party 2"), {"max_epsilon_colluding": 1e6}),
+    "order": Case(secure("columns"), known(*NAMES, unaligned=True), {"unaligned": True}),
+    "computing": Case(secure("rows"), ALL, {"secure": True}, {}),
 }
 
 
@@ -87,7 +87,7 @@ def words_of(one: Assumption, plan: Plan) -> str:
     return words
 
 
-@pytest.mark.parametrize("one", sealed_words.ASSUMPTIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", secure_text.ASSUMPTIONS, ids=lambda one: one.name)
 def test_what_is_assumed_was_agreed_to_by_its_key(one: Assumption, monkeypatch: pytest.MonkeyPatch) -> None:
     check_assumption(one)
     monkeypatch.setitem(demands.DEMANDS, one.key, lambda _: None)  # type: ignore[misc]  # planted fault: nothing is demanded
@@ -96,14 +96,14 @@ def test_what_is_assumed_was_agreed_to_by_its_key(one: Assumption, monkeypatch: 
 
 
 def test_a_new_assumption_has_a_key_or_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(CASES) == {one.name for one in sealed_words.ASSUMPTIONS}
-    assert set(demands.DEMANDS) == {one.key for one in sealed_words.ASSUMPTIONS}
+    assert set(CASES) == {one.name for one in secure_text.ASSUMPTIONS}
+    assert set(demands.DEMANDS) == {one.key for one in secure_text.ASSUMPTIONS}
     new = Assumption("weather", "weather", lambda _, __: "it does not rain")  # planted fault
-    monkeypatch.setattr(sealed_words, "ASSUMPTIONS", (*sealed_words.ASSUMPTIONS, new))
-    assert "it does not rain" in assumed(sealed("rows"))
+    monkeypatch.setattr(secure_text, "ASSUMPTIONS", (*secure_text.ASSUMPTIONS, new))
+    assert "it does not rain" in assumed(secure("rows"))
     with pytest.raises(KeyError):
         check_assumption(new)
-    assert set(demands.DEMANDS) != {one.key for one in sealed_words.ASSUMPTIONS}
+    assert set(demands.DEMANDS) != {one.key for one in secure_text.ASSUMPTIONS}
 
 
 def test_every_sentence_that_a_guarantee_assumes_is_in_the_registry() -> None:
@@ -116,28 +116,28 @@ def test_every_sentence_that_a_guarantee_assumes_is_in_the_registry() -> None:
     channel = fitted.plan_.channel
     assert isinstance(channel, SecureSums)
     assert set(fitted.privacy_.weakest.assumes) == {
-        w for one in sealed_words.ASSUMPTIONS if (w := one.words(channel, None))
+        w for one in secure_text.ASSUMPTIONS if (w := one.words(channel, None))
     }
 
 
 def everybody(plan: Plan, *, dealer: bool) -> float:
     """The epsilon against all other parties together."""
     form = algorithms.of(plan)
-    return pooled_epsilon(
-        [(form, plan, form.pricing)], "zero-out", Pool(len(plan.parties) - 1, dealer=dealer), plan.delta
+    return coalition_epsilon(
+        [(form, plan, form.pricing)], "zero-out", Coalition(len(plan.parties) - 1, dealer=dealer), plan.delta
     )
 
 
 @pytest.mark.parametrize("split", ["rows", "columns"])
 def test_a_plan_against_fewer_who_pool_is_refused(split: str) -> None:
-    weak, strict = sealed(split, 8, curious=1), sealed(split, 8)
+    weak, strict = secure(split, 8, colluding=1), secure(split, 8)
     assert everybody(weak, dealer=False) > 1.5 * everybody(strict, dealer=False)
     for plan, policy, reason in (
-        (strict, Policy(sealed=True), None),
-        (weak, Policy(sealed=True), "hold against 7 of 7; its holder can allow it with Policy(curious=1)"),
-        (weak, Policy(sealed=True, curious=2), "hold against 2 of 7"),
-        (weak, Policy(sealed=True, curious=1), None),
-        (sealed(split, 2), Policy(sealed=True, curious=5), None),
+        (strict, Policy(secure=True), None),
+        (weak, Policy(secure=True), "hold against 7 of 7; its holder can allow it with Policy(colluding=1)"),
+        (weak, Policy(secure=True, colluding=2), "hold against 2 of 7"),
+        (weak, Policy(secure=True, colluding=1), None),
+        (secure(split, 2), Policy(secure=True, colluding=5), None),
     ):
         found = policy.refuse(plan, algorithms.of(plan), NAMES[0], known(*plan.names))
         assert found is None if reason is None else reason in str(found)
@@ -153,23 +153,23 @@ def test_a_plan_against_fewer_who_pool_is_refused(split: str) -> None:
         ("", "other", (*NAMES, "notary", "other"), "notary is pinned"),
         ("notary", "notary", (*NAMES, "notary", "other"), None),
         ("notary", "coordinator", NAMES, "the coordinator deals in the plan, and here 'notary' does alone"),
-        ("notary", "other", (*NAMES, "other"), "the helper 'other' deals in the plan, and here 'notary' does alone"),
+        ("notary", "other", (*NAMES, "other"), "the dealer 'other' deals in the plan, and here 'notary' does alone"),
         ("coordinator", "coordinator", (*NAMES, "notary"), None),
         ("coordinator", "notary", (*NAMES, "notary"), "Policy(dealer='notary')"),
     ],
 )
 @pytest.mark.parametrize("split", ["rows", "columns"])
 def test_who_deals(split: str, dealer: str, plan: str, pinned: tuple[str, ...], reason: str | None) -> None:
-    made = sealed(split, dealer=plan)
-    found = Policy(sealed=True, dealer=dealer).refuse(made, algorithms.of(made), NAMES[0], known(*pinned))
+    made = secure(split, dealer=plan)
+    found = Policy(secure=True, dealer=dealer).refuse(made, algorithms.of(made), NAMES[0], known(*pinned))
     assert found is None if reason is None else reason in str(found)
 
 
-def test_a_helper_is_pinned_also_where_a_limit_does_in_the_place_of_other_pins(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = sealed("rows", dealer="notary")
+def test_a_dealer_is_pinned_also_where_a_limit_does_in_the_place_of_other_pins(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = secure("rows", dealer="notary")
 
     def refused(*pinned: str, **policy: Any) -> str:
-        given = Policy(sealed=True, max_epsilon_pooled=1e6, **policy)
+        given = Policy(secure=True, max_epsilon_colluding=1e6, **policy)
         return str(given.refuse(plan, algorithms.of(plan), NAMES[0], known(*pinned)))
 
     assert refused("notary") == "None"
@@ -182,10 +182,10 @@ def test_a_helper_is_pinned_also_where_a_limit_does_in_the_place_of_other_pins(m
 @pytest.mark.parametrize("limit", [None, math.inf, math.nan])
 def test_no_limit_is_in_the_place_of_pins(limit: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of infinity allows all: whoever gives it has limited nothing, and needs the pins."""
-    plan = sealed("rows", 64)
+    plan = secure("rows", 64)
 
     def check() -> None:
-        policy = Policy(sealed=True, max_epsilon_pooled=limit)
+        policy = Policy(secure=True, max_epsilon_colluding=limit)
         assert "has not pinned the key of party 2" in str(policy.refuse(plan, algorithms.of(plan), NAMES[0]))
 
     check()
@@ -195,20 +195,20 @@ def test_no_limit_is_in_the_place_of_pins(limit: float | None, monkeypatch: pyte
 
 
 def test_made_up_parties_by_rows_are_pinned_or_limited() -> None:
-    plan = sealed("rows", 64)
+    plan = secure("rows", 64)
     form = algorithms.of(plan)
     worst = everybody(plan, dealer=True)
     assert worst > 5 * everybody(plan, dealer=False)  # with the coordinator, whose top-up is gone
 
     def refused(some: Known = NOTHING, **policy: Any) -> str:
-        return str(Policy(sealed=True, **policy).refuse(plan, form, NAMES[0], some))
+        return str(Policy(secure=True, **policy).refuse(plan, form, NAMES[0], some))
 
     assert "has not pinned the key of party 2" in refused()
-    assert "Policy(max_epsilon_pooled=...)" in refused()
+    assert "Policy(max_epsilon_colluding=...)" in refused()
     assert "has not pinned the key of party 64" in refused(known(*plan.names[:-1]))
     assert refused(known(*plan.names)) == "None"
-    assert refused(max_delta=1e-2, max_epsilon_pooled=1.01 * worst) == "None"
-    assert "above this party's limit" in refused(max_delta=1e-2, max_epsilon_pooled=0.99 * worst)
+    assert refused(max_delta=1e-2, max_epsilon_colluding=1.01 * worst) == "None"
+    assert "above this party's limit" in refused(max_delta=1e-2, max_epsilon_colluding=0.99 * worst)
 
 
 @pytest.mark.parametrize("case", ["apart", "collusion", "keys", "order"])
@@ -219,13 +219,13 @@ def test_a_party_refuses_before_anything_is_charged(case: str, tmp_path: Path, m
     rows = np.zeros((count, part.stop - part.start))
     labels = np.zeros(count) if plan.split == "rows" or plan.label_party_name == NAMES[0] else None
     monkeypatch.setattr("sottovoce.data.devices.prepare_rows", lambda *_, **__: pytest.fail("rows were touched"))
-    for place, policy in enumerate((Policy(sealed=True), Policy(sealed=True, **agrees))):
+    for place, policy in enumerate((Policy(secure=True), Policy(secure=True, **agrees))):
         account = sv.Ledger.create(tmp_path / f"{place}.db").open("people", epsilon=1e3, delta=1e-2)
         ids = range(count) if knows.unaligned else None
         party = sv.Party(NAMES[0], rows, labels, account=account, policy=policy, ids=ids)
         assert knows.identity is not None
         party.identify(knows.identity)
-        told = json.loads(said(party, Frame("hello", 1, query="seal", text=invitation())).text)
+        told = json.loads(said(party, Frame("hello", 1, query="secure", text=invitation())).text)
         others = {name: fingerprint_of(RunKey().public) for name in (*plan.names, "coordinator")}
         keys = tuple({**others, NAMES[0]: fingerprint_of(told["public_key"])}.items())
         made = plan.model_copy(update={"keys": keys if plan.split == "columns" else keys[:-1]})

@@ -13,13 +13,13 @@ import scipy.sparse as sp
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms.base import Rounds
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.outgoing import declare_public, reply
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
 from sottovoce.federation.conversation import Message
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.federation import Federation, as_account
 from sottovoce.federation.party import Party
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.outgoing import declare_public, reply
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
@@ -169,7 +169,7 @@ def test_frank_wolfe_without_an_l1_ball_is_told_how_to_have_one(options: dict[st
 def test_by_columns_a_solver_is_chosen_by_public_facts(labels: Any, options: dict[str, Any], solver: str) -> None:
     plan = model("auto", **options).plan(Federation.by_columns([X, X], Y, labels=labels, products="none"))
     assert plan.algorithm == solver
-    assert plan.sealing is None
+    assert plan.aggregation is None
 
 
 @pytest.mark.parametrize(
@@ -183,37 +183,40 @@ def test_by_columns_a_solver_is_chosen_by_public_facts(labels: Any, options: dic
     ],
     ids=lambda estimator: type(estimator).__name__,
 )
-def test_by_columns_sums_are_sealed_where_nobody_objects(estimator: Any) -> None:
+def test_by_columns_sums_are_secure_where_nobody_objects(estimator: Any) -> None:
     federation = Federation.by_columns([X, X], Y)
     made = estimator.set_params(delta=1e-6, entry_bound=1.0).plan(federation)
-    assert made.sealing is not None, federation.why
-    assert federation.why == "sealed: every party allows it"
+    assert made.aggregation is not None, federation.why
+    assert federation.why == "secure: every party allows it"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [
-        (sv.Policy(), "Policy(sealed=True)"),
-        (sv.Policy(sealed=True), "Policy(curious=1)"),
-        (sv.Policy(sealed=True, curious=2), "Policy(curious=1)"),
-        (sv.Policy(sealed=True, dealer="notary"), "Policy(dealer='coordinator')"),
-        (sv.Policy(sealed=True, curious=1), ""),
+        (sv.Policy(), "Policy(secure=True)"),
+        (sv.Policy(secure=True), "Policy(colluding=1)"),
+        (sv.Policy(secure=True, colluding=2), "Policy(colluding=1)"),
+        (sv.Policy(secure=True, dealer="notary"), "Policy(dealer='coordinator')"),
+        (sv.Policy(secure=True, colluding=1), ""),
     ],
 )
 def test_a_policy_that_was_given_holds_in_this_process_too(
     policy: sv.Policy, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def sealed() -> bool:
-        federation = Federation.by_columns([X, X, X], Y, policy=policy).sealing(curious=1)
+    def secure() -> bool:
+        federation = Federation.by_columns([X, X, X], Y, policy=policy).secure_aggregation(colluding=1)
         try:
-            sealing, said = model("auto", row_norm=None, entry_bound=1.0).fit(federation).plan_.sealing, federation.why
+            aggregation, said = (
+                model("auto", row_norm=None, entry_bound=1.0).fit(federation).plan_.aggregation,
+                federation.why,
+            )
         except RefusedError as error:
-            sealing, said = None, str(error)
-        assert sealing is not None or reason in said
-        return sealing is not None
+            aggregation, said = None, str(error)
+        assert aggregation is not None or reason in said
+        return aggregation is not None
 
-    assert sealed() == (not reason)
+    assert secure() == (not reason)
     for party in Federation.by_columns([X, X, X], Y, policy=policy)._parties:
         party.permit(without_privacy=True, predict_for=("coordinator",))
         assert party.holder.policy is policy
@@ -224,7 +227,7 @@ def test_a_policy_that_was_given_holds_in_this_process_too(
         permit(party, **leave)
 
     monkeypatch.setattr(Party, "permit", overwrites)
-    assert sealed()
+    assert secure()
 
 
 def test_a_radius_is_that_of_the_l1_ball_by_columns() -> None:
@@ -407,7 +410,7 @@ def test_nothing_of_the_rows_is_in_what_a_federation_shows() -> None:
 
 
 class Liar:
-    """A party that answers what it likes; the seal is not its own, so it only says what may be said."""
+    """A party that answers what it likes; the secure is not its own, so it only says what may be said."""
 
     def __init__(self, kind: str, query: str | None = None) -> None:
         self.name = "anna"

@@ -12,9 +12,9 @@ import pytest
 
 import sottovoce as sv
 from interrupting import keyed
-from sottovoce.door.frames import peek
 from sottovoce.errors import InputError, WireError
 from sottovoce.federation.journal import Journal
+from sottovoce.gate.frames import peek
 from sottovoce.privacy.ledger import Account
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
@@ -131,25 +131,25 @@ def test_a_fit_that_is_stopped_goes_on(case: str, stopped_at: list[float], tmp_p
 
 
 @pytest.mark.parametrize(
-    ("split", "solver", "helper"),
+    ("split", "solver", "dealer"),
     [("columns", "whitened", False), ("columns", "newton", True), ("rows", "newton", False)],
 )
-def test_a_coordinator_of_sealed_sums_goes_on_while_the_parties_live(
-    split: str, solver: str, helper: bool, stopped_at: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_coordinator_of_secure_sums_goes_on_while_the_parties_live(
+    split: str, solver: str, dealer: bool, stopped_at: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it is stopped: what was masked and opened is what an unbroken run has; by columns it is said again."""
     found, counted = [], []
-    keyed(replace=monkeypatch.setattr, sealed=True)
+    keyed(replace=monkeypatch.setattr, secure=True)
     for name in ("whole", "broken"):
         folder = tmp_path / name
-        local = _sealed(split, folder, helper=helper)
+        local = _secure(split, folder, dealer=dealer)
         stopped_at[0] = np.inf
         for process in itertools.count():
             stopped_at[0] = np.inf if name == "whole" else 4.0 + (5.5 if split == "columns" else 2.5) * process
             wire = InProcess(local._ends)
             kind = {"products": "secure", "labels": "held"} if split == "columns" else {"sums": "secure"}
             connected = sv.Federation.connect(
-                wire, split=split, helper="notary" if helper else None, journal=folder / "fit.run", **kind
+                wire, split=split, dealer="notary" if dealer else None, journal=folder / "fit.run", **kind
             )
             with contextlib.suppress(StoppedError):
                 model = logistic(solver, rounds=2).fit(connected)
@@ -161,10 +161,10 @@ def test_a_coordinator_of_sealed_sums_goes_on_while_the_parties_live(
     assert counted[0] == counted[1] if split == "rows" else all(counted[0][k] <= counted[1][k] for k in counted[0])
 
 
-def _sealed(split: str, folder: Path, *, helper: bool) -> Any:
-    """Parties of this process that take part in sealed sums, with what the label holder alone knows."""
-    notary = sv.Helper("notary") if helper else None
-    more: Any = {"helper": notary, "policy": sv.Policy(sealed=True)}
+def _secure(split: str, folder: Path, *, dealer: bool) -> Any:
+    """Parties of this process that take part in secure sums, with what the label holder alone knows."""
+    notary = sv.Dealer("notary") if dealer else None
+    more: Any = {"dealer": notary, "policy": sv.Policy(secure=True)}
     if split == "rows":
         return by_rows(folder, sums="secure", **more)
     return by_columns(folder, products="secure", labels="held", **more)
@@ -206,19 +206,19 @@ def test_a_party_that_does_not_come_back_ends_the_run_and_one_that_does_goes_on(
     assert state(folder) == state(tmp_path / "whole")
 
 
-def test_sealed_rows_go_on_without_a_party_that_left_also_after_a_stop(stopped_at: list[float], tmp_path: Path) -> None:
+def test_secure_rows_go_on_without_a_party_that_left_also_after_a_stop(stopped_at: list[float], tmp_path: Path) -> None:
     """The roster is kept before it is asked: no earlier attempt is asked after it, and who left is not waited for."""
     parts = [(X[place::4], Y[place::4]) for place in range(4)]
     names = ("anna", "ben", "carl", "dora")
     accounts = [sv.Ledger.create(tmp_path / f"{name}.db").open(name, epsilon=50.0, delta=1e-5) for name in names]
-    policy = sv.Policy(sealed=True, curious=1)
+    policy = sv.Policy(secure=True, colluding=1)
     local = sv.Federation.by_rows(parts, names=names, ledgers=accounts, policy=policy, sums="secure")
     for question in itertools.count(4):
         stopped_at[0] = question
         wire = Without(local._ends)
         wire.asked = 0 if question == 4 else 9
         federation = sv.Federation.connect(wire, sums="secure", journal=tmp_path / "fit.run")
-        federation.sealing(curious=1, absent=1, spare=2)
+        federation.secure_aggregation(colluding=1, dropouts=1, retries=2)
         with contextlib.suppress(StoppedError):
             model = logistic("newton", rounds=4).fit(federation)
             break

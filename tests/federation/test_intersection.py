@@ -23,9 +23,6 @@ from hypothesis import strategies as st
 
 import sottovoce as sv
 from sottovoce.app.sources import join
-from sottovoce.door import intersection
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.intersection import Session, Terms
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation.alignment.coordinator import AlignmentResult, new_terms
 from sottovoce.federation.alignment.file import AlignmentFile
@@ -33,10 +30,13 @@ from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.predicting import check_aligned
-from sottovoce.sealed.curve import hashed
-from sottovoce.sealed.streams import box
-from sottovoce.sealed.sums import packed_box
-from sottovoce.sealed.workers import blinded
+from sottovoce.gate import intersection
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.intersection import Session, Terms
+from sottovoce.secure.curve import hashed
+from sottovoce.secure.streams import seal_envelope
+from sottovoce.secure.sums import packed_envelope
+from sottovoce.secure.workers import blinded
 from sottovoce.transports.in_process import InProcess
 
 NAMES = ("a", "b", "c", "d")
@@ -116,7 +116,7 @@ def test_it_is_the_plain_join(lists: list[set[int]], matcher: int, seed: int) ->
 
 
 def test_lists_of_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("door.intersection", "federation.alignment.coordinator"):
+    for module in ("gate.intersection", "federation.alignment.coordinator"):
         monkeypatch.setattr(f"sottovoce.{module}.PIECE", 2)
         monkeypatch.setattr(f"sottovoce.{module}.WORDS", 3)
     for matcher in ("coordinator", "b"):
@@ -139,7 +139,7 @@ def test_pieces_give_what_one_sort_of_all_gives(
     matcher: str, piece: int, words: int, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The places of the common records and the digest, bit for bit, by the same scalars and the same salt."""
-    for module in ("door.intersection", "federation.alignment.coordinator"):
+    for module in ("gate.intersection", "federation.alignment.coordinator"):
         monkeypatch.setattr(f"sottovoce.{module}.PIECE", piece)
         monkeypatch.setattr(f"sottovoce.{module}.WORDS", words)
     monkeypatch.setattr("sottovoce.data.sorted_file._HELD", held)
@@ -239,11 +239,11 @@ def test_a_repeated_message_gets_the_same_bytes() -> None:
 
 
 def swapped(name: str, frame: Frame) -> Frame | None:
-    """Give a party another box than the one that it is due."""
+    """Give a party another envelope than the one that it is due."""
     if frame.query == "list" and frame.text == "1" and name == "b":
-        swapped.kept = frame.arrays["box"]  # type: ignore[attr-defined]
+        swapped.kept = frame.arrays["envelope"]  # type: ignore[attr-defined]
     if frame.query == "list" and frame.text == "2" and name == "b":
-        return with_arrays(frame, {"box": swapped.kept})  # type: ignore[attr-defined]
+        return with_arrays(frame, {"envelope": swapped.kept})  # type: ignore[attr-defined]
     return None
 
 
@@ -307,7 +307,7 @@ def test_a_lying_coordinator_is_found_and_nothing_is_kept(lie: Any, words: str) 
 
 
 def test_common_words_without_an_end_are_refused_before_they_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("door.intersection", "federation.alignment.coordinator"):
+    for module in ("gate.intersection", "federation.alignment.coordinator"):
         monkeypatch.setattr(f"sottovoce.{module}.WORDS", 3)
     sent = list[int]()
 
@@ -315,7 +315,7 @@ def test_common_words_without_an_end_are_refused_before_they_fill_the_memory(mon
         for piece in range(9):
             sent.append(piece)
             ordered = b"".join(bytes([3 * piece + place]) * 16 for place in range(3))
-            words = {"words": intersection.packed_words(ordered)}
+            words = {"words": intersection.packed_hashes(ordered)}
             self._ask(terms.members, "common", piece, each=dict.fromkeys(terms.members, words))
         return 27
 
@@ -327,7 +327,7 @@ def test_common_words_without_an_end_are_refused_before_they_fill_the_memory(mon
 
 def test_order_is_looked_at_across_pieces() -> None:
     def taken(*pieces: list[bytes]) -> bool:
-        return all(map(intersection.CheckedWords().take, [np.array(piece, dtype="S16") for piece in pieces]))
+        return all(map(intersection.CheckedHashes().take, [np.array(piece, dtype="S16") for piece in pieces]))
 
     assert taken([b"a"], [], [b"b", b"c"], [b"d"])
     assert not taken([b"a"], [b"b"], [b"b"])
@@ -451,26 +451,26 @@ def test_nothing_that_passes_depends_on_identifiers_but_by_keys(matcher: str, mo
         wire = Lying(parties)
         aligned(parties, matcher, wire)
         everything += wire.passed
-        words.append(sealed_words(wire.passed))
+        words.append(secure_text(wire.passed))
     texts = [one for own in ids.values() for one in own]
     assert not any(one.encode() in data for one in texts for _, data in everything)
     assert traces(everything, texts, salts[0]) == 0
     alike = words[0] & words[1]
     assert len(words[0]) > 100
-    assert not {word for word in alike if abs(word) > 2**32}  # the ends of boxes are short; else once in 2^40
+    assert not {word for word in alike if abs(word) > 2**32}  # the ends of envelopes are short; else once in 2^40
 
-    monkeypatch.setattr(intersection, "box", lambda key, label, sender, data: data)  # planted fault: no box
-    monkeypatch.setattr(intersection, "unbox", lambda key, label, sender, data: data)
+    monkeypatch.setattr(intersection, "envelope", lambda key, label, sender, data: data)  # planted fault: no envelope
+    monkeypatch.setattr(intersection, "open_envelope", lambda key, label, sender, data: data)
     monkeypatch.setattr(intersection.Workers, "blinded", lambda self, scalar, points: points)
     parties = holders(ids)
     wire = Lying(parties)
     aligned(parties, matcher, wire)
     assert traces(wire.passed, texts, salts[-1]) > 0
-    assert sealed_words(wire.passed)
+    assert secure_text(wire.passed)
 
 
-def sealed_words(passed: Sequence[tuple[str, bytes]]) -> set[int]:
-    """The numbers of all that passed in boxes and as words, without the lengths."""
+def secure_text(passed: Sequence[tuple[str, bytes]]) -> set[int]:
+    """The numbers of all that passed in envelopes and as words, without the lengths."""
     arrays = [array for _, data in passed for array in decode(data).arrays.values()]
     return {word for array in arrays for word in array.reshape(-1)[array.ndim == 1 :].tolist()} - {0}
 
@@ -481,15 +481,15 @@ def test_the_coordinator_reads_no_list_and_each_list_is_of_its_length() -> None:
     aligned(parties, "b", wire)
     points = [data for _, data in wire.passed if decode(data).query == "list" and decode(data).arrays]
     lengths = {int(array[0]) for data in points for array in decode(data).arrays.values()}
-    assert lengths == {32 * len(own) + 16 for own in LISTS.values()}  # points in boxes, and nothing else
+    assert lengths == {32 * len(own) + 16 for own in LISTS.values()}  # points in envelopes, and nothing else
     words = [decode(data) for _, data in wire.passed if decode(data).query in ("words", "match", "common")]
-    assert all(set(frame.arrays) <= {"0", "1", "2", "box"} for frame in words)  # no word in the clear
+    assert all(set(frame.arrays) <= {"0", "1", "2", "envelope"} for frame in words)  # no word in the clear
     clear = Lying(holders())
     aligned(list(clear._wire._endpoints.values()), "coordinator", clear)  # type: ignore[arg-type]
     assert any("words" in decode(data).arrays for _, data in clear.passed)  # negative control
 
 
-def test_who_pools_with_the_coordinator_tests_no_guess_at_the_digest() -> None:
+def test_who_coalitions_with_the_coordinator_tests_no_guess_at_the_digest() -> None:
     """Told one person alone, not common, a party sends a digest of it. Without its scalars no guess can be tried."""
     parties = holders({"a": LISTS["a"], "b": LISTS["b"]})
     seen: dict[str, Any] = {}
@@ -502,11 +502,13 @@ def test_who_pools_with_the_coordinator_tests_no_guess_at_the_digest() -> None:
             found = intersection.words_of(
                 blinded(victim._scalar, blinded(attacker._scalar, hashed(victim._salt, ["list"], ["9"]).tobytes()))
             )
-            return with_arrays(frame, {"words": intersection.packed_words(found.tobytes())})
+            return with_arrays(frame, {"words": intersection.packed_hashes(found.tobytes())})
         if frame.query == "agree":
             seen.update(victim=victim._scalar, attacker=attacker._scalar, salt=victim._salt, key=victim._keys["b"])
         if frame.query == "agreed" and name == "b":
-            seen["told"] = intersection.unbox(seen["key"], ["agree"], "a", intersection.unpacked_box(frame.arrays["0"]))
+            seen["told"] = intersection.open_envelope(
+                seen["key"], ["agree"], "a", intersection.unpacked_envelope(frame.arrays["0"])
+            )
         return None
 
     with pytest.raises(RefusedError, match="do not have the same common people"):
@@ -525,8 +527,8 @@ def test_a_party_multiplies_no_more_points_than_were_announced() -> None:
     def lie(name: str, frame: Frame) -> Frame | None:
         session = parties[1].aligner._session
         if frame.query == "words" and name == "a" and session is not None:
-            boxed = packed_box(box(session._keys["a"], ["list", 1, 0, 1], "b", POINTS[: 32 * 4]))
-            return Frame("align", frame.serial, frame.plan, 1, "list", {"box": boxed}, "1")
+            enveloped = packed_envelope(seal_envelope(session._keys["a"], ["list", 1, 0, 1], "b", POINTS[: 32 * 4]))
+            return Frame("align", frame.serial, frame.plan, 1, "list", {"envelope": enveloped}, "1")
         return None
 
     with pytest.raises((RefusedError, WireError), match=r"not the next one|another plan, round or query"):
@@ -680,7 +682,7 @@ def test_two_parties_count_whom_they_share_and_learn_nothing_else() -> None:
 
 def columns(order: Mapping[str, Sequence[int]], policy: Policy) -> list[Party]:
     """Three parties with columns of the same 60 people and some more, each in its own order."""
-    from sealed_fits import data
+    from secure_fits import data
 
     X, y = data()
     X, y = np.vstack([X, X[:9]]), np.append(y, y[:9])
@@ -692,9 +694,9 @@ def columns(order: Mapping[str, Sequence[int]], policy: Policy) -> list[Party]:
 
 
 def test_files_in_different_orders_are_trained_on_once_they_are_aligned() -> None:
-    from sealed_fits import model
+    from secure_fits import model
 
-    policy = Policy(align=("a", "b", "c"), sealed=True, align_times=9)
+    policy = Policy(align=("a", "b", "c"), secure=True, align_times=9)
     everybody, generator = list(range(60)), random.Random(3)
     order = {
         name: generator.sample([*everybody, *more], 63)
@@ -702,7 +704,7 @@ def test_files_in_different_orders_are_trained_on_once_they_are_aligned() -> Non
     }
     parties = columns(order, policy)
     federation = sv.Federation("columns", InProcess(parties), parties=parties)
-    federation.declare_columns("held", 1, np.sqrt([0.25, 0.5, 0.25]).tolist())._seal(
+    federation.declare_columns("held", 1, np.sqrt([0.25, 0.5, 0.25]).tolist())._secure(
         "products", "secure", "none", "auto"
     )
     with pytest.raises(RefusedError, match=r"a has identifiers, and they were not aligned.*Nothing was charged"):
@@ -710,7 +712,7 @@ def test_files_in_different_orders_are_trained_on_once_they_are_aligned() -> Non
     aligned(parties, "coordinator", federation.transport)
     assert {len(party.ids or ()) for party in parties} == {60}
     fitted = model(epsilon=1e6).fit(federation)
-    assert fitted.plan_.sealing.aligned == parties[0].holder.aligned
+    assert fitted.plan_.aggregation.aligned == parties[0].holder.aligned
     joined = np.hstack([party.holder.rows for party in parties])
     assert fitted.score(joined, parties[1].holder.labels) > 0.8  # rows that do not belong together: one half
 

@@ -14,9 +14,8 @@ import pytest
 
 import sottovoce as sv
 from pairing import NO_OFFERS, impostor
-from sealed_fits import by_columns, by_rows, data, model
+from secure_fits import by_columns, by_rows, data, model
 from sottovoce.app import jobs
-from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import demands, introduction, run_keys
 from sottovoce.federation.alignment import party as alignment
@@ -27,15 +26,16 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import MASKED, Request, added, each_score
 from sottovoce.federation.run_keys import known_keys
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
-from sottovoce.sealed.pair_keys import CHECKED, OFFERS, PairKeys, PeerKey, RunKey, fingerprint_of
+from sottovoce.secure.pair_keys import CHECKED, OFFERS, PairKeys, PeerKey, RunKey, fingerprint_of
 from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
 from sottovoce.transports.certified import Certified
 from sottovoce.transports.identity import PREDICTION_KEY, local_identities
 from sottovoce.transports.in_process import InProcess
 
 SOURCE = Path(run_keys.__file__).parents[1]
-POLICY = Policy(align=("a", "b", "c"), predict_for=("b",), predict_training=True, approve_models=True, sealed=True)
+POLICY = Policy(align=("a", "b", "c"), predict_for=("b",), predict_training=True, approve_models=True, secure=True)
 
 
 class Shy:
@@ -114,17 +114,17 @@ def test_every_shared_secret_is_behind_the_one_check() -> None:
     """Where a key is agreed on, by whom a checked key is made, and who may do without pins."""
     found = list(calls())
     ciphers = {path for path, name, _ in found if name in ("HKDF", "AESGCM")}
-    assert ciphers == {"sealed/pair_keys.py", "sealed/streams.py"}  # the second by a key that `PairKeys` gave
+    assert ciphers == {"secure/pair_keys.py", "secure/streams.py"}  # the second by a key that `PairKeys` gave
     assert {path for path, name, _ in found if name == "PairKeys"} == {
-        "door/intersection.py",
+        "gate/intersection.py",
         "federation/coordinator.py",
         "federation/prediction.py",
         "federation/run_keys.py",
-        "lab/audit/sealed.py",
+        "lab/audit/secure.py",
     }
     assert {path for path, name, _ in found if name == "PeerKey"} == {"federation/run_keys.py"}
     assert {path for path in SOURCE.rglob("*.py") if "CHECKED" in path.read_text(encoding="utf-8")} == {
-        SOURCE / "sealed/pair_keys.py",
+        SOURCE / "secure/pair_keys.py",
         SOURCE / "federation/run_keys.py",
     }
     unpinned = {
@@ -132,9 +132,9 @@ def test_every_shared_secret_is_behind_the_one_check() -> None:
     }
     assert unpinned == {
         "federation/coordinator.py",  # a dealer has no data
-        "federation/helper.py",  # nor has a helper
+        "federation/dealer.py",  # nor has a dealer
         "federation/plans.py",  # by rows, as the policy says
-        "lab/audit/sealed.py",  # all ends in one process
+        "lab/audit/secure.py",  # all ends in one process
     }
 
 
@@ -148,7 +148,7 @@ def test_a_key_that_was_not_checked_shares_nothing() -> None:
     with pytest.raises(RefusedError, match="two of a, b, c have one public key"):
         known_keys("a", {"a": one, "b": other, "c": other}, None, pins=False)
     checked = known_keys("a", {"a": one, "b": other}, None, pins=False)
-    assert checked == {"b": PeerKey(other, seal=CHECKED)}
+    assert checked == {"b": PeerKey(other, made_by=CHECKED)}
     assert list(PairKeys(key, ("a", "b"), checked, [])) == ["b"]
 
 

@@ -13,10 +13,10 @@ from sottovoce.algorithms import Solution
 from sottovoce.algorithms.base import Rounds
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.frames import Frame
-from sottovoce.door.query import Round
 from sottovoce.errors import RefusedError
 from sottovoce.federation.answering import plan_of as read_plan
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.queries.pricing import queries_of

@@ -24,10 +24,6 @@ from sottovoce.algorithms.sgd.published import named_records
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
-from sottovoce.door import gate as gate_module
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.outgoing import Outgoing
-from sottovoce.door.query import Query, Round
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.federation.answering import FAILED
 from sottovoce.federation.coordinator import Coordinator
@@ -36,6 +32,10 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.plans import MOST_PREPARED
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.records import check_rows, label_values
+from sottovoce.gate import gate as gate_module
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.outgoing import Outgoing
+from sottovoce.gate.query import Query, Round
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of

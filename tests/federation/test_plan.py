@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from plans import PLANS, plan_for
 from sottovoce import losses, penalties
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.query import Query
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.formats import PLAN
+from sottovoce.gate.query import Query
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Named
@@ -149,10 +149,10 @@ def test_every_field_is_in_the_digest(small_plan: MakePlan) -> None:
         {"about": {"analyst": "anna"}},
         {"about": {"note": "anna"}},
         {"within": {"name": "0" * 32, "mu": 0.5}},
-        {"sealing": {"curious": 1}},
-        {"sealing": {"curious": 1}, "keys": (("anna", "0" * 64), ("ben", "1" * 64))},
-        {"sealing": {"curious": 1}, "keys": (("anna", "0" * 64), ("ben", "2" * 64))},
-        {"sealing": {"curious": 1, "pooling": 1}},
+        {"aggregation": {"colluding": 1}},
+        {"aggregation": {"colluding": 1}, "keys": (("anna", "0" * 64), ("ben", "1" * 64))},
+        {"aggregation": {"colluding": 1}, "keys": (("anna", "0" * 64), ("ben", "2" * 64))},
+        {"aggregation": {"colluding": 1, "colluding_with_dealer": 1}},
         *({"releases": (release | {name: value},)} for name, value in _RELEASE_CHANGES.items()),
     ]
     assert {key for change in changes for key in change} == set(Plan.model_fields) - {"format"}

@@ -29,9 +29,6 @@ from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.app import model_file
 from sottovoce.data.block import Block, Layout
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.outgoing import disclose, reply
-from sottovoce.door.query import Plain, Query, Round
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside, own_part, parts_of
@@ -39,11 +36,14 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of, words_of
 from sottovoce.federation.replies import crossed_offers
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.outgoing import disclose, reply
+from sottovoce.gate.query import Plain, Query, Round
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed.pair_keys import OFFERS
+from sottovoce.secure.pair_keys import OFFERS
 from sottovoce.solvers import Options, by_name
 from sottovoce.solvers.options import OneOf
 from sottovoce.transports.in_process import InProcess
@@ -231,7 +231,7 @@ def high_bits(words: np.ndarray) -> float:
 
 @pytest.mark.parametrize("recipient", [COORDINATOR, "ben"])
 def test_an_answer_is_hidden_by_pads_and_only_the_whole_sum_is_not(recipient: str) -> None:
-    """Of 4096 pads 1/2 have the highest bit set, within 6 standard deviations: a false alarm in 5e8."""
+    """Of 4096 masks 1/2 have the highest bit set, within 6 standard deviations: a false alarm in 5e8."""
     fitted, federation = trained()
     X = np.full((4096, 6), 0.1)
     remote, parties, wire = elsewhere(federation, X, recipient)
@@ -246,7 +246,7 @@ def test_an_answer_is_hidden_by_pads_and_only_the_whole_sum_is_not(recipient: st
         own = partial[name]
         assert own is not None
         bare = words_of(own.scores(split(X)[NAMES.index(name)]))
-        assert high_bits(bare) in (0.0, 1.0)  # what no pad hides is all alike here
+        assert high_bits(bare) in (0.0, 1.0)  # what no mask hides is all alike here
         assert abs(high_bits(words) - 0.5) < 6 / (2 * 64)
         assert not np.any(np.all(words == bare, axis=1))
         assert len(np.unique(words[:, 0])) == len(words)
@@ -311,7 +311,7 @@ def test_no_pad_is_on_scores_of_two_models_or_orders() -> None:
 
 
 def test_a_party_that_is_told_a_new_model_has_a_new_key() -> None:
-    """So copies of it that are told two models of a plan put no pad on the scores of both."""
+    """So copies of it that are told two models of a plan put no mask on the scores of both."""
     fitted, _ = trained()
     plan: Plan = fitted.plan_
     part = parts_of(plan, *plan.unprepare(np.ones(plan.dimension)))["anna"]
@@ -438,7 +438,7 @@ def test_the_gate_discloses_to_named_recipients_and_hidden_numbers_only() -> Non
     words = np.zeros((2, 2), dtype=np.int64)
     with pytest.raises(RefusedError, match="no part"):
         disclose(MASKED, words, recipient="ben", allowed=("anna",))
-    with pytest.raises(LeakError, match="whole numbers under pads"):
+    with pytest.raises(LeakError, match="whole numbers under masks"):
         disclose(MASKED, np.zeros((2, 2)), recipient="ben", allowed=("ben",))  # type: ignore[arg-type]
     disclosed = disclose(MASKED, words, recipient="ben", allowed=("ben",))
     with pytest.raises(LeakError):

@@ -10,11 +10,11 @@ import pytest
 
 from plans import PLANS, plan_for
 from serving import draw_data
-from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
 from sottovoce.federation import limits
 from sottovoce.federation.party import Party
 from sottovoce.federation.replies import answered, checked
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.transports.identity import local_identities
 from support import forged, query_of

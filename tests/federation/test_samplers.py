@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.federation.party import Party
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.privacy.mechanisms import FEW, selection_error
 from sottovoce.solvers import by_name
 from support import handle

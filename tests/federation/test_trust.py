@@ -21,7 +21,6 @@ from pairing import NO_OFFERS, impostor
 from serving import answered, draw_data
 from sottovoce import algorithms
 from sottovoce.app import model_file
-from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.federation import Federation
@@ -29,9 +28,10 @@ from sottovoce.federation.models import Models, PartialModel, kept_beside
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Request, added, masked_of, scores_of
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.sealed.pair_keys import OFFERS, RunKey
+from sottovoce.secure.pair_keys import OFFERS, RunKey
 from sottovoce.solvers import by_name
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, Local, local_identities
 from sottovoce.transports.in_process import InProcess
@@ -544,10 +544,10 @@ def test_a_party_that_is_killed_before_the_last_message(
     assert sites.processes["b"].wait(20) == 0
 
 
-@pytest.mark.parametrize("which", [*plans.PLANS, *plans.SEALED])
+@pytest.mark.parametrize("which", [*plans.PLANS, *plans.SECURE])
 def test_a_plan_that_leaves_out_what_its_form_needs_is_refused(which: str) -> None:
     """Else a model could be kept for which nothing was released, and nothing charged."""
-    form, split, more = {**plans.PLANS, **plans.SEALED}[which]
+    form, split, more = {**plans.PLANS, **plans.SECURE}[which]
     plan = plans.plan_for(form, split, **more)
     name = plan.names[0]
     for gone in plan.releases:
@@ -556,10 +556,10 @@ def test_a_plan_that_leaves_out_what_its_form_needs_is_refused(which: str) -> No
         left = [release.model_dump(mode="json") for release in plan.releases if release is not gone]
         X, y = draw_data(plan)[name]
         labels = y if plan.part(name).preparation.labelled else None
-        policy = Policy(allow_without_privacy=True, predict_for=("coordinator",), approve_models=True, sealed=True)
+        policy = Policy(allow_without_privacy=True, predict_for=("coordinator",), approve_models=True, secure=True)
         party = Party(name, X, labels, policy=policy)
         party.identify(local_identities(plan.names)[name])
         digest, text = forged(plan, releases=left)
         answer = decode(party.handle(encode(Frame("plan", 1, digest, text=text))).data)
         assert answer.kind == "refuse", (gone.query, answer.text)
-        assert not plan.sealing or "cannot do without" in answer.text
+        assert not plan.aggregation or "cannot do without" in answer.text

@@ -61,13 +61,13 @@ import sottovoce as sv
 # ----- The adapter: everything below that depends on how the library is built inside is in this section. -----
 from sottovoce import algorithms
 from sottovoce.algorithms.newton import private as newton
-from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.events import event_to_json
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.sealed import pads
-from sottovoce.sealed.pair_keys import PairKeys, RunKey
-from sottovoce.sealed.sums import Opener
+from sottovoce.secure import stream_labels
+from sottovoce.secure.pair_keys import PairKeys, RunKey
+from sottovoce.secure.sums import Opener
 from sottovoce.solvers import by_name
 from support import handle
 
@@ -189,7 +189,7 @@ def told_in(frame: Any) -> frozenset[str] | None:
     """Of a request in a secure sum: names of the arrays that everybody is told, all others are masked; else None."""
     if frame.query == "pair":  # offers of keys
         return frozenset()
-    secure = frame.kind == "seal" or (frame.kind == "ask" and frame.text)
+    secure = frame.kind == "secure" or (frame.kind == "ask" and frame.text)
     return frozenset(json.loads(frame.text)["said"]) if secure else None
 
 
@@ -220,7 +220,7 @@ def known_masks() -> Iterator[list[Any]]:
         return opened[-1][2]
 
     changes = [(PairKeys, "__getitem__", pair_key), (RunKey, "own", own_key)]
-    changes += [(pads, "hash_of", lambda told: ",".join(sorted(told))), (Opener, "open", open_and_note)]
+    changes += [(stream_labels, "hash_of", lambda told: ",".join(sorted(told))), (Opener, "open", open_and_note)]
     with contextlib.ExitStack() as stack:
         for target, name, value in changes:
             stack.enter_context(mock.patch.object(target, name, value))
@@ -524,15 +524,15 @@ def federation_of(
     X: Any = None,
     sparse: bool = False,
     labels: str = "shared",
-    sealing: Mapping[str, int] | None = None,
-    helper: str | None = None,
+    aggregation: Mapping[str, int] | None = None,
+    dealer: str | None = None,
     **options: Any,
 ) -> Any:
     """The data in one place, by rows ("rows2": of two parties, else of three) or by columns ("columns2")."""
     X = DATA.X if X is None else X
     X = sp.csr_matrix(X) if sparse else X
-    if helper is not None:
-        options["helper"] = sv.Helper(helper)
+    if dealer is not None:
+        options["dealer"] = sv.Dealer(dealer)
     if split == "central":
         return sv.Federation.central(X, y, **options)
     if split.startswith("rows"):
@@ -542,7 +542,7 @@ def federation_of(
         X, ends = X.tocsc() if sparse else X, np.cumsum((0, *COLUMNS[int(split.removeprefix("columns"))]))
         parts = [X[:, a:b] for a, b in itertools.pairwise(ends)]
         federation = sv.Federation.by_columns(parts, y, labels=labels, **options)
-    return federation if sealing is None else federation.sealing(**sealing)
+    return federation if aggregation is None else federation.secure_aggregation(**aggregation)
 
 
 # Cases.
@@ -931,11 +931,15 @@ SECURE_FORMS: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] 
     "inf": (("rows", "columns2"), {"epsilon": INF}, {}),
     "sparse": (("rows", "columns2"), {}, {"sparse": True}),
     "null rows": (("rows", "columns3"), {}, {"X": SPOILT}),
-    "helper": (("rows", "columns2", "columns3"), {}, {"helper": "notary"}),
-    "pooling": (("rows", "columns3"), {}, {"sealing": {"pooling": 1}}),
-    "curious": (("rows", "columns3"), {}, {"sealing": {"curious": 1}}),
-    "absent": (("rows", "columns3"), {}, {"sealing": {"absent": 1, "spare": 2}}),
-    "absent, helper": (("rows",), {}, {"sealing": {"absent": 1, "spare": 1, "pooling": 1}, "helper": "notary"}),
+    "dealer": (("rows", "columns2", "columns3"), {}, {"dealer": "notary"}),
+    "colluding_with_dealer": (("rows", "columns3"), {}, {"aggregation": {"colluding_with_dealer": 1}}),
+    "colluding": (("rows", "columns3"), {}, {"aggregation": {"colluding": 1}}),
+    "dropouts": (("rows", "columns3"), {}, {"aggregation": {"dropouts": 1, "retries": 2}}),
+    "absent, dealer": (
+        ("rows",),
+        {},
+        {"aggregation": {"dropouts": 1, "retries": 1, "colluding_with_dealer": 1}, "dealer": "notary"},
+    ),
 }
 
 
@@ -1218,16 +1222,16 @@ def scenes() -> Iterator[Scene]:
 
 def secure_scenes() -> Iterator[Scene]:
     """A party that leaves, ledgers and joint predictions, of secure sums."""
-    few, spare = {"rounds": 4}, {"absent": 1, "spare": 1}
+    few, retries = {"rounds": 4}, {"dropouts": 1, "retries": 1}
     for solver, options in (("newton", few), ("whitened", few), ("sgd", {"rounds": 6}), ("cd", {"inner": 14})):
         kind = "PrivateLasso" if solver == "cd" else "PrivateRidge"
         yield Scene(
             f"secure/leaving/{solver}",
-            lambda s=solver, k=kind, o=options: leaving_scene(regressor(s, k, o), DATA.y, sealing=spare),
+            lambda s=solver, k=kind, o=options: leaving_scene(regressor(s, k, o), DATA.y, aggregation=retries),
         )
     yield Scene(
-        "secure/leaving/helper",
-        lambda: leaving_scene(classifier("newton", few), DATA.classes, sealing=spare, helper="notary"),
+        "secure/leaving/dealer",
+        lambda: leaving_scene(classifier("newton", few), DATA.classes, aggregation=retries, dealer="notary"),
     )
     yield Scene("secure/leaving/nothing spare", lambda: leaving_scene(classifier("newton", few), DATA.classes))
     for split, solver in (("rows", "newton"), ("rows", "sgd"), ("columns2", "whitened"), ("columns3", "gradient")):

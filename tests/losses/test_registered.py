@@ -217,7 +217,7 @@ def test_a_solver_over_columns_that_cannot_serve_it_says_so_before_anything_is_c
 PARTY = """
 import sys, numpy as np
 from pathlib import Path
-from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.federation.party import Party
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Ledger

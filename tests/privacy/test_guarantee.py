@@ -112,46 +112,46 @@ def test_percents_of_bounds_are_rounded_up(share: float, text: str) -> None:
     assert percent(share) == text
 
 
-ASSUMES = ("the coordinator pools with no party, and is run by none", "everybody follows the protocol")
-BROKEN = "If the coordinator pools with a party, it can read every column."
-SEALED: dict[str, Any] = {"computational": True, "assumes": ASSUMES, "if_broken": BROKEN}
+ASSUMES = ("the coordinator colludes with no party, and is run by none", "everybody follows the protocol")
+BROKEN = "If the coordinator colludes with a party, it can read every column."
+SECURE: dict[str, Any] = {"computational": True, "assumes": ASSUMES, "if_broken": BROKEN}
 
 
 def test_a_computational_sentence_ends_with_what_it_assumes_and_what_breaks_it() -> None:
-    text = guarantee(1.0, **SEALED).sentence()
+    text = guarantee(1.0, **SECURE).sentence()
     assert text.endswith(
-        " This holds against anybody who cannot break the encryption, and if the coordinator pools with no party, and "
+        " This holds against anybody who cannot break the encryption, and if the coordinator colludes with no party, and "
         f"is run by none; if everybody follows the protocol. {BROKEN}"
     )
     assert "encryption" not in guarantee(1.0).sentence()
-    assert "encryption" not in guarantee(math.inf, **SEALED).sentence()  # nothing is promised, so nothing is assumed
+    assert "encryption" not in guarantee(math.inf, **SECURE).sentence()  # nothing is promised, so nothing is assumed
 
 
 @pytest.mark.parametrize("lost", ["computational", "assumes", "if_broken"])
 def test_a_guarantee_does_not_lose_what_it_assumes(lost: str) -> None:
     with pytest.raises(InputError, match="names what it assumes"):
-        guarantee(1.0, **{name: value for name, value in SEALED.items() if name != lost})
+        guarantee(1.0, **{name: value for name, value in SECURE.items() if name != lost})
 
 
 def test_a_report_of_those_who_pool_has_no_guarantee_without_its_assumptions() -> None:
     with pytest.raises(InputError, match="name what they assume"):
-        dataclasses.replace(report(1, 1, 1), pooling={"coordinator and 1 party": math.inf})
+        dataclasses.replace(report(1, 1, 1), colluding={"coordinator and 1 party": math.inf})
 
 
 def test_who_knows_a_part_of_a_record_is_told_of_the_rest_of_it() -> None:
-    text = guarantee(1.0, "parties", knows_part=True, **SEALED).sentence()
+    text = guarantee(1.0, "parties", knows_part=True, **SECURE).sentence()
     assert "the chance if the rest of that person's record had been left blank" in text
-    assert "the rest of" not in guarantee(1.0, "parties", **SEALED).sentence()
+    assert "the rest of" not in guarantee(1.0, "parties", **SECURE).sentence()
 
 
 def test_of_two_with_one_epsilon_the_computational_one_is_weaker() -> None:
-    sealed = guarantee(1.0, "coordinator", **SEALED)
+    secure = guarantee(1.0, "coordinator", **SECURE)
     for first, last in ((guarantee(1.0), guarantee(1.0, "parties")), (guarantee(0.5), guarantee(1.0, "parties"))):
-        assert PrivacyReport(first, sealed, last).weakest is sealed
-    assert PrivacyReport(guarantee(2.0), sealed, guarantee(1.0, "parties")).weakest.epsilon == 2.0
+        assert PrivacyReport(first, secure, last).weakest is secure
+    assert PrivacyReport(guarantee(2.0), secure, guarantee(1.0, "parties")).weakest.epsilon == 2.0
 
 
-def test_a_report_of_sealed_sums_says_the_curve_the_noise_and_who_left_and_comes_back_from_its_text() -> None:
+def test_a_report_of_secure_sums_says_the_curve_the_noise_and_who_left_and_comes_back_from_its_text() -> None:
     curve = {
         "world": 0.8,
         "coordinator": 1.0,
@@ -159,10 +159,10 @@ def test_a_report_of_sealed_sums_says_the_curve_the_noise_and_who_left_and_comes
         **{f"any {k} part{'y' if k == 1 else 'ies'}": 0.7 + k / 10 for k in (1, 2, 3)},
     }
     left = (("north", "gradient, round 12"),)
-    made = dataclasses.replace(report(1, 1, 1, **SEALED), pooling=curve, noise=1.323, left=left)
-    assert made.pooled() == curve
+    made = dataclasses.replace(report(1, 1, 1, **SECURE), colluding=curve, noise=1.323, left=left)
+    assert made.colluding() == curve
     assert made.remarks() == (
-        "Epsilon against those who pool: coordinator and 1 party infinite (in the clear); coordinator and 2 parties "
+        "Epsilon against those who collude: coordinator and 1 party infinite (in the clear); coordinator and 2 parties "
         "infinite (in the clear); coordinator and 3 parties infinite (in the clear); any 1 party 0.8; any 2 parties "
         "0.9; any 3 parties 1.",
         "Noise of a sum over that of data in one place: 1.32.",
@@ -171,6 +171,6 @@ def test_a_report_of_sealed_sums_says_the_curve_the_noise_and_who_left_and_comes
     assert all(remark in str(made) for remark in made.remarks())
     assert PrivacyReport.from_dict(json.loads(made.to_json())) == made
     assert not report(1, 1, 1).remarks()
-    assert report(1, 1, 1).pooled() == {}
-    assert not {"pooling", "noise", "left"} & set(report(1, 1, 1).to_dict())
+    assert report(1, 1, 1).colluding() == {}
+    assert not {"colluding", "noise", "left"} & set(report(1, 1, 1).to_dict())
     assert not {"assumes", "computational", "if_broken"} & set(guarantee(1.0).to_dict())

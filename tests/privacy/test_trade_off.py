@@ -81,11 +81,11 @@ def sampled_losses(event: PoissonGaussian, relation: Relation, seed: int) -> tup
 def test_no_test_of_sampled_rounds_beats_the_curve(relation: Relation) -> None:
     """The likelihood ratio test, made in both orders: its misses are above the curve, in the worse order near it."""
     event = PoissonGaussian(0.2, 0.8, 12)
-    there, absent = sampled_losses(event, relation, seed=5)
+    there, dropouts = sampled_losses(event, relation, seed=5)
     profile, wrong = (profile_of([PoissonGaussian(0.2, noise, 12)], relation) for noise in (0.8, 1.6))
     for alarms in (0.01, 0.05, 0.2):
         above, promised = [], []
-        for first, second in ((there, absent), (-absent, -there)):
+        for first, second in ((there, dropouts), (-dropouts, -there)):
             threshold = float(np.quantile(second, 1 - alarms))
             false, lost = (most(int(np.count_nonzero(hit))) for hit in (second > threshold, first <= threshold))
             above.append(lost - float(profile.missed([false])[0]))

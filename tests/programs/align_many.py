@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data.sorted_file import SortedFile
-from sottovoce.door import intersection
 from sottovoce.federation.alignment.coordinator import AlignmentRun, new_terms
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.gate import intersection
 from sottovoce.transports.in_process import InProcess
 
 intersection.Workers.blinded = lambda _, __, points: points  # type: ignore[method-assign]

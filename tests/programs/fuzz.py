@@ -42,13 +42,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import serving
 from plans import PLANS, plan_for
 from sottovoce import algorithms
-from sottovoce.door.frames import KINDS, Frame, decode, encode
-from sottovoce.door.gate import value_of
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.federation import limits, replies
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.gate.frames import KINDS, Frame, decode, encode
+from sottovoce.gate.gate import value_of
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.queries.pricing import queries_of

@@ -11,6 +11,6 @@ from interrupting import keyed
 from sottovoce.app.cli import main
 
 if __name__ == "__main__":
-    keyed(int(sys.argv[1]), sealed=sys.argv[1].startswith("0"))
+    keyed(int(sys.argv[1]), secure=sys.argv[1].startswith("0"))
     sys.argv = ["sottovoce", *sys.argv[2:]]
     main()

@@ -1,6 +1,6 @@
-"""Kill roles of sealed columns over gRPC at random instants: `kill_columns.py FOLDER KILLS SEED` prints one object.
+"""Kill roles of secure columns over gRPC at random instants: `kill_columns.py FOLDER KILLS SEED` prints one object.
 
-Two holders with ledgers and identifiers, a helper and the coordinator, each a process of its own, run one fit after the
+Two holders with ledgers and identifiers, a dealer and the coordinator, each a process of its own, run one fit after the
 other; in each fit one of them is killed and started again. Then the same plan is asked for once more. What the
 coordinator was told is compared with what it was told before and with what the ledgers have stored.
 """
@@ -24,21 +24,21 @@ from typing import Any
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.door.frames import Frame, decode
 from sottovoce.errors import SottovoceError
 from sottovoce.estimators.fits import Fit
 from sottovoce.federation.coordinator import Coordinator
+from sottovoce.gate.frames import Frame, decode
 from sottovoce.plan.plan import Plan
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import GrpcCoordinator
 
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS), str(TESTS / "sealed"), str(TESTS / "faults")]
+sys.path[:0] = [str(TESTS), str(TESTS / "secure"), str(TESTS / "faults")]
 
 from cases import COME_BACK  # noqa: E402
 from test_columns_wire import Sites, connected, laid_out  # noqa: E402
 
-from sealed_fits import NOTARY, model  # noqa: E402
+from secure_fits import NOTARY, model  # noqa: E402
 
 ROUNDS = 6
 HOLDERS, ROLES = ("a", "b"), ("coordinator", "a", "b", NOTARY)
@@ -75,7 +75,7 @@ class Recorded(GrpcCoordinator):
             said, frame = decode(messages[name]), decode(data)
             if frame.kind == "answer":
                 label = [name, frame.plan.hex(), frame.round, frame.query, said.kind, said.text]
-                share = hashed(frame.arrays["sealed"].tobytes()) if "sealed" in frame.arrays else ""
+                share = hashed(frame.arrays["share"].tobytes()) if "share" in frame.arrays else ""
                 self.log.write(json.dumps([label, _words(frame), share]) + "\n")
         self.log.flush()
         return replies
@@ -131,7 +131,7 @@ def ask_again(folder: Path, wire: Recorded, *, check: bool) -> None:
     """The last plan, by a coordinator that remembers the parties' public keys, and may leave the check out."""
     text, publics = json.loads((folder / "plan").read_text(encoding="utf-8"))
     plan = Plan.from_json(text)
-    coordinator = Coordinator(wire, helper=NOTARY)
+    coordinator = Coordinator(wire, dealer=NOTARY)
     coordinator._publics = publics
     if not check:
         coordinator.check = lambda _: None  # type: ignore[method-assign]
@@ -238,7 +238,7 @@ class Judge:
             self.found["a ledger went back"] += hashes[: len(self._known[name])] != self._known[name]
             self._known[name] = hashes
             books[name] = charged, released
-        files = sum(1 for _ in self.sites.folder.glob("*.sealed/*.key"))
+        files = sum(1 for _ in self.sites.folder.glob("*.secure/*.key"))
         self.found["key files"] += files if over or not COME_BACK else 0
         return books
 
@@ -261,7 +261,7 @@ class Judge:
     def _harmless(self, plan: str, role: str) -> bool:
         """Whether a kill came before the charge or after the last that was needed of the one who was killed.
 
-        A helper is needed until the last sum was dealt for, a party until it has answered.
+        A dealer is needed until the last sum was dealt for, a party until it has answered.
         """
         for name, account, written in zip(HOLDERS, self.sites.accounts, self.sites.written, strict=True):
             before = sum(entry.plan == plan for entry in account.history()[:written])
@@ -294,7 +294,7 @@ class Judge:
             if share:
                 shares += 1
                 stored = accounts[label[0]].stored(label[1], label[2], label[3])
-                same = stored is not None and hashed(decode(stored).arrays["sealed"].tobytes()) == share
+                same = stored is not None and hashed(decode(stored).arrays["share"].tobytes()) == share
                 self.found["not what is stored"] += not same
         self.found["two answers to one label"] += sum(len(words) > 1 for words in told.values())
         return {"answers": lines, "labels": len(told), "answered again": lines - len(told), "shares": shares}

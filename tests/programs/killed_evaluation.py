@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 from sottovoce.app.cli import console, main
-from sottovoce.door.frames import peek
 from sottovoce.estimators import evaluation as estimation
 from sottovoce.federation.journal import Journal
+from sottovoce.gate.frames import peek
 from sottovoce.privacy.ledger import Account
 from sottovoce.transports.in_process import InProcess
 

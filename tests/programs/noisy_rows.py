@@ -23,9 +23,9 @@ import sottovoce as sv
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.data.bounds import Bounds
-from sottovoce.door import gate, memory
-from sottovoce.door.query import Derived, NoisyRows, Query, Reals, Round, Told
 from sottovoce.federation.federation import Federation
+from sottovoce.gate import gate, memory
+from sottovoce.gate.query import Derived, MessageArrays, NoisyRows, Query, Reals, Round
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Named, Problem
@@ -64,7 +64,7 @@ class Scores(Derived):
         self.source, self.length = source, records
         self.takes = {"weights": Reals((source.width,))}
 
-    def derive(self, rows: NDArray[Any], told: Told) -> Array:
+    def derive(self, rows: NDArray[Any], told: MessageArrays) -> Array:
         used(rows)
         return np.asarray(rows @ told["weights"], dtype=np.float64)
 

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from processes import Program
-from sottovoce.door.frames import MAX_BYTES
+from sottovoce.gate.frames import MAX_BYTES
 from sottovoce.transports.certificates import create_authority, issue
 
 SCRIPT = Path(__file__).with_name("party_process.py")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.outgoing import SEAL, Outgoing, declare_public, reply
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.outgoing import GATE, Outgoing, declare_public, reply
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import serve_party
 from sottovoce.transports.identity import Identity
@@ -18,7 +18,7 @@ SECRET = "170.25"
 
 
 class Smuggled(Outgoing):
-    """A subclass that never asked for the seal."""
+    """A subclass that never asked for the secure."""
 
     __slots__ = ()
 
@@ -70,10 +70,10 @@ class ScriptedEndpoint:
 
     @staticmethod
     def echo(frame: Frame, serial: int) -> Outgoing:
-        # The wire is under test here, not the gate: the seal is taken so that any bytes can be sent.
+        # The wire is under test here, not the gate: the secure is taken so that any bytes can be sent.
         kind = "done" if frame.kind == "done" else "answer"
         answer = Frame(kind, serial, frame.plan, frame.round, frame.query, frame.arrays, frame.text)
-        return Outgoing(encode(answer), seal=SEAL)
+        return Outgoing(encode(answer), made_by=GATE)
 
 
 def main(certificates: str, name: str, address: str, folder: str, limit: str) -> None:

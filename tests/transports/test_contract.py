@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import flare
-from sottovoce.door import frames
-from sottovoce.door.frames import MAX_BYTES, Frame, decode, encode
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.formats import FRAME
+from sottovoce.gate import frames
+from sottovoce.gate.frames import MAX_BYTES, Frame, decode, encode
 from sottovoce.transports import grpc_wire
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials

@@ -22,8 +22,8 @@ import grpc
 import pytest
 
 from processes import Program
-from sottovoce.door.frames import Frame, decode, encode, peek
 from sottovoce.errors import InputError, WireError
+from sottovoce.gate.frames import Frame, decode, encode, peek
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 

@@ -46,7 +46,7 @@ def require_encrypted(folder: Path, count: int) -> None:
 
 def test_every_key_of_a_federation_is_encrypted_and_every_reader_of_one_opens_it(named: Path, tmp_path: Path) -> None:
     sites = tmp_path / "sites"
-    make_sites(sites, Sites(("north", "south"), helper="notary"))
+    make_sites(sites, Sites(("north", "south"), dealer="notary"))
     require_encrypted(sites, 5)
     authority, own = sites / "authority", sites / "north/certificates"
     issue(authority, "east")

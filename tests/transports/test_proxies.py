@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sottovoce.app import doctor
-from sottovoce.door.frames import Frame, encode
 from sottovoce.errors import InputError, WireError
+from sottovoce.gate.frames import Frame, encode
 from sottovoce.transports import grpc_wire, probe, proxies
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, greet, serve_party

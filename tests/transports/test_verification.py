@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from sottovoce.door.frames import Frame, encode
 from sottovoce.errors import InputError, WireError
+from sottovoce.gate.frames import Frame, encode
 from sottovoce.transports import certificates as made
 from sottovoce.transports import grpc_wire, probe
 from sottovoce.transports.certificates import Credentials, check_other_end, create_authority, issue, revoke

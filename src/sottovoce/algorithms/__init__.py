@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sottovoce.algorithms.base import Algorithm as Algorithm
 from sottovoce.algorithms.base import Ask as Ask
 from sottovoce.algorithms.base import Solution as Solution
-from sottovoce.door.query import Query, everyone
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.gate.query import Query, everyone
 from sottovoce.losses import Loss
 from sottovoce.plan.channel import SecureSums
 from sottovoce.plan.families import FAMILIES, family
@@ -27,9 +27,9 @@ from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile
 from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, pooled_curve, queries_of
-from sottovoce.sealed.ring import check_room
-from sottovoce.sealed.tables import grid_bits, word_bits
+from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, price_coalitions, queries_of
+from sottovoce.secure.ring import check_room
+from sottovoce.secure.tables import grid_bits, ring_bits
 from sottovoce.solvers.auto import preferences
 
 SOLVERS = FAMILIES  # by name
@@ -70,9 +70,9 @@ def missed(plan: Plan, false_alarms: Sequence[float], *, beside: Sequence[Plan] 
     return missed_at(_profiles((plan, *beside), plan.relation), plan.delta, false_alarms)
 
 
-def pooled(plan: Plan, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
-    """The epsilon of a plan of sealed sums, with plans beside it, against those who pool, by name."""
-    return pooled_curve([(form := of(each), each, form.pricing) for each in (plan, *beside)], plan.relation)
+def colluding(plan: Plan, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
+    """The epsilon of a plan of secure sums, with plans beside it, against those who collude, by name."""
+    return price_coalitions([(form := of(each), each, form.pricing) for each in (plan, *beside)], plan.relation)
 
 
 def _profiles(plans: tuple[Plan, ...], relation: Relation) -> dict[str, Profile]:
@@ -94,11 +94,11 @@ def kinds(plan: Plan) -> dict[str, str]:
     return {query.name: query.kind or query.name for query in of(plan).queries(plan, plan.names[0])}
 
 
-def mismatch(solver: str, loss: Loss, split: str, *, sealed: bool = False) -> str | None:
+def mismatch(solver: str, loss: Loss, split: str, *, secure: bool = False) -> str | None:
     """Why a solver cannot serve, whatever the rest of the problem, or None."""
-    serving = [form for form in forms(solver) if form.serves(split, sealed=sealed)]
-    if sealed and not serving:
-        return f"solver={solver!r} uses more than sums over the parties, and only sums can be sealed"
+    serving = [form for form in forms(solver) if form.serves(split, secure=secure)]
+    if secure and not serving:
+        return f"solver={solver!r} uses more than sums over the parties, and only sums can be secure"
     if serving and all(form.several != (loss.outputs > 1) for form in serving):
         return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
     serving = [form for form in serving if form.several == (loss.outputs > 1)]
@@ -112,9 +112,9 @@ def mismatch(solver: str, loss: Loss, split: str, *, sealed: bool = False) -> st
     return None
 
 
-def serves(solver: str, loss: Loss, *, sealed: bool) -> bool:
+def serves(solver: str, loss: Loss, *, secure: bool) -> bool:
     """Whether a solver serves columns so."""
-    return solver in SOLVERS and mismatch(solver, loss, "columns", sealed=sealed) is None
+    return solver in SOLVERS and mismatch(solver, loss, "columns", secure=secure) is None
 
 
 @functools.cache
@@ -129,24 +129,24 @@ def served(rows: type) -> tuple[str, ...]:
     return tuple(name for name, own in found.items() if own and all(query.needs in rows.__mro__ for query in own))
 
 
-def check(solver: str, loss: Loss, split: str, *, sealed: bool = False) -> None:
+def check(solver: str, loss: Loss, split: str, *, secure: bool = False) -> None:
     """Refuse a solver that is unknown or does not fit; the error lists those that do."""
     if solver not in SOLVERS:
-        fitting = _fitting(loss, split, sealed=sealed)
+        fitting = _fitting(loss, split, secure=secure)
         raise InputError(f"solver={solver!r} is unknown; for the loss {loss.name!r} and a {split} split: {fitting}.")
-    reason = mismatch(solver, loss, split, sealed=sealed)
+    reason = mismatch(solver, loss, split, secure=secure)
     if reason is not None:
-        raise InputError(f"{reason}; solvers that fit: {_fitting(loss, split, sealed=sealed)}.")
+        raise InputError(f"{reason}; solvers that fit: {_fitting(loss, split, secure=secure)}.")
 
 
-def _fitting(loss: Loss, split: str, *, sealed: bool) -> str:
-    return ", ".join(name for name in SOLVERS if mismatch(name, loss, split, sealed=sealed) is None) or "none yet"
+def _fitting(loss: Loss, split: str, *, secure: bool) -> str:
+    return ", ".join(name for name in SOLVERS if mismatch(name, loss, split, secure=secure) is None) or "none yet"
 
 
 def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm:
     """The first form of a solver that fits the problem and takes the options."""
-    sealed = problem.channel.secure
-    check(solver, problem.scaled_loss, problem.split, sealed=sealed)
+    secure = problem.channel.secure
+    check(solver, problem.scaled_loss, problem.split, secure=secure)
     published = problem.calibration == "paper"
     if published and not any(form.published for form in forms(solver)):
         others = ", ".join(name for name in SOLVERS if any(form.published for form in forms(name)))
@@ -154,7 +154,7 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
     if published and math.isinf(problem.epsilon):
         raise InputError("epsilon=inf: calibration='paper' needs a finite epsilon, such as 1.0.")
     for form in forms(solver):
-        fits = form.serves(problem.split, sealed=sealed) and form.published == published
+        fits = form.serves(problem.split, secure=secure) and form.published == published
         fits = fits and form.several == (problem.scaled_loss.outputs > 1)
         fits = fits and (form.weighted or not problem.scaled_loss.weighted)
         fits = fits and (published or form.private in (None, math.isfinite(problem.epsilon)))
@@ -194,8 +194,8 @@ def make_plan(problem: Problem, solver: Any, *, run: str, coin: str) -> Plan:
 
 def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: str) -> Plan:
     """The plan of a problem by a form that was found, with what its design is told."""
-    if not form.serves(problem.split, sealed=problem.channel.secure):
-        problem = problem.changed(sealing=None)  # what is bought beside a fit and is no sum
+    if not form.serves(problem.split, secure=problem.channel.secure):
+        problem = problem.changed(aggregation=None)  # what is bought beside a fit and is no sum
     problem = problem.changed(layout=form.layout)
     design = form.design(problem, options)
     if problem.channel.secure:
@@ -217,20 +217,20 @@ def with_retries(form: Algorithm, problem: Problem, options: Any, design: Design
     for _ in range(8 if retries else 0):
         events = [release.event(problem.relation, count=1) for release in design.releases]
         if not all(isinstance(event, Gaussian) for event in events):
-            raise InputError(f"spare={retries}: solver={form.name!r} samples, and has no spare releases.")
+            raise InputError(f"retries={retries}: solver={form.name!r} samples, and has no retries.")
         dearest = max(event.mu for event in events if isinstance(event, Gaussian))
         spare = retries * (dearest / problem.mu) ** 2
         if spare / (1 + spare) <= problem.channel.reserve:
             break
         reserve = spare / (1 + spare) * (1 + 2.0**-20)
-        problem = problem.changed(sealing=problem.channel.sealing.changed(reserve=reserve))
+        problem = problem.changed(aggregation=problem.channel.aggregation.changed(reserve=reserve))
         design = form.design(problem, options)
     plain = tuple(release.model_copy(update={"dropped": 0}) for release in design.releases)
     return problem, design.changed(releases=plain)
 
 
 def on_the_ring(form: Algorithm, plan: Plan, options: Any, channel: SecureSums) -> Plan:
-    """A plan whose sealed sums are opened on the grid on which they are exact.
+    """A plan whose secure sums are opened on the grid on which they are exact.
 
     So no party rounds its part, and by rows the sum is that of data in one place, bit for bit, but for noise. Where it
     is too wide for its sampler on a grid so fine, rows and slopes have fewer bits. By columns they always have few, and
@@ -253,7 +253,7 @@ def on_the_ring(form: Algorithm, plan: Plan, options: Any, channel: SecureSums) 
         scale = release.std * math.sqrt(part) / step / float(np.min(query.noise_weights))
         too_wide = max(too_wide, scale / MAX_WIDE)
     found = plan.model_copy(update={"releases": tuple(releases)})
-    word_bits(found)  # refuses sums that no ring element holds
+    ring_bits(found)  # refuses sums that no ring element holds
     if too_wide <= 1.0 or channel.products:
         return found
     fewer = bits - math.ceil(math.log2(too_wide) / 2)
@@ -262,31 +262,31 @@ def on_the_ring(form: Algorithm, plan: Plan, options: Any, channel: SecureSums) 
             f"epsilon={plan.epsilon:g} with {plan.records} records: noise would drown everything; take a larger "
             "epsilon, or more records."
         )
-    problem = plan.changed_problem(sealing=channel.sealing.changed(bits=fewer))
+    problem = plan.changed_problem(aggregation=channel.aggregation.changed(bits=fewer))
     return plan_by(form, problem, options, run=plan.run, coin=plan.coin)
 
 
 def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> None:
-    """Refuse a plan that seals what is no sum over all parties."""
+    """Refuse a plan that secures what is no sum over all parties."""
     channel = plan.channel
     if not isinstance(channel, SecureSums):
         return
-    word_bits(plan)
+    ring_bits(plan)
     for release in plan.releases:
         query = queries[release.query]
         if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
-            raise RefusedError(f"the plan seals {release.query!r} of {form.name}, which is no sum over all parties.")
+            raise RefusedError(f"the plan secures {release.query!r} of {form.name}, which is no sum over all parties.")
         noise = release.std * math.sqrt(plan.noises()) / float(np.min(query.noise_weights))
         check_room(plan.records, release.charged_zero_out, release.step, noise)
         step = query.joint_step(grid_bits(plan)) if channel.products else None
         if step is not None and release.step != step:
             raise RefusedError(
-                f"the plan opens {release.query!r} on the grid {release.step!r}, and products of sealed columns are "
+                f"the plan opens {release.query!r} on the grid {release.step!r}, and products of secure columns are "
                 f"whole numbers of {step!r}: its noise would be another than was charged."
             )
         if isinstance(query, GramMatrix) and channel.products and release.count > 1:
             raise RefusedError(
-                f"the plan opens {release.query!r} of sealed columns {release.count} times; once is all."
+                f"the plan opens {release.query!r} of secure columns {release.count} times; once is all."
             )
 
 
@@ -296,6 +296,6 @@ def choose(problem: Problem, served: Container[str] | None = None) -> str:
     signal = N mu / sqrt(d K), mu the Gaussian budget (halved for replace-one), K parties: how far the mean gradient of
     a record stands above its noise. The constants come from `benchmarks/solvers.py`.
     """
-    found, sealed = preferences(problem), problem.channel.secure
-    fits = (name for name in found if mismatch(name, problem.scaled_loss, problem.split, sealed=sealed) is None)
+    found, secure = preferences(problem), problem.channel.secure
+    fits = (name for name in found if mismatch(name, problem.scaled_loss, problem.split, secure=secure) is None)
     return next((name for name in fits if served is None or name in served), found[0])

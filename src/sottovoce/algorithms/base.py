@@ -15,8 +15,8 @@ from pydantic import Field
 
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Query
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.gate.query import Query
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -133,7 +133,7 @@ class Algorithm(ABC):
     options: ClassVar[tuple[str, ...] | None] = None  # that this form takes; None: all of the solver's
     needs: ClassVar[tuple[Need, ...]] = ()  # of the loss
     layout: ClassVar[Layout] = "rows"  # how its queries need the rows prepared
-    sealed: ClassVar[tuple[str, ...]] = ()  # where its sums may be sealed: it uses nothing but sums over all parties
+    secure: ClassVar[tuple[str, ...]] = ()  # where its sums may be secure: it uses nothing but sums over all parties
     pricing: ClassVar[Pricing] = Pricing()  # a published form may have a true price of its own
     numbers: ClassVar[type[Numbers]] = NoNumbers  # that its plans have
     asks: ClassVar[tuple[type[Query], ...]] = (Query,)  # classes of its queries; `Query`: may look at single records
@@ -152,9 +152,9 @@ class Algorithm(ABC):
         """The coordinator's text: yields an `Ask`, is sent {party: value}, returns the weights."""
 
     @classmethod
-    def serves(cls, split: str, *, sealed: bool = False) -> bool:
-        """Whether it serves data split so, and with sealed sums."""
-        return split in (cls.sealed if sealed and not cls.published else () if sealed else cls.splits)
+    def serves(cls, split: str, *, secure: bool = False) -> bool:
+        """Whether it serves data split so, and with secure sums."""
+        return split in (cls.secure if secure and not cls.published else () if secure else cls.splits)
 
     @classmethod
     def check_loss(cls, loss: Loss) -> None:

@@ -98,8 +98,8 @@ def sections(model: PrivateLinearModel, told: Told | None) -> list[Section]:
     declared: list[str | Table | List | Picture] = [Table(("", ""), tuple(facts), numbers=False)]
     if ranges:
         declared.append(Table(("feature", "from", "to"), tuple(ranges)))
-    if bought := ", ".join(getattr(model, "ranges_", ())):
-        declared.append(f"Bought with a part of the fit's budget, and not declared: {bought}.")
+    if estimated := ", ".join(getattr(model, "ranges_", ())):
+        declared.append(f"Bought with a part of the fit's budget, and not declared: {estimated}.")
     return [
         Section("What it is", (Table(("", ""), tuple(identity), numbers=False),)),
         Section("What it promises", (*promises, *report.remarks(), "This rests on:", List(report.assumptions))),

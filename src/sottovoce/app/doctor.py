@@ -1,6 +1,6 @@
 """What is wrong with a site before its first run: one finding for each check, which says what to do.
 
-A site is what a party file, a helper file or a coordinator's job describes. Nothing is charged, nothing is written but
+A site is what a party file, a dealer file or a coordinator's job describes. Nothing is charged, nothing is written but
 an empty file that goes again, and nothing leaves but a name and a certificate, which the coordinator sees anyhow. A
 finding holds no value of the data: names of columns, the number of records, and whether a check holds.
 """
@@ -45,7 +45,7 @@ _LEAST_FREE: Final = 100_000_000
 _ANSWERS: Final = 1_000  # that a ledger keeps of one run at most, each a number for every feature; generously
 _ADVICE: Final = {  # by what the error of a handshake says
     "mismatch": "federation.coordinator must name the host as the coordinator's certificate does.",
-    "not on the coordinator's list": "Its job must name this end in federation.parties, or as federation.helper.",
+    "not on the coordinator's list": "Its job must name this end in federation.parties, or as federation.dealer.",
     "revoked": "Ask the authority's keeper for a new certificate, with a new key.",
     "expired": "A certificate has ended, or a clock is wrong: see the certificates and the clocks of both ends.",
     "ended the connection": "Is it a coordinator of sottovoce, with certificates of the same authority?",
@@ -95,8 +95,8 @@ def examine(path: Path) -> list[Finding]:
     try:
         tables = tables_of(path)
         load: Callable[[Path], Any] = jobs.load_people_job
-        if "helper" in tables or isinstance(tables.get("party"), dict):
-            load = jobs.load_helper_job if "helper" in tables else jobs.load_party_job
+        if "dealer" in tables or isinstance(tables.get("party"), dict):
+            load = jobs.load_dealer_job if "dealer" in tables else jobs.load_party_job
         elif "model" in tables or not tables.keys() & {"federation", "party"}:
             load = jobs.load_job
         elif "privacy" in tables:
@@ -109,17 +109,17 @@ def examine(path: Path) -> list[Finding]:
     if site.set_elsewhere:
         visit.say(site.set_elsewhere)
     with _heard():  # what the package logs meanwhile is in the findings
-        (_examine_end if isinstance(site, jobs.PartyJob | jobs.HelperJob) else _examine_coordinator)(visit, site)
+        (_examine_end if isinstance(site, jobs.PartyJob | jobs.DealerJob) else _examine_coordinator)(visit, site)
         if isinstance(site, jobs.Job):
             _examine_job(visit, site)
     return visit.findings
 
 
-def _examine_end(visit: Visit, job: jobs.PartyJob | jobs.HelperJob) -> None:
-    """A party, or a helper, which has no data."""
-    source: Any = job.party if isinstance(job, jobs.PartyJob) else job.helper
+def _examine_end(visit: Visit, job: jobs.PartyJob | jobs.DealerJob) -> None:
+    """A party, or a dealer, which has no data."""
+    source: Any = job.party if isinstance(job, jobs.PartyJob) else job.dealer
     folder, ledger = job.resolve(job.federation.certificates), getattr(source, "ledger", None)
-    visit.say(f"{job.path}: the {'party' if isinstance(job, jobs.PartyJob) else 'helper'} {source.name!r}")
+    visit.say(f"{job.path}: the {'party' if isinstance(job, jobs.PartyJob) else 'dealer'} {source.name!r}")
     visit.make("certificate", _certificate, folder, source.name)
     visit.make("network", _network, job.federation.coordinator)
     visit.make("clock", _clock, folder, job.path, None if ledger is None else job.resolve(ledger))
@@ -344,10 +344,10 @@ def _policy(visit: Visit, job: jobs.PartyJob) -> None:
         raise InputError(f"peers.{job.party.name} is this party itself; [peers] has the pins of others.")
     if trains and math.isinf(policy.max_epsilon):
         notes.append("max_epsilon is not set, so that one plan may take all that the ledger has; set it")
-    if not peers and ((policy.sealed and policy.max_epsilon_pooled is None) or job.predict_for):
+    if not peers and ((policy.secure and policy.max_epsilon_colluding is None) or job.predict_for):
         pins = "ask each holder for the line that `sottovoce pin` prints"
-        notes.append(f"[peers] is empty: sealed sums and joint predictions are refused until others are pinned; {pins}")
-    if policy.sealed and policy.dealer not in ("", COORDINATOR, *peers):
+        notes.append(f"[peers] is empty: secure sums and joint predictions are refused until others are pinned; {pins}")
+    if policy.secure and policy.dealer not in ("", COORDINATOR, *peers):
         notes.append(f"dealer = {policy.dealer!r}, whose key [peers] lacks: pin it")
     if missing := [name for name in (*policy.align, *policy.count_shared) if name not in peers]:
         notes.append(f"the records may be compared with {', '.join(missing)}, whose keys [peers] lacks: pin them first")
@@ -355,7 +355,7 @@ def _policy(visit: Visit, job: jobs.PartyJob) -> None:
         visit.say(note, warning=True)
     if not notes:
         pins = f"; pinned: {', '.join(peers)}" if peers else ""
-        plans = f"plans up to epsilon {policy.max_epsilon:g}, {'' if policy.sealed else 'no '}sealed sums"
+        plans = f"plans up to epsilon {policy.max_epsilon:g}, {'' if policy.secure else 'no '}secure sums"
         predicted = f"no training: these people are predicted for, for {' and '.join(job.predict_for)}"
         visit.say(f"{plans if trains else predicted}{pins}")
 

@@ -27,15 +27,15 @@ from sottovoce.data.dataset import Dataset
 from sottovoce.data.parts_in_file import PIECE, PreparedRows, size_of
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import Resources
-from sottovoce.door.query import Choice, Query, Walk
 from sottovoce.errors import InputError
+from sottovoce.gate.query import Choice, Query, Walk
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.queries import messages, pricing
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.projected import LengthSum
-from sottovoce.sealed.tables import word_bits
+from sottovoce.secure.tables import ring_bits
 
 LONG, ENTRIES = 0.2, 1 << 23  # seconds from which on the rate is measured, and on so many entries
 SPARSE: Final = 10  # entries of a dense record that take as long as one of a sparse record
@@ -104,7 +104,7 @@ class FitRows:
         row, copies = (8 * self.features, 1) if self.sparse_entries is None else (12 * self.sparse_entries, 3)
         raw = 2 * PIECE if any(self.folders) else 0 if self.kind is None or self.workers else self.records * (row + 8)
         held = sum(copies * part.size + 20 * self.records for part in self.prepared(plan) if part.where == "memory")
-        return raw + held + self.records * plan.sealed_columns * (8 * plan.dimension * (len(plan.parties) + 2) + 500)
+        return raw + held + self.records * plan.secure_columns * (8 * plan.dimension * (len(plan.parties) + 2) + 500)
 
     def seconds(self, plan: Plan, asked: Sequence[tuple[Query, Release, float]]) -> float:
         """To read and prepare the rows and to answer what is asked of so many records."""
@@ -156,7 +156,7 @@ def cost_of(
             asked.append((queries[name], plan.release(name), records * (part.stop - part.start) / plan.features))
             up, down = up + each.count * each.answer_bytes, down + each.count * each.told_bytes
             seconds += each.count * (MESSAGE + COMMIT * ledgers / parties)
-    if plan.sealed_columns:
+    if plan.secure_columns:
         said, passed, dealt, work = _secure_columns(plan, queries)
         up, down, seconds, asked = up + said, down + passed + dealt, seconds + work, []
     beside = max(count for _, count in plan.parties) / plan.records if remote else 1.0
@@ -166,15 +166,15 @@ def cost_of(
 
 def _secure_columns(plan: Plan, queries: Mapping[str, Query]) -> tuple[int, int, int, float]:
     """(bytes up, down and dealt, seconds): the columns once, and for each record what programs say and are dealt."""
-    parties, width, word, said, dealt, work = len(plan.names), plan.dimension, word_bits(plan) // 8, 0.0, 0.0, 0.0
+    parties, width, word, said, dealt, work = len(plan.names), plan.dimension, ring_bits(plan) // 8, 0.0, 0.0, 0.0
     programs = [("null", 1)]
     for release in plan.releases:
         if isinstance(query := queries[release.query], JointSum):
             name = "length" if query.program == "length" else "number" if query.length < width else "look-up"
             programs += [(name, release.count), *[("factor", 1)] * query.factored]
     for name, count in programs:
-        plain, words, dealt_plain, dealt_words, clip = SECURE[name]
-        said, dealt = said + count * (plain + words * word), dealt + count * (dealt_plain + dealt_words * word)
+        plain, words, dealt_plain, dealt_elements, clip = SECURE[name]
+        said, dealt = said + count * (plain + words * word), dealt + count * (dealt_plain + dealt_elements * word)
         work += count * ((parties + 1) * (LOOKUP + COLUMN * width) + clip)
     up = width * word + (parties + (parties > 2)) * said
     down = width * word * (parties - 1) + (parties if parties < 3 else 2 * (parties - 1)) * said  # one adds, tells all

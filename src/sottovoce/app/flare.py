@@ -24,11 +24,11 @@ from sottovoce.app.flare_files import check_job
 from sottovoce.app.job_tables import OutputTable
 from sottovoce.app.jobs import Job, PartyJob, load_job
 from sottovoce.app.texts import harmless
-from sottovoce.door.frames import decode, peek
-from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, SottovoceError
-from sottovoce.federation.helper import Helper
+from sottovoce.federation.dealer import Dealer
 from sottovoce.files import open_to_append, parse_file, write_data, write_text
+from sottovoce.gate.frames import decode, peek
+from sottovoce.gate.outgoing import Outgoing
 from sottovoce.transports.base import Endpoint, Transport
 from sottovoce.transports.certificates import COORDINATOR, Credentials
 from sottovoce.transports.certified import Certified
@@ -96,11 +96,11 @@ def train(job: Job, wire: Transport, folder: Path, say: Callable[[str], None], *
 
 
 class Party(PartyEnd):
-    """What the site's own file says: a relay to a party or a helper under another account, or one of them here.
+    """What the site's own file says: a relay to a party or a dealer under another account, or one of them here.
 
-        [relay]         listen, certificates: `sottovoce party`, or `sottovoce helper`, connects there
+        [relay]         listen, certificates: `sottovoce party`, or `sottovoce dealer`, connects there
         [party] ...     as for `sottovoce party`, and federation.trust_server = true
-        [helper] name   likewise
+        [dealer] name   likewise
 
     Here a party signs by the certificate of FLARE's provisioning, unless federation.certificates names a folder.
     """
@@ -124,8 +124,8 @@ class Party(PartyEnd):
             credentials = Credentials.provisioned(site.startup, site.name)
         else:
             credentials = Credentials.load(path.parent / own, site.name)
-        if "helper" in tables:
-            return answering(Helper(site.name), Certified(credentials))
+        if "dealer" in tables:
+            return answering(Dealer(site.name), Certified(credentials))
         tables["federation"] = {"coordinator": "nvflare", "certificates": own or str(site.startup)}
         job = PartyJob.load(path, tables)
         if job.party.name != site.name:

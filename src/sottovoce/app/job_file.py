@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import parse_file
-from sottovoce.plan.sealing import COORDINATOR
+from sottovoce.plan.aggregation import COORDINATOR
 
 PREFIX: Final = "SOTTOVOCE_"
 _SETTING: Final = re.compile(f"{PREFIX}[^_]+_.+")  # a table and a key; shorter names have other uses

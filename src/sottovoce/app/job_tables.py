@@ -215,9 +215,9 @@ class FederationTable(JobTable):
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Who is on the wire: the parties and, where there is one, the helper."""
-        helper = getattr(self, "helper", None)  # of a training
-        return self.parties if helper is None else (*self.parties, helper)
+        """Who is on the wire: the parties and, where there is one, the dealer."""
+        dealer = getattr(self, "dealer", None)  # of a training
+        return self.parties if dealer is None else (*self.parties, dealer)
 
     def width(self, party: str) -> int | None:
         return self.features.get(party) if isinstance(self.features, dict) else self.features
@@ -234,13 +234,15 @@ class TrainingTable(FederationTable):
         'to all that it sends) or "auto" (secure where every party and the model allow it)',
         "auto",
     )
-    helper: Text | None = key("secure aggregation: the name of a separate dealer; default: the coordinator")
-    pooling: Whole = key("secure aggregation by rows: how many parties may collude with the dealer, from 0", 0)
-    curious: Count | None = key(
+    dealer: Text | None = key("secure aggregation: the name of a separate dealer; default: the coordinator")
+    colluding_with_dealer: Whole = key(
+        "secure aggregation by rows: how many parties may collude with the dealer, from 0", 0
+    )
+    colluding: Count | None = key(
         "secure aggregation: how many parties may collude with one another, from 1; default: all others"
     )
-    absent: Whole = key("secure aggregation by rows: how many parties may drop out, from 0", 0)
-    spare: Whole = key("secure aggregation by rows: how many sums may be repeated after a dropout, from 0", 0)
+    dropouts: Whole = key("secure aggregation by rows: how many parties may drop out, from 0", 0)
+    retries: Whole = key("secure aggregation by rows: how many sums may be repeated after a dropout, from 0", 0)
 
 
 class ColumnsTable(JobTable):
@@ -294,7 +296,7 @@ class ConnectionTable(JobTable):
     certificates: Text = needed("the folder with authority.pem and this party's own two files")
 
 
-class HelperTable(JobTable):
+class DealerTable(JobTable):
     """The dealer."""
 
     name: Text = needed("the dealer's name, as in its certificate")
@@ -309,15 +311,17 @@ class PolicyTable(JobTable):
     predict_training: Flag = key("true: predict also for the people of this file where it may be trained on", False)
     tell_budget: Flag = key("true: tell the coordinator what the account has, for the report of a fit", False)
     approve_models: Flag = key("true: use models that nobody approved, for a coordinator that is trusted", False)
-    sealed: Flag = key("true: accept secure aggregation, whose guarantee rests on more than noise", False)
+    secure: Flag = key("true: accept secure aggregation, whose guarantee rests on more than noise", False)
     dealer: str = key(
         'the only dealer that is accepted, "coordinator" or a name; "": the coordinator or a pinned dealer, '
         "in a plan with everybody who is pinned",
         "",
     )
-    curious: Count | None = key("the least number of colluding parties that a plan must withstand; default: all others")
+    colluding: Count | None = key(
+        "the least number of colluding parties that a plan must withstand; default: all others"
+    )
     unaligned: Flag = key("true: accept secure columns also if records with identifiers were not aligned", False)
-    max_epsilon_pooled: Finite | None = key(
+    max_epsilon_colluding: Finite | None = key(
         "the most that a plan may cost against the coordinator colluding with all other parties; default: no "
         "limit, and secure aggregation needs the pins of all others by rows too"
     )

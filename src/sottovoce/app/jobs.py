@@ -18,8 +18,8 @@ from sottovoce.app.job_tables import (
     BoundsTable,
     ColumnsTable,
     ConnectionTable,
+    DealerTable,
     FederationTable,
-    HelperTable,
     ModelTable,
     OutputTable,
     PartyOf,
@@ -36,7 +36,7 @@ from sottovoce.app.job_tables import (
 )
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.plan.about import About
-from sottovoce.plan.sealing import COORDINATOR
+from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.split import CENTRAL, COLUMNS, ROWS, Split
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Job(RecordsFile):
         if table is not None:
             self._check_parties("federation.records", table.records)
             self._check_parties("federation.features", table.features)
-            self._check_sealing(table)
+            self._check_aggregation(table)
         if self.columns is not None:
             self._check_columns(self.columns)
         elif table is not None and isinstance(table.features, dict):
@@ -190,43 +190,47 @@ class Job(RecordsFile):
                 f"{key} names {', '.join(table)} where the parties are {', '.join(self.parties)}; give one for each."
             )
 
-    def _check_sealing(self, table: TrainingTable) -> None:
-        """Sealed sums are of several parties, one of whom is left to rely on; their dealer holds no data."""
+    def _check_aggregation(self, table: TrainingTable) -> None:
+        """Secure sums are of several parties, one of whom is left to rely on; their dealer holds no data."""
         default = {name: field.default for name, field in TrainingTable.model_fields.items()}
         own, other, split = ("products", "sums", "columns") if self.columns else ("sums", "products", "rows")
         if (value := getattr(table, other)) != default[other]:
             raise self.fault(
                 f'federation.{other} = {value!r} does not go with data split by {split}; there it is {own} = "secure".'
             )
-        numbers = {key: getattr(table, key) for key in ("helper", "pooling", "curious", "absent", "spare")}
+        numbers = {
+            key: getattr(table, key) for key in ("dealer", "colluding_with_dealer", "colluding", "dropouts", "retries")
+        }
         set_here = {key: value for key, value in numbers.items() if value != default[key]}
         if getattr(table, own) in ("plain", "none"):
             for key, value in set_here.items():
                 raise self.fault(
-                    f'federation.{key} = {value!r} is for sealed sums; set {own} = "secure" too, or leave it out.'
+                    f'federation.{key} = {value!r} is for secure sums; set {own} = "secure" too, or leave it out.'
                 )
             return
         parties = len(table.parties)
         if parties < 2 and "secure" in (table.sums, table.products):
-            raise self.fault("federation.parties has one party, and sums are sealed over two or more.")
-        for key in ("pooling", "absent", "spare"):
+            raise self.fault("federation.parties has one party, and sums are secure over two or more.")
+        for key in ("colluding_with_dealer", "dropouts", "retries"):
             if self.columns is not None and key in set_here:
                 raise self.fault(
-                    f"federation.{key} = {set_here[key]!r} is for data split by rows; by columns a dealer that pools "
+                    f"federation.{key} = {set_here[key]!r} is for data split by rows; by columns a dealer that colludes "
                     "with a party reads every column, and no party may leave. Leave it out."
                 )
-        if table.helper in (*table.parties, COORDINATOR):
+        if table.dealer in (*table.parties, COORDINATOR):
             raise self.fault(
-                f"federation.helper = {table.helper!r} is a party or the coordinator; a helper holds no data and has a "
+                f"federation.dealer = {table.dealer!r} is a party or the coordinator; a dealer holds no data and has a "
                 "name and a certificate of its own."
             )
-        if set_here and (table.pooling + table.absent >= parties or (table.curious or 1) >= parties):
+        if set_here and (table.colluding_with_dealer + table.dropouts >= parties or (table.colluding or 1) >= parties):
             raise self.fault(
-                f"federation.pooling = {table.pooling}, absent = {table.absent} and curious = {table.curious} leave "
+                f"federation.colluding_with_dealer = {table.colluding_with_dealer}, dropouts = {table.dropouts} and colluding = {table.colluding} leave "
                 f"none of {parties} parties to rely on; lower them."
             )
-        if table.spare and not table.absent:
-            raise self.fault(f"federation.spare = {table.spare} is for sums without parties that left; set absent too.")
+        if table.retries and not table.dropouts:
+            raise self.fault(
+                f"federation.retries = {table.retries} is for sums without parties that left; set dropouts too."
+            )
 
     def _check_columns(self, table: ColumnsTable) -> None:
         if self.data is not None:
@@ -324,10 +328,10 @@ class AlignmentJob(JobFile, extra="ignore"):
         self.check_names(names)
 
 
-class HelperJob(JobFile):
-    """A helper of sealed sums, which has no records and no ledger."""
+class DealerJob(JobFile):
+    """A dealer of secure sums, which has no records and no ledger."""
 
-    helper: HelperTable = needed("a table with name")
+    dealer: DealerTable = needed("a table with name")
     federation: ConnectionTable = needed(_SITE)
     view: ViewTable = _VIEW
 
@@ -375,4 +379,4 @@ class PartyJob(JobFile):
 
 
 load_job, load_people_job, load_alignment_job = Job.load, PeopleJob.load, AlignmentJob.load
-load_evaluation_job, load_party_job, load_helper_job = EvaluationJob.load, PartyJob.load, HelperJob.load
+load_evaluation_job, load_party_job, load_dealer_job = EvaluationJob.load, PartyJob.load, DealerJob.load

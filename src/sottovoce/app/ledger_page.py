@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sottovoce.app.rendering import render
-from sottovoce.app.texts import rests_of, sealed_balance
+from sottovoce.app.texts import rests_of, secure_balance
 from sottovoce.privacy.ledger import Account, Entry, Ledger
 
 _MOMENTS = 100  # at which the released part of a budget is drawn
@@ -26,7 +26,7 @@ def ledger_page(ledger: Ledger) -> str:
         entries=entries,
         receipt=accounts[0].receipt(),
         rests_of=rests_of,
-        sealed_balance=sealed_balance,
+        secure_balance=secure_balance,
     )
 
 

@@ -51,7 +51,7 @@ class ModelFile(BaseModel):
     classes: tuple[Any, ...] | None
     feature_names: list[str]
     table_schema: dict[str, Any] | None = None  # what makes the features of a table
-    bought_ranges: dict[str, tuple[FiniteFloat, FiniteFloat]] = {}  # by column: what this fit's budget paid for
+    estimated_ranges: dict[str, tuple[FiniteFloat, FiniteFloat]] = {}  # by column: what this fit's budget paid for
     beside: list[Plan] = []  # what else ran for this fit in its budget; the coins of such plans name no records
     coefficients: list[dict[str, str | FiniteFloat | None]] | None = (
         None  # with standard errors, where they were bought
@@ -86,7 +86,7 @@ def to_json(model: PrivateLinearModel) -> str:
         "classes": model.plan_.classes,
         "feature_names": getattr(model, "feature_names_in_", []),
         **({} if model.schema_ is None else {"table_schema": model.schema_.table()}),
-        **({"bought_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
+        **({"estimated_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
         **({"beside": beside} if beside else {}),
         **({"coefficients": [asdict(row) for row in table]} if (table := _table(model)) is not None else {}),
         "score_spread": model.score_spread_,
@@ -189,8 +189,8 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     else:
         model._set_model(coef, intercept[()], plan)
     model.schema_ = model.schema
-    if content.bought_ranges:
-        model.ranges_ = content.bought_ranges
+    if content.estimated_ranges:
+        model.ranges_ = content.estimated_ranges
     if content.coefficients is not None and isinstance(model, WithStandardErrors):
         model.coefficients_ = CoefficientTable.of(content.coefficients, odds=plan.loss.name == "logistic")
     model.score_spread_ = content.score_spread

@@ -229,7 +229,7 @@ def make_report(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]
         "receipts": dict(occasion.receipts),
         **describe_columns(model.plan_),
         "releases": [release.model_dump() for plan in model.plans_ for release in plan.releases],
-        **({"bought_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
+        **({"estimated_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
         **({"alpha": model.alpha_} if hasattr(model, "alpha_") else {}),
         "communication": dataclasses.asdict(model.communication_),
         "missing_parts": model.missing_parts_,

@@ -55,7 +55,7 @@ class Preview:
     charges: tuple[Charge, ...]
     notes: tuple[str, ...]
     why: str  # the plan has its solver: by "auto" with the reason, or as the job says
-    sums: str = ""  # by columns, where it was left open: whether sums are sealed, and why
+    sums: str = ""  # by columns, where it was left open: whether sums are secure, and why
     first: EstimatedRanges | None = None  # ranges that are estimated before the fit's own plan
     prepared: tuple[PreparedRows, ...] = ()  # where prepared rows will be stored, if that is known
 
@@ -94,8 +94,8 @@ class Preview:
 def plan_job(job: Job, known: tuple[list[PartyFacts], list[str]] | None = None) -> Preview:
     """What the job would do, by public facts, which may be `known` already. Nothing is charged, no record is read."""
     facts, notes = read_facts(job) if known is None else known
-    helper = [] if job.federation is None or job.federation.helper is None else [job.federation.helper]
-    ends = InProcess([Declared(name) for name in (*(fact.party for fact in facts), *helper)])
+    dealer = [] if job.federation is None or job.federation.dealer is None else [job.federation.dealer]
+    ends = InProcess([Declared(name) for name in (*(fact.party for fact in facts), *dealer)])
     federation, model = make_federation(job, ends), job.estimator()
     if model.asks_for_classes:  # which two they are changes nothing about what a plan promises
         facts = [replace(fact, classes=(0, 1)) for fact in facts]
@@ -110,8 +110,8 @@ def plan_job(job: Job, known: tuple[list[PartyFacts], list[str]] | None = None) 
     notes = [*notes, *run.notes]
     if federation.undecided and job.federation is not None:
         notes.append(
-            "products is left open, and nobody was asked: this is as if every party took part in sealed sums "
-            "(policy.sealed); if one does not, each adds noise to all that it says"
+            "products is left open, and nobody was asked: this is as if every party took part in secure sums "
+            "(policy.secure); if one does not, each adds noise to all that it says"
         )
     return make_preview(replace(run, notes=tuple(notes)), seeded=seeded, ahead=True)
 

@@ -3,7 +3,7 @@
     sites/authority/     the authority: its key stays here, with whoever keeps it
     sites/coordinator/   job.toml, certificates/, GUIDE.md
     sites/north/         party.toml, certificates/, GUIDE.md; one such folder for each party
-    sites/notary/        helper.toml, certificates/, GUIDE.md; where there is a helper
+    sites/notary/        dealer.toml, certificates/, GUIDE.md; where there is a dealer
 
 By columns sites also have people.toml, for people to predict for.
 
@@ -44,13 +44,13 @@ class Sites:
     split: Literal["rows", "columns"] = "rows"
     hosts: tuple[str, ...] = ("localhost",)
     port: int = 7443
-    helper: str | None = None
+    dealer: str | None = None
     label_party: str | None = None
     days: int = 365
     requests: bool = False  # keys are made at the parties, and only signed here
 
     def __post_init__(self) -> None:
-        ends = [*self.parties, *([self.helper] if self.helper else [])]
+        ends = [*self.parties, *([self.dealer] if self.dealer else [])]
         for name in ends:
             check_name(name)
         taken = next((name for name in ends if name == COORDINATOR or ends.count(name) > 1), None)
@@ -72,8 +72,8 @@ class Sites:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """All that connect: the parties and the helper."""
-        return (*self.parties, *([self.helper] if self.helper else []))
+        """All that connect: the parties and the dealer."""
+        return (*self.parties, *([self.dealer] if self.dealer else []))
 
     @property
     def address(self) -> str:
@@ -159,10 +159,10 @@ def _copy(certificate: Path, folder: Path) -> None:
 def _texts(name: str, sites: Sites, pins: Mapping[str, str]) -> dict[str, str]:
     """The files of one site, by name; all but the guides are TOML with comments."""
     columns, others = sites.columns, [other for other in sites.ends if other != name] or ["nobody"]
-    kind = "coordinator" if name == COORDINATOR else "helper" if name == sites.helper else "party"
+    kind = "coordinator" if name == COORDINATOR else "dealer" if name == sites.dealer else "party"
     templates = {
         "coordinator": {"job.toml": "job.toml", "people.toml": "people-job.toml", GUIDE: "coordinator-guide.md"},
-        "helper": {"helper.toml": "helper.toml", GUIDE: "guide.md"},
+        "dealer": {"dealer.toml": "dealer.toml", GUIDE: "guide.md"},
         "party": {"party.toml": "party.toml", "people.toml": "people.toml", GUIDE: "guide.md"},
     }[kind]
     values = {

@@ -260,16 +260,21 @@ def _read_parties(job: Job) -> list[Party]:
 def make_federation(job: Job, wire: Transport, parties: Sequence[Party] = ()) -> Federation:
     """The job's parties on a wire: by columns who knows the labels, whether only sums over them are opened, to whom."""
     table, columns = job.federation, job.columns
-    federation = Federation(job.split, wire, parties=parties, helper=None if table is None else table.helper)
+    federation = Federation(job.split, wire, parties=parties, dealer=None if table is None else table.dealer)
     federation.about = job.about
     if columns is not None:
         norms = None if columns.norms is None else [columns.norms[party] for party in job.parties]
         federation.declare_columns(columns.labels, job.parties.index(job.label_party), norms)
-        federation._seal("products", "auto" if table is None else table.products, "none", "auto")
+        federation._secure("products", "auto" if table is None else table.products, "none", "auto")
     elif table is not None:
-        federation._seal("sums", table.sums, "plain")
+        federation._secure("sums", table.sums, "plain")
     if table is not None and (federation.secure or federation.undecided):
-        federation.sealing(pooling=table.pooling, curious=table.curious, absent=table.absent, spare=table.spare)
+        federation.secure_aggregation(
+            colluding_with_dealer=table.colluding_with_dealer,
+            colluding=table.colluding,
+            dropouts=table.dropouts,
+            retries=table.retries,
+        )
     return federation
 
 
@@ -362,7 +367,7 @@ def open_wire(
     try:
         there = [name for name in ends if name not in journal.gone]
         say(f"listening on {table.listen}, waiting for {', '.join(there)} (at most {table.wait:g} s)")
-        may_leave = journal.solved or (journal.begun and getattr(table, "absent", 0) > 0)
+        may_leave = journal.solved or (journal.begun and getattr(table, "dropouts", 0) > 0)
         with contextlib.suppress(*((WireError,) if may_leave else ())):
             wire.wait_for_parties(table.wait, among=there)
     except BaseException:

@@ -53,13 +53,13 @@ def cell(text: str) -> str:
 def rests_of(details: Mapping[str, Any]) -> list[str]:
     """The mark of a charge, by its details in a ledger, whose promise rests on more than noise; none of any other."""
     rests = details.get("rests_on", ())
-    return [f"rests on sealed sums: {rests[0]}"] if rests else []
+    return [f"rests on secure sums: {rests[0]}"] if rests else []
 
 
-def sealed_balance(plans: int, rests: Sequence[str]) -> str:
-    """What is to be said of an account with so many plans of sealed sums, which assume this."""
+def secure_balance(plans: int, rests: Sequence[str]) -> str:
+    """What is to be said of an account with so many plans of secure sums, which assume this."""
     return (
-        f"{plans} of its plans {'rests' if plans == 1 else 'rest'} on sealed sums. What is spent holds against anybody "
+        f"{plans} of its plans {'rests' if plans == 1 else 'rest'} on secure sums. What is spent holds against anybody "
         f"who cannot break the encryption, and if {'; if '.join(rests)}. It lasts as long as these do, and what is "
         "left of the budget repairs none of them."
     )

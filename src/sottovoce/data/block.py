@@ -101,7 +101,7 @@ class SumRows(Protocol):
         """sum_i x_ij^2 for every column j."""
 
     def number_sum(self, term: Callable[[Any, Any], Any], low: float = 0.0, weights: Array | None = None) -> float:
-        """sum_i of term(x_i'w, y_i) cut to [low, 1], without null rows."""
+        """sum_i of term(x_i'w, y_i) clipped to [low, 1], without null rows."""
 
     def projected(self, matrix: Array, *, made: bool = False) -> Any:
         """Rows seen through a public matrix (`projection.Projected`); by one of few columns they are `made`."""
@@ -399,7 +399,7 @@ class Block:
         weights: Array | None = None,
         numbers: Array | None = None,
     ) -> float:
-        """sum_i of term(x_i'w, y_i) cut to [low, 1], 0 for a null row, on a grid on which the sum is exact.
+        """sum_i of term(x_i'w, y_i) clipped to [low, 1], 0 for a null row, on a grid on which the sum is exact.
 
         Without weights a score is 0; `numbers`, one for each row, take the place of scores. A NaN counts as 1.
         """
@@ -557,7 +557,7 @@ class Block:
         return sums, squares
 
     def column_squares(self) -> Array:
-        """sum_i x_ij^2 for every column j; with privacy each square is cut to 1 and on a grid, and the sum exact."""
+        """sum_i x_ij^2 for every column j; with privacy each square is clipped to 1 and on a grid, and the sum exact."""
         limit = 0.0 if self.bits is None else 2.0**self.sum_bits
         squares = (column_loops.column_squares_dense, column_loops.column_squares_sparse)
         return np.asarray(self._on_columns(*squares, limit, layout="columns"))

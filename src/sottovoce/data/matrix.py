@@ -75,7 +75,7 @@ def toward_zero(values: Array, bits: int) -> Array:
 
 
 def bounded(numbers: Array, low: float, bits: int) -> Array:
-    """Numbers cut to [low, 1] and put on the grid, in an array of their own; a NaN counts as 1."""
+    """Numbers clipped to [low, 1] and put on the grid, in an array of their own; a NaN counts as 1."""
     return toward_zero(np.fmax(np.fmin(numbers.astype(np.float64), 1.0), low), bits)
 
 

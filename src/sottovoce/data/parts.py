@@ -34,7 +34,7 @@ VIEWS = 2  # of its rows that a part keeps: those of the stage, and those of the
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Rows seen through a public matrix and, once its length is known, cut to it; every part makes its own."""
+    """Rows seen through a public matrix and, once its length is known, clipped to it; every part makes its own."""
 
     matrix: Array
     made: bool
@@ -125,7 +125,7 @@ class Parts(ABC):
     def number_sum(
         self, term: Callable[[Array, Array], Array], low: float = 0.0, weights: Array | None = None
     ) -> float:
-        """sum_i of term(x_i'w, y_i) cut to [low, 1], 0 for a null row."""
+        """sum_i of term(x_i'w, y_i) clipped to [low, 1], 0 for a null row."""
         return float(self.summed(lambda part: part.block.number_sum(term, low, weights)))
 
     def projected(self, matrix: Array, *, made: bool = False) -> ProjectedParts:

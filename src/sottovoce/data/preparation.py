@@ -1,8 +1,8 @@
 """Raw rows made ready: the public recipe, and what each layout decides.
 
 Prepared means, for every record on its own (so that a record changes nothing but its own row): rescaled by public
-ranges, cut to the entry bound, scaled back to the row norm, scaled as the layout says, extended by the constant of the
-intercept, and rounded toward zero on a public grid. A row with NaN or infinity in a column that is not `filled`,
+ranges, clipped to the entry bound, scaled back to the row norm, scaled as the layout says, extended by the constant of
+the intercept, and rounded toward zero on a public grid. A row with NaN or infinity in a column that is not `filled`,
 or with a label that was not declared, becomes a null row: zero everywhere.
 
 Without privacy bounds cut and do nothing else: rows keep their scale, so no bound that cuts nothing changes a model.
@@ -255,7 +255,7 @@ class Preparation:
         return np.append(weights, constant)
 
     def scores(self, X: Matrix, coef: Array, intercept: float) -> Array:
-        """X coef + intercept after the cuts of training: what a row was cut to there it is cut to here."""
+        """X coef + intercept after the cuts of training: what a row was clipped to there it is clipped to here."""
         return self.scored(X, coef, intercept)[0]
 
     def scored(self, X: Matrix, coef: Array, intercept: float) -> tuple[Array, NDArray[np.bool_]]:
@@ -305,7 +305,7 @@ class Preparation:
 
 def _as_they_are(X: Matrix) -> Matrix:
     if is_sparse(X):
-        raise InputError("ranges of a sparse matrix are not bought, since they would shift its zeros; declare them.")
+        raise InputError("ranges of a sparse matrix are not estimated, since they would shift its zeros; declare them.")
     return np.asarray(X, dtype=np.float64)
 
 
@@ -314,13 +314,13 @@ def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Mat
     # A row that overflows becomes a null row in silence: a warning could be turned into an error.
     with np.errstate(all="ignore"):
         if is_sparse(raw):
-            _cut_sparse(raw, usable, recipe)
+            _clip_sparse(raw, usable, recipe)
         else:
-            raw = _cut_dense(raw, usable, recipe, np.empty(raw.shape))
+            raw = _clip_dense(raw, usable, recipe, np.empty(raw.shape))
         return _multiplied(raw, _row_factors(row_squares(raw), usable, recipe), recipe)
 
 
-def _cut_sparse(rows: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> None:
+def _clip_sparse(rows: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> None:
     """Entries rescaled and cut, in place; a row with one that is no finite number is not usable from here on."""
     _, stretch = recipe.affine()
     if stretch is not None:
@@ -333,7 +333,7 @@ def _cut_sparse(rows: Matrix, usable: NDArray[np.bool_], recipe: Preparation) ->
     np.clip(rows.data, low[rows.indices], high[rows.indices], out=rows.data)
 
 
-def _cut_dense(raw: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, made: Array) -> Array:
+def _clip_dense(raw: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, made: Array) -> Array:
     """The same of dense rows of any kind of numbers, into `made`."""
     filled = recipe.bounds.filled is not None
     if filled or raw.dtype != np.float64 or not raw.flags.carray:
@@ -380,7 +380,7 @@ def _multiplied(rows: Matrix, by_row: Array, recipe: Preparation) -> Matrix:
 
 
 def _fill(rows: Array, bounds: Bounds) -> None:
-    """In the columns that are named: values cut to their range, and its middle where a cell is no finite number."""
+    """In the columns that are named: values clipped to their range, and its middle where a cell is no finite number."""
     places = list(bounds.filled or ())
     low, high = (np.asarray(ends)[places] for ends in (bounds.feature_low, bounds.feature_high))
     cells = rows[:, places]
@@ -399,7 +399,7 @@ def _prepare_dense(
         for start in range(first, last, step):
             stop = min(start + step, last)
             part = usable[start:stop]
-            cut = _cut_dense(X[start:stop], part, recipe, room[: stop - start])
+            cut = _clip_dense(X[start:stop], part, recipe, room[: stop - start])
             factors = _row_factors(row_squares(cut), part, recipe)
             if bits is not None and rows.dtype == np.float32 and how.order == "C":
                 round_rows(cut, factors, 2.0**bits, rows[start:stop])

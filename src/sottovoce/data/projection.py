@@ -1,4 +1,5 @@
-"""Rows seen through a public matrix and cut to a public length, and sums over them in which a record has its own term.
+"""Rows seen through a public matrix and clipped to a public length, and sums over them in which a record has its own
+term.
 
 Proof: `algorithms/whitened/proof.md`.
 """
@@ -65,7 +66,7 @@ class Projected:
         return 1
 
     def number_sum(self, term: Callable[[Array, Array], Array]) -> float:
-        """sum_i of term(|z_i|, y_i) cut to [0, 1], as `Block.number_sum`."""
+        """sum_i of term(|z_i|, y_i) clipped to [0, 1], as `Block.number_sum`."""
         return self._block.number_sum(term, numbers=self.lengths)
 
     @property

@@ -5,8 +5,8 @@ row and nothing else, and all parties with one schema encode alike. No cell is a
 
 | column | features | a cell that is missing or of no use |
 |---|---|---|
-| number with a range | its value, cut to the range | the fill, by default the middle; with `missing` a flag beside it |
-| number whose range is bought | its value | missing until there is a range, then its middle; with `missing` a flag |
+| number with a range | its value, clipped to the range | the fill, by default the middle; with `missing` a flag beside it |
+| number whose range is estimated | its value | missing until there is a range, then its middle; with `missing` a flag |
 | category with levels | one for each level, 1 or 0 | all 0; with `missing`, with `other` a feature of its own |
 | yes/no | 1 or -1 | 0; with `missing` a flag beside it |
 
@@ -114,7 +114,7 @@ class Number(Column):
     keys: ClassVar[tuple[str, ...]] = ("range", "missing", "fill", "narrow")
 
     def __post_init__(self) -> None:
-        if self.bought and self.fill is not None:
+        if self.estimated and self.fill is not None:
             raise InputError(
                 f"columns.{self.name}: fill = {self.fill!r} may be outside a range that a fit has yet to buy; leave "
                 "it out for the middle."
@@ -137,7 +137,7 @@ class Number(Column):
         return math.isinf(self.low) and math.isinf(self.high)
 
     @property
-    def bought(self) -> bool:
+    def estimated(self) -> bool:
         """Whether a fit buys the range."""
         return self.narrow or self.unknown
 
@@ -163,7 +163,7 @@ class Number(Column):
     @property
     def square(self) -> float:
         """1, or f^2 + 1 with the flag on."""
-        if self.bought:  # the fill is the middle
+        if self.estimated:  # the fill is the middle
             return 1.0
         rescaled = (self._fill - (self.low + self.high) / 2) * 2 / (self.high - self.low)
         return 1.0 + rescaled**2 if self.missing else 1.0
@@ -173,10 +173,10 @@ class Number(Column):
         return (self.low + self.high) / 2 if self.fill is None else self.fill
 
     def encode(self, cells: Cells) -> Array:
-        """Values cut to the range; what is no finite number counts as the fill, or is NaN where the range is bought."""
+        """Values clipped to the range; what is no finite number counts as the fill, or is NaN where the range is estimated."""
         values = read_numbers(cells, cell_key)
         known = np.isfinite(values)
-        values = np.where(known, np.clip(values, self.low, self.high), math.nan if self.bought else self._fill)
+        values = np.where(known, np.clip(values, self.low, self.high), math.nan if self.estimated else self._fill)
         return np.column_stack([values, ~known]) if self.missing else values[:, None]
 
     def entry(self) -> dict[str, Any]:
@@ -338,11 +338,11 @@ class Schema:
         return self.target.ranges[0] if isinstance(self.target, Number) else None
 
     @property
-    def bought(self) -> dict[int, Number]:
+    def estimated(self) -> dict[int, Number]:
         """By place among the features, the numbers whose range a fit buys; behind the features comes the label."""
         starts = np.cumsum([0, *(len(column.features) for column in self.columns.values())]).tolist()
         placed = zip(starts, (*self.columns.values(), self.target), strict=True)
-        return {place: column for place, column in placed if isinstance(column, Number) and column.bought}
+        return {place: column for place, column in placed if isinstance(column, Number) and column.estimated}
 
     def with_ranges(self, numbers: Iterable[Number]) -> Schema:
         """The same schema with these columns in the place of those of their names."""

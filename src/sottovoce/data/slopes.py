@@ -1,4 +1,4 @@
-"""What a sum over rows multiplies each row by: the slope of its loss, cut to a bound and put on the grid.
+"""What a sum over rows multiplies each row by: the slope of its loss, clipped to a bound and put on the grid.
 
 A slope is data, not a closure: a block may run it in a fused loop, on other machines or on a device, and every block
 must arrive at the same bits. `losses/kernels.fill_terms` is the one definition of those that have a code.
@@ -24,9 +24,9 @@ NONE = np.zeros(0)
 
 @dataclass(frozen=True)
 class Slope:
-    """l'(u + offset, y) cut to [-bound, bound] and rounded toward zero on the exact grid: enforced, not assumed.
+    """l'(u + offset, y) clipped to [-bound, bound] and rounded toward zero on the exact grid: enforced, not assumed.
 
-    With `most` slopes are in units of it, and cut to [-1, 1] as `cut` says; the bound is 1.
+    With `most` slopes are in units of it, and clipped to [-1, 1] as `cut` says; the bound is 1.
 
     Guarantee: |slope| <= bound for any record, loss and score; a NaN counts as the bound.
     """
@@ -88,7 +88,7 @@ class Slopes:
         """The rows of slopes of records; times their `shares`, of which none is above 1, before they are rounded."""
         if self.offset:
             scores = scores + np.array(self.offset)
-        slopes = self.bound * cut_rows(self.loss, self.bound if self.most is None else self.most, scores, labels)
+        slopes = self.bound * clip_rows(self.loss, self.bound if self.most is None else self.most, scores, labels)
         if len(shares):
             slopes *= shares[:, None]
         return toward_zero(slopes, self.bits - math.ceil(math.log2(self.bound)))
@@ -129,7 +129,7 @@ def _within(slopes: Array, bound: float) -> Array:
     return np.fmax(slopes, -bound, out=slopes)
 
 
-def cut_rows(loss: ClassesLoss, most: float, scores: Array, labels: Array) -> Array:
+def clip_rows(loss: ClassesLoss, most: float, scores: Array, labels: Array) -> Array:
     """Rows of slopes of several classes in units of `most`, no longer than 1; with a NaN a row is (1, 0, ...).
 
     Those of all labels at a row of scores are scaled alike, so that the longest is 1 at most: there the right shares

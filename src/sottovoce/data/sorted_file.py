@@ -19,7 +19,7 @@ from sottovoce.data.room import open_scratch
 from sottovoce.data.row_file import write
 from sottovoce.errors import InputError, RefusedError
 
-Words = NDArray[np.bytes_]  # WORD bytes each
+RingArray = NDArray[np.bytes_]  # WORD bytes each
 Records = NDArray[np.void]
 
 WORD: Final = 16  # bytes
@@ -43,7 +43,7 @@ class SortedFile:
     def __len__(self) -> int:
         return self._runs[-1][1] if self._runs else 0
 
-    def add(self, words: Words, places: NDArray[np.int64] | int) -> None:
+    def add(self, words: RingArray, places: NDArray[np.int64] | int) -> None:
         """A piece; equal words of several pieces are read in the order in which they were added."""
         order = np.argsort(words, kind="stable")
         run = np.empty(len(words), dtype=_KIND)
@@ -66,7 +66,7 @@ class SortedFile:
             firsts = part[: max(0, len(part) - lists + 1)]
             yield firsts[firsts["word"] == part["word"][lists - 1 :]]
 
-    def words(self, lists: int = 1) -> Iterator[Words]:
+    def words(self, lists: int = 1) -> Iterator[RingArray]:
         """The words that were added so often."""
         return (part["word"] for part in self.shared(lists))
 

@@ -227,7 +227,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         return self
 
     def scores(self, X: Any) -> Array:
-        """X coef + intercept, entries and rows cut to the declared bounds as in training."""
+        """X coef + intercept, entries and rows clipped to the declared bounds as in training."""
         if isinstance(X, Federation):
             scores = self._joint(X, COORDINATOR)
             if scores is None:
@@ -374,7 +374,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             feature_ranges=in_order(declared, names) if isinstance(declared, Mapping) else declared,
             rescale=self.rescale,
         )
-        if schema is not None and (filled := tuple(place for place in schema.bought if place < features)):
+        if schema is not None and (filled := tuple(place for place in schema.estimated if place < features)):
             bounds = bounds.model_copy(update={"filled": filled})
         columns, norms = column_shares(federation, facts, bounds, schema) if federation.split.same_people else ((), ())
         private = self.epsilon != math.inf
@@ -399,7 +399,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             norms=norms,
             labels=federation.labels,
             label_party=federation.label_party,
-            sealing=federation.sealed() if private else None,
+            aggregation=federation.aggregation() if private else None,
         )
 
     def _purchases(self) -> tuple[Purchase, ...]:

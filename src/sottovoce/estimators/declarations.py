@@ -110,7 +110,7 @@ def column_shares(
 def check_norms(problem: Problem) -> None:
     """Refuse norms that overlap, unless products are secure."""
     if problem.bounds.row_norm is not None and problem.norms:
-        party_norms(problem.bounds.row_norm, problem.columns, problem.norms, overlap=problem.sealed_columns)
+        party_norms(problem.bounds.row_norm, problem.columns, problem.norms, overlap=problem.secure_columns)
 
 
 def is_private(bound: Any) -> bool:
@@ -198,8 +198,8 @@ def warn_of(problem: Problem) -> None:
 
 
 def warn_of_norms(problem: Problem) -> None:
-    """Of sealed columns whose parts are cut to shares of a row norm that follow nothing but the number of columns."""
-    if problem.sealing is None or not problem.norms:
+    """Of secure columns whose parts are clipped to shares of a row norm that follow nothing but the number of columns."""
+    if problem.aggregation is None or not problem.norms:
         return
     widths = [problem.bounds.columns(problem.features)[p.start : p.stop] for p in map(problem.part, problem.names)]
     cut = [name for name, w, b in zip(problem.names, widths, problem.norms, strict=True) if np.linalg.norm(w) > b]

@@ -18,9 +18,9 @@ from sottovoce.estimators.declarations import Facts, check_norms, common_names, 
 from sottovoce.estimators.session import Purchase, Session
 from sottovoce.federation.coordinator import Progress
 from sottovoce.federation.federation import Federation
+from sottovoce.plan.aggregation import MOST_PARTIES
 from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Problem
-from sottovoce.plan.sealing import MOST_PARTIES
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.relation import inside
 from sottovoce.queries.joint import can_look_up
@@ -66,8 +66,8 @@ class Fit:
             self.names = common_names(facts, federation.split) if known is None else known
             problem = model.problem(federation, facts, self.names)
             if federation.undecided:
-                federation.seal_where_allowed(session.coordinator, self._plain_columns(problem))
-                problem = problem.changed(sealing=federation.sealed())
+                federation.secure_where_allowed(session.coordinator, self._plain_columns(problem))
+                problem = problem.changed(aggregation=federation.aggregation())
             check_norms(problem)
             for purchase in self.purchases:
                 purchase.check(self, problem)
@@ -91,9 +91,9 @@ class Fit:
         """Refuse a solver by name that does not serve the loss, before anybody is asked."""
         name, federation, named = solver_name(self.model.solver), self.federation, self.model._loss()
         loss = losses.get(named.name, **named.parameters)
-        if name == "auto" or (federation.undecided and algorithms.serves(name, loss, sealed=True)):
+        if name == "auto" or (federation.undecided and algorithms.serves(name, loss, secure=True)):
             return
-        algorithms.check(name, loss, federation.split, sealed=federation.secure and not exposed)
+        algorithms.check(name, loss, federation.split, secure=federation.secure and not exposed)
 
     def _choose_solver(self, problem: Problem, facts: Facts) -> Options:
         """The solver that was given, or the one of that name, or by the rule of "auto" among those that rows serve."""
@@ -117,7 +117,7 @@ class Fit:
         if name != "auto" and algorithms.mismatch(name, loss, "columns") is None:
             return f"solver={name!r} was asked for"
         if not 2 <= parties <= MOST_PARTIES["columns"]:
-            return f"{parties} parties, and 2 to {MOST_PARTIES['columns']} can be sealed"
+            return f"{parties} parties, and 2 to {MOST_PARTIES['columns']} can be secure"
         if problem.features > NEWTON_FEATURES:
             return f"{problem.features} features, and products of at most {NEWTON_FEATURES} are made"
         return None if can_look_up(problem) else f"slopes of {loss.name!r} with these classes cannot be looked up"

@@ -47,7 +47,7 @@ class EstimatedRanges:
 
     def __str__(self) -> str:
         names = ", ".join(column.name for column in self.columns.values())
-        return f"ranges are bought, before the fit: {names}"
+        return f"ranges are estimated, before the fit: {names}"
 
     def named(self, found: Mapping[int, Range | None]) -> dict[int, Number]:
         """The columns with their ranges. One that stays unknown is an error: nothing goes on with a guess."""
@@ -80,7 +80,7 @@ def unknown_columns(model: PrivateLinearModel, names: tuple[str, ...], features:
     """By place, the columns whose range is to be estimated; the place behind the features is the label's."""
     label = getattr(model, "label_bound", None)
     if (schema := model.schema_) is not None:
-        columns = schema.of_features(names or schema.feature_names).bought
+        columns = schema.of_features(names or schema.feature_names).estimated
     else:
         private = range(features) if is_private(model.feature_ranges) else ()
         columns = {place: Number(names[place] if names else f"x{place}") for place in private}
@@ -95,7 +95,7 @@ def share_budget(problem: Problem, columns: Mapping[int, Number]) -> tuple[Probl
     """(the fit's problem, that of its ranges), each with its share of mu squared; or why not, before any charge."""
     asked = wanted(len(columns), problem.signal)
     if problem.calibration == "paper":
-        raise InputError("calibration='paper': ranges are bought with calibration='tight' alone; declare them.")
+        raise InputError("calibration='paper': ranges are estimated with calibration='tight' alone; declare them.")
     if asked > 1:
         raise InputError(
             f"the ranges of {len(columns)} columns cannot be bought: with {problem.records} records at epsilon "

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sottovoce import algorithms
+from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.channel import parties_text
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealed_words import assumed, broken
-from sottovoce.plan.sealing import COORDINATOR
+from sottovoce.plan.secure_text import assumed, broken
 from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport
 
 # What is assumed by what is so of a plan, in the order in which a report says it.
@@ -65,14 +65,14 @@ def privacy_report(
 ) -> PrivacyReport:
     """The true guarantee of a plan, and of plans beside it on the same people, computed from what they release.
 
-    Of sealed sums `left` has who left the run and when, and `pinned` says how the parties' keys are known.
+    Of secure sums `left` has who left the run and when, and `pinned` says how the parties' keys are known.
     """
     void = (
         "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
     )
     missed = algorithms.missed(plan, FALSE_ALARMS, beside=beside)
-    sealed = next((each for each in (plan, *beside) if each.channel.secure), None)
-    curve = {} if sealed is None else algorithms.pooled(plan, beside=beside)
+    secure = next((each for each in (plan, *beside) if each.channel.secure), None)
+    curve = {} if secure is None else algorithms.colluding(plan, beside=beside)
     guarantees = {
         name: Guarantee(
             epsilon=epsilon,
@@ -84,7 +84,7 @@ def privacy_report(
             unit=plan.protects,
             result="evaluation" if plan.algorithm == "evaluation" else "model",
             trade_off=tuple(zip(FALSE_ALARMS, missed[name].tolist(), strict=True)),
-            **({} if sealed is None else sealed_words(sealed, name, curve, pinned)),
+            **({} if secure is None else secure_text(secure, name, curve, pinned)),
         )
         for name, epsilon in algorithms.epsilons(plan, beside=beside).items()
     }
@@ -101,26 +101,28 @@ def privacy_report(
             "solver": plan.algorithm,
             "rounds": plan.rounds,
         },
-        pooling=curve,
-        noise=None if sealed is None else math.sqrt(sealed.noises()),
+        colluding=curve,
+        noise=None if secure is None else math.sqrt(secure.noises()),
         left=tuple(left),
     )
 
 
-def sealed_words(plan: Plan, adversary: str, curve: Mapping[str, float], pinned: bool | None = None) -> dict[str, Any]:
-    """What a guarantee says more where its plan seals sums: against whom, what it assumes, and what breaks it."""
-    sealing = plan.sealing
-    assert sealing is not None, "a sealed plan"  # noqa: S101
+def secure_text(plan: Plan, adversary: str, curve: Mapping[str, float], pinned: bool | None = None) -> dict[str, Any]:
+    """What a guarantee says more where its plan secures sums: against whom, what it assumes, and what breaks it."""
+    aggregation = plan.aggregation
+    assert aggregation is not None, "a secure plan"  # noqa: S101
     words: dict[str, Any] = {
         "computational": True,
         "assumes": assumed(plan, pinned=pinned),
         "if_broken": broken(plan, curve),
         "knows_part": adversary == "parties" and plan.split.same_people,
     }
-    if adversary == "parties" and sealing.curious < len(plan.parties) - 1:
-        words["view"] = VIEWS["parties"].replace("all other parties together", f"any {parties_text(sealing.curious)}")
+    if adversary == "parties" and aggregation.colluding < len(plan.parties) - 1:
+        words["view"] = VIEWS["parties"].replace(
+            "all other parties together", f"any {parties_text(aggregation.colluding)}"
+        )
     if adversary == "coordinator":
-        words["view"] = "the coordinator, who sees every sealed message, who sent it, and the sums"
-        if sealing.dealer == COORDINATOR and sealing.pooling:
-            words["view"] += f", with {parties_text(sealing.pooling)} at most that pool with it"
+        words["view"] = "the coordinator, who sees every secure message, who sent it, and the sums"
+        if aggregation.dealer == COORDINATOR and aggregation.colluding_with_dealer:
+            words["view"] += f", with {parties_text(aggregation.colluding_with_dealer)} at most that collude with it"
     return words

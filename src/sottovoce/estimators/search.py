@@ -110,7 +110,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
     ----------
     best_estimator_, best_params_, best_score_
         The best trial. Its score is by how much its mean loss is below that of the model that says 0 of everybody, each
-        record's difference cut to one unit, with noise.
+        record's difference clipped to one unit, with noise.
     privacy_
         The guarantee of all of it.
     """

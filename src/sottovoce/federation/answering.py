@@ -10,10 +10,10 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from sottovoce.door.frames import Frame, decode, peek
-from sottovoce.door.outgoing import Declared, Disclosed, Masked, Outgoing, declare_public, reply
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.federation import limits
+from sottovoce.gate.frames import Frame, decode, peek
+from sottovoce.gate.outgoing import Declared, Disclosed, Masked, Outgoing, declare_public, reply
 from sottovoce.plan.plan import Plan
 
 _log = logging.getLogger("sottovoce.holder")

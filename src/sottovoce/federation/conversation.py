@@ -11,9 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from sottovoce.door.frames import Frame, encode
 from sottovoce.federation import replies as checks
 from sottovoce.federation.replies import Reply
+from sottovoce.gate.frames import Frame, encode
 from sottovoce.transports.base import Transport
 
 Each = Mapping[str, Mapping[str, NDArray[Any]]]  # by party, arrays for it alone
@@ -30,15 +30,15 @@ class Message:
 
 
 class Conversation:
-    """Messages to parties and to a helper, the end that deals and holds no data, and their checked replies."""
+    """Messages to parties and to a dealer, the end that deals and holds no data, and their checked replies."""
 
-    def __init__(self, transport: Transport, helper: str | None, *, record: bool) -> None:
-        self._transport, self._helper = transport, helper
-        self._parties = tuple(name for name in transport.parties if name != helper)
+    def __init__(self, transport: Transport, dealer: str | None, *, record: bool) -> None:
+        self._transport, self._dealer = transport, dealer
+        self._parties = tuple(name for name in transport.parties if name != dealer)
         self._serial = secrets.randbits(62)
         self._origin = (0, 0)  # from where on bytes are counted
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
-        self.helped = (0, 0)  # bytes from a helper, and to it
+        self.helped = (0, 0)  # bytes from a dealer, and to it
         self.transcript: list[Message] | None = [] if record else None
 
     def exchange(self, parties: Iterable[str], message: Frame, each: Each | None = None) -> dict[str, Reply]:
@@ -54,9 +54,9 @@ class Conversation:
             requests = dict.fromkeys(parties, frame_of({}))
         replies: dict[str, Reply] = {}
         for name, data in self._transport.exchange(requests).items():
-            if name == self._helper:
+            if name == self._dealer:
                 self.helped = self.helped[0] + len(data), self.helped[1] + len(requests[name])
-            elif message.kind in ("ask", "seal"):
+            elif message.kind in ("ask", "secure"):
                 self.uplink[message.query or "columns"] += len(data)
             reply = replies[name] = checks.checked(name, message, data, alone=len(self._parties) == 1)
             if self.transcript is not None and reply.facts:
@@ -70,7 +70,7 @@ class Conversation:
 
     @property
     def counted(self) -> tuple[int, int]:
-        """Bytes from the parties, and to them, of the whole fit; a helper's are not of theirs."""
+        """Bytes from the parties, and to them, of the whole fit; a dealer's are not of theirs."""
         wire = self._transport.communication
         up, down = wire.uplink_bytes - self.helped[0], wire.downlink_bytes - self.helped[1]
         return up - self._origin[0], down - self._origin[1]

@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Rounds
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.frames import Frame
-from sottovoce.door.intersection import Terms
-from sottovoce.door.query import Query
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
 from sottovoce.federation.alignment.coordinator import AlignmentResult, AlignmentRun
 from sottovoce.federation.conversation import Conversation, Each, Message
@@ -30,13 +27,16 @@ from sottovoce.federation.replies import Reply, crossed_offers
 from sottovoce.federation.resuming import Resumed
 from sottovoce.federation.rounds import answers_of
 from sottovoce.federation.run_keys import PAIR, invitation, known_keys, run_of
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.intersection import Terms
+from sottovoce.gate.query import Query
+from sottovoce.plan.aggregation import signers
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealing import signers
 from sottovoce.privacy.ledger import Balance, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.queries.messages import rounds_of
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
+from sottovoce.secure.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
 from sottovoce.transports.base import Transport
 
 Array = NDArray[np.float64]
@@ -54,11 +54,11 @@ class Coordinator(Conversation):
         record: bool = False,
         receipts: dict[str, Receipt] | None = None,
         randomness: Randomness | None = None,
-        helper: str | None = None,
+        dealer: str | None = None,
         journal: Journal | None = None,
         remote: bool = True,
     ) -> None:
-        super().__init__(transport, helper, record=record)
+        super().__init__(transport, dealer, record=record)
         self.journal = journal or Journal()
         self.remote = remote  # whether the ends outlive this process
         self.randomness = randomness or SystemRandomness()  # of what it deals alone
@@ -85,7 +85,7 @@ class Coordinator(Conversation):
         found = self.journal.next_plan(made)
         if found is not None:
             known = self.journal.of(found).made
-            if found.channel.secure and found.channel.helper is None and not self.journal.ended:
+            if found.channel.secure and found.channel.separate_dealer is None and not self.journal.ended:
                 self._run_keys[found.keys] = RunKey(bytes.fromhex(self.journal.keys_of(found, "key")["key"]))
             self._publics |= {fingerprint_of(public): public for public in known["public_keys"]}
         return found
@@ -98,37 +98,37 @@ class Coordinator(Conversation):
         return plan
 
     @property
-    def sealed_before(self) -> bool | None:
-        """Whether an interrupted run of this fit sealed its sums; None if there is none."""
+    def secure_before(self) -> bool | None:
+        """Whether an interrupted run of this fit secure its sums; None if there is none."""
         plans = self.journal.plans
         return plans[0].channel.secure if plans else None
 
     def with_keys(self, plan: Plan) -> Plan:
         """The plan with the public keys that its parties made for it, and the alignment whose records they serve."""
-        sealing, members, columns = plan.sealing, signers(plan), plan.split.same_people
-        if sealing is None:
+        aggregation, members, columns = plan.aggregation, signers(plan), plan.split.same_people
+        if aggregation is None:
             return plan
-        asked = Frame("hello", 0, query="seal", text=invitation(members if columns else ()))
+        asked = Frame("hello", 0, query="secure", text=invitation(members if columns else ()))
         replies = self.exchange(members, asked)
         publics = {name: replies[name].facts["public_key"] for name in members}
         own = RunKey()
-        if columns and sealing.helper is None:
-            publics[sealing.dealer] = own.public
+        if columns and aggregation.separate_dealer is None:
+            publics[aggregation.dealer] = own.public
         keys = tuple((name, fingerprint_of(public)) for name, public in publics.items())
         self._publics |= {fingerprint_of(public): public for public in publics.values()}
-        if sealing.helper is None:
+        if aggregation.separate_dealer is None:
             self._run_keys[keys] = own
         if columns:
             facts = {name: replies[name].facts for name in plan.names}
             check_aligned(facts)
-            sealing = sealing.changed(aligned=facts[plan.names[0]].get("aligned", ""))
-        return plan.model_copy(update={"keys": keys, "sealing": sealing})
+            aggregation = aggregation.changed(aligned=facts[plan.names[0]].get("aligned", ""))
+        return plan.model_copy(update={"keys": keys, "aggregation": aggregation})
 
-    def refusal_to_seal(self) -> str | None:
-        """Why a party takes no part in sealed sums, or None; nothing is charged."""
-        ends = self._parties if self._helper is None else (*self._parties, self._helper)
+    def refusal_to_secure(self) -> str | None:
+        """Why a party takes no part in secure sums, or None; nothing is charged."""
+        ends = self._parties if self._dealer is None else (*self._parties, self._dealer)
         try:
-            self.exchange(self._parties, Frame("hello", 0, query="seal", text=invitation(ends)))
+            self.exchange(self._parties, Frame("hello", 0, query="secure", text=invitation(ends)))
         except RefusedError as error:
             return str(error)
         return None
@@ -139,7 +139,7 @@ class Coordinator(Conversation):
         self._pair(plan)
 
     def _pair(self, plan: Plan) -> None:
-        """Have every two members of a plan of sealed sums agree on a key: by offers, which nobody else can read."""
+        """Have every two members of a plan of secure sums agree on a key: by offers, which nobody else can read."""
         if not plan.channel.secure:
             return
         names, members = [name for name, _ in plan.keys], signers(plan)
@@ -248,7 +248,7 @@ class Coordinator(Conversation):
             begun = True
             self.open(plan, signers(plan))
         except RefusedError as error:
-            if not (begun and plan.sealed_columns):
+            if not (begun and plan.secure_columns):
                 raise
             raise RefusedError(
                 f"{error} Parties may have charged the plan, and what was charged stays charged. A job is started "
@@ -283,7 +283,7 @@ class Coordinator(Conversation):
     def dismiss(self) -> None:
         """Say that there is nothing more to ask: a party that serves over a network then ends its connection."""
         with contextlib.suppress(WireError):
-            self.exchange(self.there(self._transport.parties), Frame("done", 0))  # the helper too
+            self.exchange(self.there(self._transport.parties), Frame("done", 0))  # the dealer too
 
     def there(self, parties: Iterable[str]) -> list[str]:
         """Without those who left in this run: an exchange would wait for them."""
@@ -333,9 +333,9 @@ class Coordinator(Conversation):
         one that is gone hides nobody's answer, and once more after a restart.
         """
         said, missing = Frame("done", 0, plan.digest), dict[str, str]()
-        if plan.channel.helper is not None:
+        if plan.channel.separate_dealer is not None:
             with contextlib.suppress(WireError, RefusedError):
-                self.exchange([plan.channel.helper], said)
+                self.exchange([plan.channel.separate_dealer], said)
         if not plan.split.same_people:
             with contextlib.suppress(WireError, RefusedError, BudgetError, LedgerError):
                 replies = self.exchange(self.there(plan.names), said)

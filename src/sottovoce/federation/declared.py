@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sottovoce.door.frames import decode
-from sottovoce.door.outgoing import Outgoing, declare_public, reply
-from sottovoce.sealed.pair_keys import RunKey
+from sottovoce.gate.frames import decode
+from sottovoce.gate.outgoing import Outgoing, declare_public, reply
+from sottovoce.secure.pair_keys import RunKey
 from sottovoce.transports.identity import Identity
 
 

@@ -1,7 +1,7 @@
-"""What a plan of sealed sums may assume of others: no more than the holder agreed to, by a key of its policy for each.
+"""What a plan of secure sums may assume of others: no more than the holder agreed to, by a key of its policy for each.
 
 Guarantee: a plan that assumes what its holder has not agreed to is refused before anything is charged, and the text
-names the key. What is assumed is declared in `plan/sealed_words.py`; each key there has its demand here.
+names the key. What is assumed is declared in `plan/secure_text.py`; each key there has its demand here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sottovoce.errors import RefusedError
 from sottovoce.federation.run_keys import check_pinned
+from sottovoce.plan.aggregation import COORDINATOR, SecureAggregation
 from sottovoce.plan.channel import SecureSums
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealed_words import keys_for
-from sottovoce.plan.sealing import COORDINATOR, Sealing
+from sottovoce.plan.secure_text import keys_for
 
 if TYPE_CHECKING:
     from sottovoce.federation.policy import Policy
@@ -32,7 +32,7 @@ NOTHING: Final = Known()
 
 
 class Asked(NamedTuple):
-    """A plan of sealed sums, as it comes to a party."""
+    """A plan of secure sums, as it comes to a party."""
 
     policy: Policy
     plan: Plan
@@ -41,12 +41,12 @@ class Asked(NamedTuple):
     known: Known
 
     @property
-    def sealing(self) -> Sealing:
-        return self.channel.sealing
+    def aggregation(self) -> SecureAggregation:
+        return self.channel.aggregation
 
 
 def refusal(policy: Policy, plan: Plan, party: str, known: Known) -> str | None:
-    """Why a plan that seals its sums assumes more than the holder agreed to, or None."""
+    """Why a plan that secures its sums assumes more than the holder agreed to, or None."""
     if not isinstance(plan.channel, SecureSums):
         return None
     asked, made = Asked(policy, plan, plan.channel, party, known), keys_for(plan)
@@ -61,44 +61,44 @@ def left_out(policy: Policy, members: Iterable[str], party: str, identity: Ident
         why = "has to deal here, by policy.dealer" if policy.dealer else "is pinned, so that it may have to deal"
         return (
             f"{missing[0]} {why}, and is left out; if another is to deal, the holder of {party} names it, with "
-            f"Policy(dealer={COORDINATOR!r}) or a helper's name"
+            f"Policy(dealer={COORDINATOR!r}) or a dealer's name"
         )
     return None
 
 
-def _sealed(asked: Asked) -> str | None:
-    if asked.policy.sealed:
+def _secure(asked: Asked) -> str | None:
+    if asked.policy.secure:
         return None
     return (
-        "the plan seals its sums, whose promise rests on encryption and on who pools with whom; its holder can allow "
-        "that with Policy(sealed=True)"
+        "the plan secures its sums, whose promise rests on encryption and on who colludes with whom; its holder can allow "
+        "that with Policy(secure=True)"
     )
 
 
 def _dealer(asked: Asked) -> str | None:
-    wanted, dealer = asked.policy.dealer, asked.sealing.dealer
+    wanted, dealer = asked.policy.dealer, asked.aggregation.dealer
     if wanted and dealer != wanted:
         return (
             f"{asked.channel.dealer} deals in the plan, and here {wanted!r} does alone; its holder can allow it "
             f"with Policy(dealer={dealer!r})"
         )
-    if asked.sealing.helper is not None:
+    if asked.aggregation.separate_dealer is not None:
         try:
-            check_pinned(asked.party, (asked.sealing.helper,), asked.known.identity)
+            check_pinned(asked.party, (asked.aggregation.separate_dealer,), asked.known.identity)
         except RefusedError as error:
             return f"{error}".removesuffix(".")
     return left_out(asked.policy, asked.channel.signers, asked.party, asked.known.identity)
 
 
-def _curious(asked: Asked) -> str | None:
-    others, allowed = asked.channel.parties - 1, asked.policy.curious
+def _colluding(asked: Asked) -> str | None:
+    others, allowed = asked.channel.parties - 1, asked.policy.colluding
     least = others if allowed is None else min(allowed, others)
-    if asked.sealing.curious >= least:
+    if asked.aggregation.colluding >= least:
         return None
     return (
-        f"the plan assumes that parties pool with one another in groups of {asked.sealing.curious} at most, and here "
+        f"the plan assumes that parties collude with one another in groups of {asked.aggregation.colluding} at most, and here "
         f"its noise has to hold against {least} of {others}; its holder can allow it with "
-        f"Policy(curious={asked.sealing.curious})"
+        f"Policy(colluding={asked.aggregation.colluding})"
     )
 
 
@@ -108,7 +108,7 @@ def _pins(asked: Asked) -> str | None:
     try:
         check_pinned(asked.party, asked.channel.signers, asked.known.identity)
     except RefusedError as error:
-        rows = " By rows a limit on what all others together may learn does too: Policy(max_epsilon_pooled=...)."
+        rows = " By rows a limit on what all others together may learn does too: Policy(max_epsilon_colluding=...)."
         return f"{error}{'' if asked.channel.products else rows}".removesuffix(".")
     return None
 
@@ -124,9 +124,9 @@ def _aligned(asked: Asked) -> str | None:
 
 
 DEMANDS: Final[Mapping[str, Callable[[Asked], str | None]]] = {
-    "sealed": _sealed,
+    "secure": _secure,
     "dealer": _dealer,
-    "curious": _curious,
-    "max_epsilon_pooled": _pins,
+    "colluding": _colluding,
+    "max_epsilon_colluding": _pins,
     "unaligned": _aligned,
 }

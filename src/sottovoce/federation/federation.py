@@ -21,7 +21,7 @@ from sottovoce.data.resources import Resources
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.federation.helper import Helper
+from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import PartialModel
 from sottovoce.federation.party import Party
@@ -30,8 +30,8 @@ from sottovoce.federation.predicting import check_people
 from sottovoce.federation.prediction import COORDINATOR, Predictions
 from sottovoce.federation.records import check_rows, column_names
 from sottovoce.plan.about import About
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.problem import Labels
-from sottovoce.plan.sealing import Sealing
 from sottovoce.plan.split import SPLITS
 from sottovoce.privacy.ledger import Account, Ledger, Receipt
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
@@ -52,7 +52,7 @@ class Federation:
         *,
         parties: Sequence[Party] = (),
         record: bool = False,
-        helper: Helper | str | None = None,
+        dealer: Dealer | str | None = None,
         journal: str | PathLike[str] | None = None,
         schema: Schema | None = None,
     ) -> None:
@@ -60,19 +60,19 @@ class Federation:
         self.transport = transport
         self.record = record
         self._parties = tuple(parties)
-        self.helper = helper.name if isinstance(helper, Helper) else helper  # who deals, and is no party
-        self._ends: tuple[Party | Helper, ...] = (*parties, helper) if isinstance(helper, Helper) else self._parties
+        self.dealer = dealer.name if isinstance(dealer, Dealer) else dealer  # who deals, and is no party
+        self._ends: tuple[Party | Dealer, ...] = (*parties, dealer) if isinstance(dealer, Dealer) else self._parties
         if COORDINATOR in transport.parties:
             raise InputError(f"names: {COORDINATOR!r} is no party's name; choose another.")
-        if self.helper is not None and self.helper not in transport.parties:
-            raise InputError(f"helper={self.helper!r} is not on the wire of {', '.join(transport.parties)}.")
+        if self.dealer is not None and self.dealer not in transport.parties:
+            raise InputError(f"dealer={self.dealer!r} is not on the wire of {', '.join(transport.parties)}.")
         self.labels: Labels = "shared"
         self.label_party = 0
         self.norms: tuple[float, ...] | None = None
-        self.secure = False  # whether sums over the parties are sealed
+        self.secure = False  # whether sums over the parties are secure
         self.why = ""  # by columns, where it was left open: why they are, or are not
         self.undecided = False  # whether it was left open
-        self._sealing: dict[str, Any] = {}
+        self._aggregation: dict[str, Any] = {}
         self.schema = schema  # what made the features of parties of this process
         # Where fits keep what they need to go on: a file that each has while it lasts, or what the caller has of one.
         self.journal: Path | Journal | None = None if journal is None else Path(journal)
@@ -85,8 +85,8 @@ class Federation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parties, in the order of the wire; a helper is none."""
-        return tuple(name for name in self.transport.parties if name != self.helper)
+        """The parties, in the order of the wire; a dealer is none."""
+        return tuple(name for name in self.transport.parties if name != self.dealer)
 
     @property
     def counted(self) -> bool:
@@ -126,13 +126,13 @@ class Federation:
         record: bool = False,
         schema: Schema | None = None,
         sums: Literal["plain", "secure"] = "plain",
-        helper: Helper | None = None,
+        dealer: Dealer | None = None,
         journal: str | PathLike[str] | None = None,
     ) -> Federation:
         """Each party has some people, nobody is in two: `parts` is a list of (X, y), or of tables with their schema.
 
         `sums="secure"`: only sums over all parties are opened, with little more noise than data in one place need
-        (`sealing`). A `helper` adds the noise that is topped up, in the place of the coordinator. `journal` as in
+        (`aggregation`). A `dealer` adds the noise that is topped up, in the place of the coordinator. `journal` as in
         `connect`.
         """
         names, schema = _names(names, len(parts)), _schema_of(parts, schema)
@@ -154,9 +154,9 @@ class Federation:
         ]
         if len(widths) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
-        ends: dict[str, Any] = {"parties": parties, "helper": helper, "schema": schema}
-        made = cls("rows", _wire(parties, helper), record=record, journal=journal, **ends)
-        return made._seal("sums", sums, "plain")
+        ends: dict[str, Any] = {"parties": parties, "dealer": dealer, "schema": schema}
+        made = cls("rows", _wire(parties, dealer), record=record, journal=journal, **ends)
+        return made._secure("sums", sums, "plain")
 
     @classmethod
     def by_columns(  # noqa: PLR0913
@@ -173,7 +173,7 @@ class Federation:
         record: bool = False,
         schema: Schema | None = None,
         products: Literal["auto", "none", "secure"] = "auto",
-        helper: Helper | None = None,
+        dealer: Dealer | None = None,
         ids: Sequence[Sequence[Any]] | None = None,
         journal: str | PathLike[str] | None = None,
     ) -> Federation:
@@ -185,10 +185,10 @@ class Federation:
         what all of them release. `y=None`: people to predict for, whose labels nobody knows; with a schema, which is of
         the columns of all parties together, the label column of the tables.
 
-        `products="secure"`: only sums over the whole table are opened (`sealing`). `"none"`: each party adds noise to
-        all that it says, which costs far more accuracy. "auto" takes the first where every party's policy and the model
-        allow it. A `helper` deals what the products need, in the place of the coordinator. `ids` has for each party a
-        list that identifies its records: lists that differ are refused. `journal` as in `connect`.
+        `products="secure"`: only sums over the whole table are opened (`aggregation`). `"none"`: each party adds noise
+        to all that it says, which costs far more accuracy. "auto" takes the first where every party's policy and the
+        model allow it. A `dealer` deals what the products need, in the place of the coordinator. `ids` has for each
+        party a list that identifies its records: lists that differ are refused. `journal` as in `connect`.
         """
         names = _names(names, len(parts))
         accounts = _accounts(ledgers, len(parts))
@@ -212,9 +212,9 @@ class Federation:
         ]
         if ids is not None:
             _align(parties)
-        ends: dict[str, Any] = {"parties": parties, "helper": helper, "schema": schema}
-        made = cls("columns", _wire(parties, helper), record=record, journal=journal, **ends)
-        return made.declare_columns(labels, label_party, norms)._seal("products", products, "none", "auto")
+        ends: dict[str, Any] = {"parties": parties, "dealer": dealer, "schema": schema}
+        made = cls("columns", _wire(parties, dealer), record=record, journal=journal, **ends)
+        return made.declare_columns(labels, label_party, norms)._secure("products", products, "none", "auto")
 
     @classmethod
     def connect(  # noqa: PLR0913
@@ -228,13 +228,13 @@ class Federation:
         record: bool = False,
         sums: Literal["plain", "secure"] = "plain",
         products: Literal["auto", "none", "secure"] = "auto",
-        helper: str | None = None,
+        dealer: str | None = None,
         journal: str | PathLike[str] | None = None,
     ) -> Federation:
         """Parties elsewhere, reached over a transport such as `GrpcCoordinator`.
 
         They are split by rows, or by columns: then `labels`, `label_party` (a place in the transport's list of
-        parties) and `norms` are as in `by_columns`. `helper` is the name on the wire of one that deals and is no party.
+        parties) and `norms` are as in `by_columns`. `dealer` is the name on the wire of one that deals and is no party.
 
         `journal` is a file for what a private fit needs to go on: plans, and answers before they are used. A fit that
         was stopped goes on from it with the same plan, at no further cost. The file stays after the fit: remove it once
@@ -248,53 +248,62 @@ class Federation:
             raise InputError(
                 "labels, label_party and norms are for split='columns'; by rows each party has its own labels."
             )
-        made = cls(split, transport, record=record, helper=helper, journal=journal)
+        made = cls(split, transport, record=record, dealer=dealer, journal=journal)
         made.declare_columns(labels, label_party, norms)
         if split == "rows":
-            return made._seal("sums", sums, "plain")
-        return made._seal("products", products, "none", "auto")
+            return made._secure("sums", sums, "plain")
+        return made._secure("products", products, "none", "auto")
 
-    def _seal(self, name: str, value: str, *others: str) -> Federation:
+    def _secure(self, name: str, value: str, *others: str) -> Federation:
         if value not in ("secure", *others):
             raise InputError(f"{name}={value!r} must be 'secure' or {' or '.join(map(repr, others))}.")
         self.secure, self.undecided = value == "secure", value == "auto"
-        if self.helper is not None and value not in ("secure", "auto"):
-            raise InputError(f"helper={self.helper!r} deals for sealed sums, and {name}={value!r}; take 'secure'.")
+        if self.dealer is not None and value not in ("secure", "auto"):
+            raise InputError(f"dealer={self.dealer!r} deals for secure sums, and {name}={value!r}; take 'secure'.")
         return self
 
-    def seal_where_allowed(self, coordinator: Coordinator, reason: str | None) -> None:
-        """By columns, where it was left open: sums are sealed unless there is a `reason` not to, or a party refuses."""
-        if (before := coordinator.sealed_before) is not None:  # an interrupted fit goes on as it began
+    def secure_where_allowed(self, coordinator: Coordinator, reason: str | None) -> None:
+        """By columns, where it was left open: sums are secure unless there is a `reason` not to, or a party refuses."""
+        if (before := coordinator.secure_before) is not None:  # an interrupted fit goes on as it began
             reason = reason if before else reason or "a party refused it when this fit began"
         else:
-            reason = reason or coordinator.refusal_to_seal()
+            reason = reason or coordinator.refusal_to_secure()
         self.secure = reason is None
-        self.why = f"each party adds its own noise: {reason}" if reason else "sealed: every party allows it"
+        self.why = f"each party adds its own noise: {reason}" if reason else "secure: every party allows it"
 
-    def sealing(self, *, pooling: int = 0, curious: int | None = None, absent: int = 0, spare: int = 0) -> Federation:
-        """Against whom the noise of sealed sums is made, and who may leave in the middle of a run.
+    def secure_aggregation(
+        self, *, colluding_with_dealer: int = 0, colluding: int | None = None, dropouts: int = 0, retries: int = 0
+    ) -> Federation:
+        """Against whom the noise of secure sums is made, and who may leave in the middle of a run.
 
-        `pooling` parties may pool with the coordinator (by columns none), `curious` with one another (by default all
-        others). By rows `absent` parties may leave, and `spare` releases more are paid for so that sums can be asked
-        again without them.
+        `colluding_with_dealer` parties may collude with the coordinator (by columns none), `colluding` with one another
+        (by default all others). By rows `absent` parties may leave, and `retries` releases more are paid for so that
+        sums can be asked again without them.
         """
         if not self.secure and not self.undecided:
-            raise InputError("sealing() is for federations with sums='secure' or products='secure'.")
-        given = {"pooling": pooling, "curious": curious, "absent": absent, "spare": spare}
+            raise InputError("secure_aggregation() is for federations with sums='secure' or products='secure'.")
+        given = {
+            "colluding_with_dealer": colluding_with_dealer,
+            "colluding": colluding,
+            "dropouts": dropouts,
+            "retries": retries,
+        }
         for name, value in given.items():
-            if value is not None and not (is_whole(value) and value >= (1 if name == "curious" else 0)):
+            if value is not None and not (is_whole(value) and value >= (1 if name == "colluding" else 0)):
                 raise InputError(f"{name}={value!r} must be a whole number that is not negative.")
-        self._sealing = given
+        self._aggregation = given
         return self
 
-    def sealed(self) -> Sealing | None:
-        """The public numbers of sealed sums, or None where each party adds all of its noise."""
+    def aggregation(self) -> SecureAggregation | None:
+        """The public numbers of secure sums, or None where each party adds all of its noise."""
         if not self.secure:
             return None
-        curious = self._sealing.get("curious")
+        colluding = self._aggregation.get("colluding")
         most = len(self.names) - 1
-        dealer = {} if self.helper is None else {"dealer": self.helper}
-        return Sealing(**{**self._sealing, **dealer, "curious": most if curious is None else curious})
+        dealer = {} if self.dealer is None else {"dealer": self.dealer}
+        return SecureAggregation(
+            **{**self._aggregation, **dealer, "colluding": most if colluding is None else colluding}
+        )
 
     def people(self, parts: Sequence[Any]) -> Federation:
         """The same parties of this process with other people's rows, to predict for; they have the models they kept."""
@@ -385,7 +394,7 @@ class Federation:
             record=self.record,
             receipts=self.receipts,
             randomness=own,
-            helper=self.helper,
+            dealer=self.dealer,
             journal=journal if isinstance(journal, Journal) else Journal(journal),
             remote=self.remote,
         )
@@ -469,11 +478,11 @@ def _opened_columns(
     return rows, [part.feature_names for part in parts], y
 
 
-def _wire(parties: Sequence[Party], helper: Helper | None) -> InProcess:
-    """Parties of this process, and their helper, whose name is its own."""
-    if helper is not None and any(party.name == helper.name for party in parties):
-        raise InputError(f"helper={helper.name!r} has the name of a party; it holds no data, and has its own name.")
-    return InProcess(parties if helper is None else [*parties, helper])
+def _wire(parties: Sequence[Party], dealer: Dealer | None) -> InProcess:
+    """Parties of this process, and their dealer, whose name is its own."""
+    if dealer is not None and any(party.name == dealer.name for party in parties):
+        raise InputError(f"dealer={dealer.name!r} has the name of a party; it holds no data, and has its own name.")
+    return InProcess(parties if dealer is None else [*parties, dealer])
 
 
 def _align(parties: Sequence[Party]) -> None:

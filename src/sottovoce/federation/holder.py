@@ -12,12 +12,12 @@ from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import Identifiers
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.resources import NO_RESOURCES
-from sottovoce.door.frames import Frame
-from sottovoce.door.outgoing import Declared, Outgoing, declare_public
 from sottovoce.errors import InputError
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.records import check_rows, column_names
 from sottovoce.federation.run_keys import RunKeys
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.outgoing import Declared, Outgoing, declare_public
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.randomness import Randomness, SystemRandomness

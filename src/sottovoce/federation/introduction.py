@@ -6,20 +6,20 @@ from sottovoce.algorithms import served
 from sottovoce.data import devices
 from sottovoce.data.block import RecordRows
 from sottovoce.data.dataset import Dataset
-from sottovoce.door.frames import Frame
-from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.errors import RefusedError
 from sottovoce.federation.demands import left_out
 from sottovoce.federation.holder import Handler
 from sottovoce.federation.records import MOST_READ, label_values
 from sottovoce.federation.run_keys import check_pinned, read_invitation
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
 
 
 class Introduction(Handler):
     """Answers "hello": public facts and, as the query asks, the class labels or a public key."""
 
     def answer(self, frame: Frame) -> Outgoing:
-        if frame.query == "seal":
+        if frame.query == "secure":
             return reply("facts", frame, self._announce(frame.text))
         facts = self.facts(classes=frame.query == "classes")
         if frame.query == "predict":
@@ -62,8 +62,8 @@ class Introduction(Handler):
     def _announce(self, invitation: str) -> tuple[Declared, ...]:
         """A key for secure sums; by columns only among ends whose keys this party has pinned."""
         own = self._holder
-        if not own.policy.sealed:
-            raise RefusedError(f"{own.name} takes no part in sealed sums; its holder can, by Policy(sealed=True).")
+        if not own.policy.secure:
+            raise RefusedError(f"{own.name} takes no part in secure sums; its holder can, by Policy(secure=True).")
         members = read_invitation(invitation)
         check_pinned(own.name, members, own.identity)
         if members and (reason := left_out(own.policy, members, own.name, own.identity)):

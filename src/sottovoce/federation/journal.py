@@ -4,7 +4,7 @@
 
 A body is a line of JSON and the bytes of its arrays. The file is only appended to, and is synced before an answer is
 used. Whoever reads it has locked it before, and keeps it until the fit is over. It holds public texts and released
-values. Where the coordinator tops up sealed sums, or deals for sealed columns, its keys of the run are in a file beside
+values. Where the coordinator tops up secure sums, or deals for secure columns, its keys of the run are in a file beside
 it, `NAME.run.keys`, which is on disk before the plan is and is deleted when the run is over. Both are readable by their
 owner alone.
 """
@@ -183,7 +183,7 @@ class Journal:
 
     @property
     def gone(self) -> set[str]:
-        """Who left sealed sums, and is not asked any more."""
+        """Who left secure sums, and is not asked any more."""
         return {name for run in self._runs.values() if run.left is not None for name in run.left["left"]}
 
     def begin(self) -> None:
@@ -475,6 +475,6 @@ def _meaning(plan: Plan) -> dict[str, Any]:
     found = plan.model_dump(mode="json", exclude=set(_OF_THE_RUN))
     if found.get("within"):
         found["within"] = found["within"]["mu"]
-    if found.get("sealing"):
-        found["sealing"].pop("aligned", None)
+    if found.get("aggregation"):
+        found["aggregation"].pop("aligned", None)
     return found

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sottovoce.door.frames import MAX_BYTES
-from sottovoce.door.query import Query, Scheduled
 from sottovoce.errors import RefusedError
+from sottovoce.gate.frames import MAX_BYTES
+from sottovoce.gate.query import Query, Scheduled
 from sottovoce.plan.plan import Plan
 
 MOST_PARTIES: Final = 1024

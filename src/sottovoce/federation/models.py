@@ -200,7 +200,7 @@ class Models:
 
 
 @dataclass(frozen=True)
-class KeptModel:
+class StoredModel:
     """A model that some party kept beside a ledger."""
 
     digest: bytes
@@ -209,13 +209,13 @@ class KeptModel:
     approved: bool
 
 
-def kept_beside(ledger: Path) -> Iterator[KeptModel]:
+def kept_beside(ledger: Path) -> Iterator[StoredModel]:
     """Every model that parties with accounts in that ledger have kept, the oldest first."""
     found = [(path.stat().st_mtime, path) for path in _folder(ledger).glob("*.json")]
     for written, path in sorted(found):
         model, digest = _read(path), bytes.fromhex(path.name.partition(".")[0])
         approved = Models.beside(ledger, model.party).approved(digest)
-        yield KeptModel(digest, model, datetime.fromtimestamp(written, UTC), approved)
+        yield StoredModel(digest, model, datetime.fromtimestamp(written, UTC), approved)
 
 
 def _folder(ledger: Path) -> Path:

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.data.block import Matrix
 from sottovoce.data.identifiers import identifiers
 from sottovoce.data.resources import Resources, check_device, check_jobs
-from sottovoce.door.frames import Frame
-from sottovoce.door.outgoing import Declared, Outgoing
 from sottovoce.errors import RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.alignment.file import AlignmentFile
@@ -25,6 +23,8 @@ from sottovoce.federation.plans import Plans
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
 from sottovoce.federation.training import Training
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.outgoing import Declared, Outgoing
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.transports.identity import Identity
@@ -39,7 +39,7 @@ class Party(Answering):
     an unknown plan is asked for again; a party that no wire has told who it is takes only plans of its own alone.
     `y=None`: a holder of columns that does not know the labels. `models` has the partial models that runs over columns
     leave here; by default they are in a folder beside the ledger, or in memory. `ids` identify the records, one each:
-    by sealed columns they are aligned with those of the other parties before a plan is taken. The alignment is kept in
+    by secure columns they are aligned with those of the other parties before a plan is taken. The alignment is kept in
     `aligned`; the party then serves the common records alone, in the common order. `n_jobs` is how
     many threads sum over its rows: None is 1, or what the estimator says that runs in the same process; no answer
     depends on it. `device` likewise says where: "cpu", or "cuda".
@@ -84,7 +84,7 @@ class Party(Answering):
             "align": self.aligner,
             "plan": self.plans,
             "ask": self.training,
-            "seal": self.training,
+            "secure": self.training,
             "done": self.training,
             "predict": self.predictor,
         }
@@ -113,8 +113,8 @@ class Party(Answering):
                 predict_for=predict_for,
                 predict_training=True,
                 approve_models=True,
-                sealed=True,
-                curious=1,
+                secure=True,
+                colluding=1,
             )
         if own.run is not None and not own.run.plan.private and not own.policy.allow_without_privacy:
             own.run = None  # what an interrupted run was allowed, the next one is not

@@ -13,12 +13,12 @@ from sottovoce.algorithms import Algorithm, check_sums, served
 from sottovoce.data import devices
 from sottovoce.data.block import RecordRows, SumRows
 from sottovoce.data.dataset import Dataset
-from sottovoce.door.gate import fits
-from sottovoce.door.query import Query
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.demands import Known
 from sottovoce.federation.holder import Holder
+from sottovoce.gate.gate import fits
+from sottovoce.gate.query import Query
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
@@ -38,7 +38,7 @@ def checked(plan: Plan, own: Holder, known: Known) -> tuple[Algorithm, Mapping[s
         form.check_loss(plan.scaled_loss)
         kind = devices.kind_of_rows(own.resources, by_pieces=by_pieces)
         check_place(plan, name, kind, by_pieces=by_pieces, clustered=by_pieces and rows.cluster is not None)
-        if plan.layout != form.layout or not form.serves(plan.split, sealed=plan.channel.secure):
+        if plan.layout != form.layout or not form.serves(plan.split, secure=plan.channel.secure):
             raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
         queries = queries_of(form, plan, name)
         for release in plan.releases:

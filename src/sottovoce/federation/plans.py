@@ -10,10 +10,6 @@ from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.data import devices
 from sottovoce.data.block import Block, Matrix, Preparation, SumRows, is_sparse
 from sottovoce.data.dataset import Dataset
-from sottovoce.door.frames import Frame
-from sottovoce.door.memory import Memory
-from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
-from sottovoce.door.sealed_gate import UsedLabels
 from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.answering import acknowledged, plan_of, unknown_plan
@@ -24,10 +20,14 @@ from sottovoce.federation.prediction import Predictor
 from sottovoce.federation.receipts import RECEIPT, unpacked
 from sottovoce.federation.run_keys import PAIR, check_start, known_keys
 from sottovoce.federation.training import Stored, answered_all, begin_run, recall_state
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.memory import Memory
+from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
+from sottovoce.gate.secure_gate import UsedLabels
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealed_words import assumed
+from sottovoce.plan.secure_text import assumed
 from sottovoce.privacy.ledger import Ledger
-from sottovoce.sealed.sums import ColumnSealer, Sealer
+from sottovoce.secure.sums import ColumnMasker, Masker
 from sottovoce.transports.identity import PLAN
 
 MOST_PREPARED = 8  # times that the rows of a data set are prepared for one plan
@@ -80,7 +80,7 @@ class Plans(Handler):
         known = Known(own.identity, unaligned=own.ids is not None and not own.aligned)
         form, queries = checked(plan, own, known)
         self.check_aligned(plan)
-        sealer = self._sealer(plan)
+        masker = self._masker(plan)
         if frame.query == "check":
             own.keys.hold(plan)
             self._check_charge(form, plan)
@@ -98,12 +98,12 @@ class Plans(Handler):
         sums = all(query.needs is SumRows for query in queries.values())
         rows = devices.prepare_rows(matrix, own.labels, recipe, own.resources, sums=sums, beside=beside)
         memory = self.recall_memory(form, plan, rows)
-        if sealer is not None:
-            sealer.records = rows.digest()
-        used = self._charge(form, plan, sealer)
+        if masker is not None:
+            masker.records = rows.digest()
+        used = self._charge(form, plan, masker)
         own.keys.keep(plan)
         self.seen.add(plan.digest)
-        own.run = begin_run(own, (plan, form, queries), rows, memory, (sealer, used))
+        own.run = begin_run(own, (plan, form, queries), rows, memory, (masker, used))
         own.run.started = alone
         return self.sign(plan)
 
@@ -122,10 +122,10 @@ class Plans(Handler):
         Identifiers themselves are compared with nobody: whoever could test a list could test guesses.
         """
         own = self._holder
-        if not plan.sealed_columns or plan.channel.sealing.aligned == own.aligned:
+        if not plan.secure_columns or plan.channel.aggregation.aligned == own.aligned:
             return
         mine = "the records of an alignment" if own.aligned else "no aligned records"
-        other = "records of another one" if plan.channel.sealing.aligned else "records that were not aligned"
+        other = "records of another one" if plan.channel.aggregation.aligned else "records that were not aligned"
         raise RefusedError(
             f"{own.name} serves {mine}, and the plan is about {other}. Align all parties again, each with `id` "
             "(`sottovoce align`); nothing was charged."
@@ -178,25 +178,25 @@ class Plans(Handler):
         except InputError as error:
             raise RefusedError(f"{own.name} refuses: {error}") from None
         if plan.layout == "raw" and is_sparse(own.rows):
-            raise RefusedError(f"{own.name} has a sparse matrix, of which no ranges are bought; declare them.")
+            raise RefusedError(f"{own.name} has a sparse matrix, of which no ranges are estimated; declare them.")
         if recipe.labelled != own.labelled:
             knows = "knows the labels" if own.labelled else "does not know the labels"
             raise RefusedError(f"{own.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
         return rows, recipe
 
-    def _sealer(self, plan: Plan) -> Sealer | None:
+    def _masker(self, plan: Plan) -> Masker | None:
         """The own side of secure sums; a plan that has another key for it is refused."""
         own = self._holder
         if not plan.channel.secure:
             return None
         pins = own.policy.needs_pins(plan)
-        peers = known_keys(own.name, plan.keys, own.identity, pins=pins, dealer=plan.channel.sealing.dealer)
+        peers = known_keys(own.name, plan.keys, own.identity, pins=pins, dealer=plan.channel.aggregation.dealer)
         remedy = "Start a new fit."
         if own.account is not None:
             nothing = "It has charged nothing for this plan; start the fit again."
             remedy = "What was released stays charged; start a new fit." if own.charged(plan) else nothing
         pairs = own.keys.pairs(plan, peers, remedy)
-        return (ColumnSealer if plan.split.same_people else Sealer)(plan, own.name, pairs)
+        return (ColumnMasker if plan.split.same_people else Masker)(plan, own.name, pairs)
 
     def recall_memory(self, form: Algorithm, plan: Plan, rows: Block) -> Stored:
         """What the form remembers between rounds and where it is stored, or a refusal if that is lost."""
@@ -227,7 +227,7 @@ class Plans(Handler):
         own.account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
         check_samplers(own.account, form, plan, own.name, cost)
 
-    def _charge(self, form: Algorithm, plan: Plan, sealer: Sealer | None) -> UsedLabels:
+    def _charge(self, form: Algorithm, plan: Plan, masker: Masker | None) -> UsedLabels:
         """Bind the key of a plan to the prepared rows, and reserve its whole cost, durably, where there is a ledger.
 
         A plan whose run is over is refused. Over secure columns the file of used labels is there from before the
@@ -235,16 +235,16 @@ class Plans(Handler):
         a second time with the same keys.
         """
         own = self._holder
-        registered = own.account is not None and plan.sealed_columns
+        registered = own.account is not None and plan.secure_columns
         used = own.keys.labels(plan) if registered else UsedLabels()
         new = used.begin()
         try:
             if registered and new and own.charged(plan):
                 raise RefusedError(
-                    "this plan was run before, and a party over sealed columns runs a plan once; start a new fit."
+                    "this plan was run before, and a party over secure columns runs a plan once; start a new fit."
                 )
-            if sealer is not None:
-                own.keys.bind(plan, sealer.records, charged=own.charged(plan))
+            if masker is not None:
+                own.keys.bind(plan, masker.records, charged=own.charged(plan))
             if own.account is not None:
                 cost = charge_of(form, plan, own.name)
                 check_samplers(own.account, form, plan, own.name, cost)

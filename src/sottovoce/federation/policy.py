@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import Bounds
 from sottovoce.federation.demands import NOTHING, Known, refusal
-from sottovoce.plan.channel import Pool
+from sottovoce.plan.channel import Coalition
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Gaussian, Unbounded
 from sottovoce.privacy.relation import Relation, distance, inside
-from sottovoce.queries.pricing import pooled_epsilon
+from sottovoce.queries.pricing import coalition_epsilon
 
 
 @dataclass(frozen=True)
@@ -21,20 +21,20 @@ class Policy:
     """What a party demands of each plan before it touches its rows; what all plans together may cost is a ledger's.
 
     A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
-    The cost is taken under `relation`; None leaves the choice to the plan. Of sealed sums it is that against the worst
+    The cost is taken under `relation`; None leaves the choice to the plan. Of secure sums it is that against the worst
     of those whom the plan declares. `tell_classes` lets a coordinator ask which labels occur, without noise.
     `predict_for` names who may learn joint predictions about the people here: parties, or
     "coordinator"; no epsilon covers them, and counts of them leave under a plan alone. `trains=False`: these people are
     predicted for and never trained or evaluated on. Rows that may be trained on are predicted for only with
     `predict_training`. A model is used once its holder approved it (`sottovoce models approve`); with `approve_models`
     every one that a run left: for whoever trusts the coordinator.
-    `sealed` lets it take part in sealed sums, whose promise rests on more than noise. What a plan of them may assume:
-    `dealer` deals, "coordinator" or the name of a helper ("": the coordinator or a helper that is pinned, and no end
-    that is pinned is left out); as few as `curious` parties pool with one another (None: its noise holds against all
-    others); by columns records with identifiers were not aligned, only with `unaligned`; the keys of all other ends are
-    pinned. By rows `max_epsilon_pooled`, where it is finite, does in the place of all pins but a helper's: it limits
-    what a plan costs against the coordinator (or the helper that tops up) with all other parties; by columns that is
-    all.
+    `secure` lets it take part in secure sums, whose promise rests on more than noise. What a plan of them may assume:
+    `dealer` deals, "coordinator" or the name of a dealer ("": the coordinator or a dealer that is pinned, and no end
+    that is pinned is left out); as few as `colluding` parties collude with one another (None: its noise holds against
+    all others); by columns records with identifiers were not aligned, only with `unaligned`; the keys of all other ends
+    are pinned. By rows `max_epsilon_colluding`, where it is finite, does in the place of all pins but a dealer's: it
+    limits what a plan costs against the coordinator (or the dealer that tops up) with all other parties; by columns
+    that is all.
     `align` names the parties with which, all together, the records may be aligned by private set intersection,
     matched by `align_matched_by` alone ("": by whom the coordinator says), `count_shared` those with each of which
     shared people may be counted; no epsilon covers what these tell. So often as `align_times` in all, and with no list
@@ -53,11 +53,11 @@ class Policy:
     tell_budget: bool = False
     approve_models: bool = False
     trains: bool = True
-    sealed: bool = False
+    secure: bool = False
     dealer: str = ""
-    curious: int | None = None
+    colluding: int | None = None
     unaligned: bool = False
-    max_epsilon_pooled: float | None = None
+    max_epsilon_colluding: float | None = None
     align: tuple[str, ...] = ()
     align_matched_by: str = ""
     count_shared: tuple[str, ...] = ()
@@ -65,16 +65,16 @@ class Policy:
     align_ratio: float = 10.0
 
     @property
-    def _limits_pooled(self) -> bool:
+    def _limits_colluding(self) -> bool:
         """Whether there is a limit on what everybody else together may learn; infinity is none."""
-        return self.max_epsilon_pooled is not None and self.max_epsilon_pooled < math.inf
+        return self.max_epsilon_colluding is not None and self.max_epsilon_colluding < math.inf
 
     def needs_pins(self, plan: Plan) -> bool:
-        """Whether the keys of all other ends of a plan of sealed sums have to be pinned.
+        """Whether the keys of all other ends of a plan of secure sums have to be pinned.
 
         By rows a limit on what everybody else together may learn does in their place, however many are made up.
         """
-        return plan.split.same_people or not self._limits_pooled
+        return plan.split.same_people or not self._limits_colluding
 
     def refuse(self, plan: Plan, form: Algorithm, party: str, known: Known = NOTHING) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
@@ -100,23 +100,23 @@ class Policy:
                     f"{what} costs epsilon {epsilon:.4g} at delta {delta:.3g}, above this party's limit "
                     f"{self.max_epsilon:.4g}"
                 )
-        return self._refuse_pooled(plan, form, relation, delta)
+        return self._refuse_colluding(plan, form, relation, delta)
 
-    def _refuse_pooled(self, plan: Plan, form: Algorithm, relation: Relation, delta: float) -> str | None:
-        """The reason to refuse what is left where everybody else pools, or None."""
-        if self.max_epsilon_pooled is None or not self._limits_pooled:
+    def _refuse_colluding(self, plan: Plan, form: Algorithm, relation: Relation, delta: float) -> str | None:
+        """The reason to refuse what is left where everybody else colludes, or None."""
+        if self.max_epsilon_colluding is None or not self._limits_colluding:
             return None
-        everybody = Pool(len(plan.parties) - 1, dealer=True)
-        epsilon = pooled_epsilon([(form, plan, form.pricing)], relation, everybody, delta)
+        everybody = Coalition(len(plan.parties) - 1, dealer=True)
+        epsilon = coalition_epsilon([(form, plan, form.pricing)], relation, everybody, delta)
         if plan.within is not None:
             mu = plan.within.mu * max(distance(relation) / distance(plan.relation), 1.0)
             mu /= math.sqrt(plan.channel.share)
             epsilon = max(epsilon, epsilon_of((Gaussian(mu),), inside(delta), relation))
-        if epsilon <= self.max_epsilon_pooled:
+        if epsilon <= self.max_epsilon_colluding:
             return None
         costs = f"epsilon {epsilon:.4g} at delta {delta:.3g}" if math.isfinite(epsilon) else "everything"
         return (
             f"against {plan.channel.everybody_else} the plan costs {costs}, above this party's limit "
-            f"max_epsilon_pooled={self.max_epsilon_pooled:.4g}; give shares of the noise for more that pool "
-            "(sealing(pooling=...), by rows), or raise the limit"
+            f"max_epsilon_colluding={self.max_epsilon_colluding:.4g}; give shares of the noise for more that collude "
+            "(secure_aggregation(colluding_with_dealer=...), by rows), or raise the limit"
         )

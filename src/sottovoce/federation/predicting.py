@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.door.frames import Frame
 from sottovoce.errors import InputError
 from sottovoce.federation import replies as checks
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
 from sottovoce.federation.replies import Exchange, crossed_offers
+from sottovoce.gate.frames import Frame
 from sottovoce.plan.plan import Plan
 
 Array = NDArray[np.float64]

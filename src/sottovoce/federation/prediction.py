@@ -1,7 +1,8 @@
 """Joint prediction over columns: each party scores its own columns, and only one recipient learns the sums.
 
-A party answers with its partial scores hidden by pads. Every two parties agree on a key for one request, by an offer of
-one to the other (`sealed/pair_keys.py`); both derive one pad from it, which one adds and the other subtracts, modulo
+A party answers with its partial scores hidden by masks. Every two parties agree on a key for one request, by an offer
+of one to the other (`secure/pair_keys.py`); both derive one mask from it, which one adds and the other subtracts,
+modulo
 2^128.
 
     answer_m = s_m + sum_{k > m} pad_mk - sum_{k < m} pad_km,        sum_m answer_m = sum_m s_m
@@ -9,18 +10,18 @@ one to the other (`sealed/pair_keys.py`); both derive one pad from it, which one
 Guarantee, where coordinator and parties follow the protocol, though they may be curious: one answer, and any sum of
 answers that lacks a party's, looks uniform to whoever lacks that party's secrets. A coordinator that is the recipient
 adds all answers and learns the sums. One that serves a recipient among the parties adds the answers of the others and
-passes them on: they lack the pads of the recipient, which alone can read them. All parties but one, together with the
+passes them on: they lack the masks of the recipient, which alone can read them. All parties but one, together with the
 recipient, learn the partial scores of the one.
 
 Guarantee, whatever the coordinator does: a party answers only a request in which every other party of the plan has
-signed its own key, by the certificate that it has pinned for it, so that nobody else takes off a pad; a recipient that
+signed its own key, by the certificate that it has pinned for it, so that nobody else takes off a mask; a recipient that
 is named is the one whose certificate signed. No request carries weights: a party scores with the model that it kept at
 the end of a run in which it answered everything the plan has it answer, once for each plan, and only after its holder
 approved those coefficients (`models.py`). Rows that may be trained on are predicted for only where the policy says so
 by name. Edges: a coordinator that is the recipient, together with all parties but one, has the scores of the one.
 Scores are exact: whoever knows the coefficients may read columns of few values from them, and no epsilon covers that.
-They are rounded to 2^-44 and cut at 2^62. Where a party cannot use a record the recipient learns that, and of how many
-parties; a random number in the place of the score hides the scores of the others, but for a share of |sum| 2^-71.
+They are rounded to 2^-44 and clipped at 2^62. Where a party cannot use a record the recipient learns that, and of how
+many parties; a random number in the place of the score hides the scores of the others, but for a share of |sum| 2^-71.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from sottovoce.door.frames import Frame
-from sottovoce.door.outgoing import Disclosed, Masked, Outgoing, check_recipient, disclose
-from sottovoce.door.sealed_gate import offered
 from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.answering import answer_or_accept
 from sottovoce.federation.holder import Holder
 from sottovoce.federation.models import Models, PartialModel
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.run_keys import known_keys
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.outgoing import Disclosed, Masked, Outgoing, check_recipient, disclose
+from sottovoce.gate.secure_gate import offered
 from sottovoce.plan.plan import Plan
-from sottovoce.sealed.pair_keys import OFFERS, PUBLIC, PairKeys, RunKey, fingerprint_of, packed_rows
-from sottovoce.sealed.streams import Words, stream
+from sottovoce.secure.pair_keys import OFFERS, PUBLIC, PairKeys, RunKey, fingerprint_of, packed_rows
+from sottovoce.secure.streams import RingArray, stream
 from sottovoce.transports.identity import PREDICTION_KEY, Identity
 
 Array = NDArray[np.float64]
@@ -100,14 +101,14 @@ class Predictor:
     def renew(self, aligned: str) -> None:
         """Serve other rows, or another order, from now on: those of the alignment with that digest.
 
-        A request of before is not answered again, since its pads would be on two rows; scores of before are forgotten.
+        A request of before is not answered again, since its masks would be on two rows; scores of before are forgotten.
         """
         self.received = self._scored = None
         self._aligned, self._key, self._blur = aligned, RunKey(), secrets.token_bytes(32)
 
     @property
     def public_key(self) -> str:
-        """What the other parties need for the pads; a new one for every party object."""
+        """What the other parties need for the masks; a new one for every party object."""
         return self._key.public
 
     @property
@@ -119,7 +120,7 @@ class Predictor:
     def learn(self, digest: bytes, model: PartialModel) -> None:
         """Predict with this model of the plan: said by the holder in its own process, never over a wire.
 
-        With other coefficients the key is another one too: a request of before would put one pad on two scores.
+        With other coefficients the key is another one too: a request of before would put one mask on two scores.
         """
         before = self._given.get(digest)
         if before is None or before.intercept != model.intercept or not np.array_equal(before.coef, model.coef):
@@ -139,11 +140,11 @@ class Predictor:
         return answer_or_accept(frame, self._content(frame))
 
     def _content(self, frame: Frame) -> Disclosed | Masked | None:
-        """Scores under pads for whoever collects them; None if this party is the recipient and has added them up.
+        """Scores under masks for whoever collects them; None if this party is the recipient and has added them up.
 
         A request comes twice: without offers of keys, which is answered with this party's own, and with those for it.
 
-        Whether pads cancel depends on the scores. So a recipient answers alike where they do not, and logs it: from
+        Whether masks cancel depends on the scores. So a recipient answers alike where they do not, and logs it: from
         refusals a coordinator could find the sums that it passed on.
         """
         rows, policy = self._holder.rows, self._holder.policy
@@ -168,7 +169,7 @@ class Predictor:
         pairs.agree(publics, frame.arrays[OFFERS])
         with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
             scores = words_of(model.scores(rows), request.blur(self._blur, people))
-            own = added(scores, request.pads(self._party, pairs, people, self._aligned))
+            own = added(scores, request.masks(self._party, pairs, people, self._aligned))
         if request.recipient != self._party:
             return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=policy.predict_for)
         total = added(own, masked_of(frame, people))
@@ -185,7 +186,7 @@ class Predictor:
 
         Columns of all these parties are in a score; an evaluation that others, or fewer, charge and sign is refused.
         Guarantee: whatever the coordinator passed on, a person's score is a function of that person's record alone, and
-        whether there are scores is known to the coordinator. So no refusal tells of pads that do not cancel.
+        whether there are scores is known to the coordinator. So no refusal tells of masks that do not cancel.
         """
         if self._scored is None or self._scored[1] != digest:
             return None
@@ -256,7 +257,7 @@ class Request:
     def pair_keys(self, party: str, key: RunKey, identity: Identity | None) -> PairKeys:
         """What a party will share with each other one; refused for keys that these have not signed, or are not pinned.
 
-        Pads would be open to whoever has the key.
+        Masks would be open to whoever has the key.
         """
         if self.keys[party] != key.public:
             raise RefusedError("the request has another public key for this party than its own; ask for it again.")
@@ -277,33 +278,33 @@ class Request:
                 )
             identity.verify(other, PREDICTION_KEY, bytes.fromhex(public), signature)
 
-    def pads(self, party: str, pairs: Mapping[str, bytes], people: int, aligned: str = "") -> Words:
-        """What a party adds to its scores: the sum of its pads with all others, each with its sign.
+    def masks(self, party: str, pairs: Mapping[str, bytes], people: int, aligned: str = "") -> RingArray:
+        """What a party adds to its scores: the sum of its masks with all others, each with its sign.
 
-        Pads of parties with records of different alignments do not cancel: nobody reads a sum over two people.
+        Masks of parties with records of different alignments do not cancel: nobody reads a sum over two people.
         """
         total = np.zeros((people, 2), dtype=np.uint64)
         for other, pair in pairs.items():
-            pad = self._pad(pair, people, aligned)
-            total = added(total, pad if party < other else negated(pad))
+            mask = self._mask(pair, people, aligned)
+            total = added(total, mask if party < other else negated(mask))
         return total
 
-    def blur(self, key: bytes, people: int) -> Words:
+    def blur(self, key: bytes, people: int) -> RingArray:
         """What a party says in the place of scores that it has not: random numbers below 2^(64 + 51) by its own key.
 
         A request that is repeated has the same ones: new ones would show whose record cannot be used.
         """
-        blur = np.array(self._pad(key, people))
+        blur = np.array(self._mask(key, people))
         blur[:, 1] >>= np.uint64(64 - _UNUSABLE + 1)
         return blur
 
-    def _pad(self, key: bytes, people: int, aligned: str = "") -> Words:
-        """A pad is of one request, on one order of people: all that was said of it goes into the label."""
-        label = ["pad", self.digest.hex(), self.recipient, self.text, *([aligned] if aligned else [])]
+    def _mask(self, key: bytes, people: int, aligned: str = "") -> RingArray:
+        """A mask is of one request, on one order of people: all that was said of it goes into the label."""
+        label = ["mask", self.digest.hex(), self.recipient, self.text, *([aligned] if aligned else [])]
         return stream(key, label, 2 * people).reshape(people, 2)
 
 
-def masked_of(frame: Frame, people: int) -> Words:
+def masked_of(frame: Frame, people: int) -> RingArray:
     """The whole numbers of a frame, one for each person."""
     found = frame.arrays.get(MASKED)
     if found is None or found.dtype != np.int64 or found.shape != (people, 2):
@@ -311,7 +312,7 @@ def masked_of(frame: Frame, people: int) -> Words:
     return found.view(np.uint64)
 
 
-def words_of(scores: Array, blur: Words | None = None) -> Words:
+def words_of(scores: Array, blur: RingArray | None = None) -> RingArray:
     """Scores as whole numbers modulo 2^128; NaN is a mark above all scores, and `blur` of that person below it."""
     unusable = np.isnan(scores)
     units = np.rint(np.where(unusable, 0.0, np.clip(scores, -_CUT, _CUT)) * 2.0**_GRID)
@@ -325,14 +326,14 @@ def words_of(scores: Array, blur: Words | None = None) -> Words:
     return words
 
 
-def scores_of(total: Words) -> Array:
+def scores_of(total: RingArray) -> Array:
     """The scores of a sum of all parties' words; NaN where some party could not use a record."""
     if np.any(_marks(total) > 2 * _MOST_PARTIES):  # a mark and its blur are below 3/2 of a mark
-        raise WireError("the answers of the parties do not belong together: their pads do not cancel. Ask again.")
+        raise WireError("the answers of the parties do not belong together: their masks do not cancel. Ask again.")
     return each_score(total)
 
 
-def each_score(total: Words) -> Array:
+def each_score(total: RingArray) -> Array:
     """The same of each person on its own; NaN also where a sum is none."""
     negative = total[:, 1] >> np.uint64(63) == 1
     size = np.where(negative[:, None], negated(total), total)
@@ -340,18 +341,18 @@ def each_score(total: Words) -> Array:
     return np.where(_marks(total) > 0, np.nan, np.where(negative, -scores, scores))
 
 
-def _marks(total: Words) -> NDArray[np.uint64]:
+def _marks(total: RingArray) -> NDArray[np.uint64]:
     """How many parties could not use a record; more than there are where a sum is none."""
     return np.asarray((total[:, 1] + np.uint64(1 << (_UNUSABLE - 1))) >> np.uint64(_UNUSABLE))
 
 
-def added(one: Words, other: Words) -> Words:
+def added(one: RingArray, other: RingArray) -> RingArray:
     """The sum modulo 2^128."""
     low = one[:, 0] + other[:, 0]
     return np.column_stack([low, one[:, 1] + other[:, 1] + (low < one[:, 0])])
 
 
-def negated(words: Words) -> Words:
+def negated(words: RingArray) -> RingArray:
     """The negative modulo 2^128."""
     low = ~words[:, 0] + np.uint64(1)
     return np.column_stack([low, ~words[:, 1] + (low == 0)])

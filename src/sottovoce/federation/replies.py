@@ -2,7 +2,7 @@
 
 A reply is of a kind that answers what was asked, of the same plan, round and query. Its text has the facts of that
 kind and no others; its array has the type, the shape and the range that the query declares (`Query.gives`). Whatever
-else comes is a `WireError` that names the party. What a party refuses is raised as its refusal. Boxes from party to
+else comes is a `WireError` that names the party. What a party refuses is raised as its refusal. Envelopes from party to
 party pass through the coordinator, which cannot read them.
 """
 
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sottovoce.data.preparation import MOST_CLASSES
-from sottovoce.door.frames import Frame, decode
-from sottovoce.door.gate import value_of
-from sottovoce.door.query import Choice, Query, Told, Wholes
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
 from sottovoce.federation.limits import MOST_COLUMNS
 from sottovoce.federation.prediction import MASKED, masked_of
+from sottovoce.gate.frames import Frame, decode
+from sottovoce.gate.gate import value_of
+from sottovoce.gate.query import Choice, MessageArrays, Query, Wholes
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Label
 from sottovoce.plan.release import Release
-from sottovoce.sealed.pair_keys import OFFER, OFFERS, PUBLIC
-from sottovoce.sealed.streams import Words
+from sottovoce.secure.pair_keys import OFFER, OFFERS, PUBLIC
+from sottovoce.secure.streams import RingArray
 from sottovoce.transports.identity import LONGEST
 
 Array = NDArray[np.float64]
@@ -36,7 +36,7 @@ Text = Annotated[str, Field(max_length=10_000)]  # what a party says for people 
 Signature = Annotated[str, Field(max_length=LONGEST)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 PublicKey = Annotated[str, Field(pattern=f"^[0-9a-f]{{{2 * PUBLIC}}}$")]
-Boxes = Mapping[str, NDArray[Any]]
+Envelopes = Mapping[str, NDArray[Any]]
 
 
 class Facts(BaseModel):
@@ -62,7 +62,7 @@ class WithClasses(Introduced):
 
 
 class WithKey(Introduced):
-    """And the key of its pads."""
+    """And the key of its masks."""
 
     public_key: PublicKey
     signature: Signature
@@ -96,7 +96,7 @@ class Failed(Facts):
 
 
 class RunKeyed(Facts):
-    """The public key of its sealed sums, and of which alignment its records are."""
+    """The public key of its secure sums, and of which alignment its records are."""
 
     public_key: PublicKey
     aligned: Digest | None = None
@@ -114,7 +114,7 @@ class Announced(Facts):
 _HELLO: Final[Mapping[str, type[Facts]]] = {
     "classes": WithClasses,
     "predict": WithKey,
-    "seal": RunKeyed,
+    "secure": RunKeyed,
     "invite": Announced,  # of an alignment
 }
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # that answer a request, by its kind
@@ -123,7 +123,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # that answer a request, by it
     "start": ("accept", "unknown-plan"),
     "pair": ("answer", "accept", "unknown-plan"),
     "ask": ("answer", "unknown-plan"),
-    "seal": ("answer", "accept", "unknown-plan"),
+    "secure": ("answer", "accept", "unknown-plan"),
     "align": ("facts", "answer", "accept"),
     "predict": ("answer",),
     "done": ("done", "unknown-plan"),
@@ -139,7 +139,9 @@ class Reply:
     facts: dict[str, Any]
 
 
-Exchange = Callable[[Iterable[str], Frame, Mapping[str, Boxes]], dict[str, Reply]]  # a message, and what goes to each
+Exchange = Callable[
+    [Iterable[str], Frame, Mapping[str, Envelopes]], dict[str, Reply]
+]  # a message, and what goes to each
 
 
 def checked(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Reply:
@@ -176,7 +178,7 @@ def checked(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Rep
     return Reply(frame, facts)
 
 
-def answered(party: str, plan: Plan, query: Query, told: Told, reply: Reply) -> Array:
+def answered(party: str, plan: Plan, query: Query, told: MessageArrays, reply: Reply) -> Array:
     """The value of an answer to a query that was `told` this, if it is what the query and the plan's release say."""
     release, frame = plan.release(query.name), reply.frame
     exact = release.mechanism == "derived" or release.std == 0.0
@@ -200,12 +202,12 @@ def answered(party: str, plan: Plan, query: Query, told: Told, reply: Reply) -> 
 
 
 def share(party: str, words: int, reply: Reply) -> NDArray[np.int64]:
-    """A party's share of a sealed sum: so many words."""
-    found = reply.frame.arrays.get("sealed")
+    """A party's share of a secure sum: so many words."""
+    found = reply.frame.arrays.get("share")
     if reply.frame.kind == "unknown-plan":
         raise WireError(f"party {party!r} forgot the plan again that it had just accepted; its own log may say why.")
     if found is None or len(reply.frame.arrays) > 1 or found.dtype != np.int64 or found.shape != (words,):
-        raise WireError(f"{_where(party, reply.frame)} something else than {words} words under 'sealed'.")
+        raise WireError(f"{_where(party, reply.frame)} something else than {words} words under 'secure'.")
     return found
 
 
@@ -213,7 +215,7 @@ def _where(party: str, frame: Frame) -> str:
     return f"party {party!r} answered {frame.query!r} in round {frame.round} with"
 
 
-def masked(party: str, reply: Reply, people: int) -> Words:
+def masked(party: str, reply: Reply, people: int) -> RingArray:
     """A party's part of a joint prediction."""
     try:
         return masked_of(reply.frame, people)
@@ -249,28 +251,28 @@ def _facts(party: str, frame: Frame, form: type[Facts]) -> dict[str, Any]:
     return found.model_dump(exclude_none=True)
 
 
-def box_of(sender: str, boxes: Boxes, name: str) -> NDArray[Any]:
-    """The box of that name, which has to be there."""
-    if name not in boxes:
-        raise WireError(f"{sender!r} sent no box where one is due.")
-    return boxes[name]
+def envelope_of(sender: str, envelopes: Envelopes, name: str) -> NDArray[Any]:
+    """The envelope of that name, which has to be there."""
+    if name not in envelopes:
+        raise WireError(f"{sender!r} sent no envelope where one is due.")
+    return envelopes[name]
 
 
-def crossed(names: Sequence[str], boxes: Mapping[str, Boxes]) -> dict[str, dict[str, NDArray[Any]]]:
-    """Of the boxes that each party made for each other, by its place: those for each, by the place of their sender."""
+def crossed(names: Sequence[str], envelopes: Mapping[str, Envelopes]) -> dict[str, dict[str, NDArray[Any]]]:
+    """Of the envelopes that each party made for each other, by its place: those for each, by the place of their sender."""
     places = {name: str(place) for place, name in enumerate(names)}
     return {
-        name: {places[other]: box_of(other, boxes[other], places[name]) for other in names if other != name}
+        name: {places[other]: envelope_of(other, envelopes[other], places[name]) for other in names if other != name}
         for name in names
     }
 
 
-def crossed_offers(names: Sequence[str], boxes: Mapping[str, Boxes]) -> dict[str, dict[str, NDArray[Any]]]:
+def crossed_offers(names: Sequence[str], envelopes: Mapping[str, Envelopes]) -> dict[str, dict[str, NDArray[Any]]]:
     """Of the offers of keys that each member made for all later ones: those for each, in the order of their senders."""
     sent = {}
     for place, name in enumerate(names):
-        if name in boxes:
-            sent[name] = box_of(name, boxes[name], OFFERS)
+        if name in envelopes:
+            sent[name] = envelope_of(name, envelopes[name], OFFERS)
             if sent[name].dtype != np.int64 or sent[name].shape != (len(names) - place - 1, OFFER // 8):
                 raise WireError(f"{name!r} did not offer a key to each of {len(names) - place - 1} later members.")
     return {

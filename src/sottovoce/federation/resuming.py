@@ -13,8 +13,8 @@ from sottovoce.errors import RefusedError
 from sottovoce.federation.conversation import Each
 from sottovoce.federation.journal import Journal, Stored
 from sottovoce.federation.rounds import Answers, Array, Queries
+from sottovoce.plan.aggregation import signers
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealing import signers
 
 if TYPE_CHECKING:
     from sottovoce.federation.coordinator import Coordinator

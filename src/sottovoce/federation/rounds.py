@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import Ask
-from sottovoce.door.frames import Frame
-from sottovoce.door.query import Query
-from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation import replies as checks
 from sottovoce.federation.conversation import Each
 from sottovoce.federation.journal import Journal, Stored
 from sottovoce.federation.replies import Reply
-from sottovoce.federation.sealed_columns.coordinator import ColumnSums
-from sottovoce.federation.sealed_columns.dealer import Deals, LocalDeals, RemoteDeals
+from sottovoce.federation.secure_columns.coordinator import ColumnSums
+from sottovoce.federation.secure_columns.dealer import Deals, LocalDeals, RemoteDeals
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.query import Query
+from sottovoce.gate.secure_gate import noise_of
+from sottovoce.plan.aggregation import signers
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealing import signers
-from sottovoce.sealed.sums import Call, Opener, label_of
+from sottovoce.secure.sums import Call, Opener, label_of
 
 if TYPE_CHECKING:
     from sottovoce.federation.coordinator import Coordinator
@@ -140,8 +140,8 @@ def _column_sums(coordinator: Coordinator, opener: Opener) -> ColumnSums:
             raise RefusedError(f"{error} {_LOST} A job is started again with: sottovoce fit --restart.") from None
 
     deals: Deals
-    if plan.channel.helper is not None:
-        deals = RemoteDeals(plan, plan.channel.helper, exchange)
+    if plan.channel.separate_dealer is not None:
+        deals = RemoteDeals(plan, plan.channel.separate_dealer, exchange)
     elif (keys := coordinator.dealer_keys(plan)) is not None:
         deals = LocalDeals(plan, keys, coordinator.randomness)
     else:

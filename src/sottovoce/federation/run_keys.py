@@ -1,4 +1,4 @@
-"""The keys of an end of sealed sums: one for each run, kept as long as the run lasts, and told to whom it knows.
+"""The keys of an end of secure sums: one for each run, kept as long as the run lasts, and told to whom it knows.
 
 The keys are in the plan, and nobody uses one before every end has signed the plan. By columns whoever deals and has one
 party of its own reads every column; whoever is taken for a party reads scores of joint predictions, and tests guesses
@@ -19,16 +19,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from sottovoce.door.frames import Frame
-from sottovoce.door.outgoing import Outgoing, reply
-from sottovoce.door.sealed_gate import UsedLabels, offered
 from sottovoce.errors import RefusedError
 from sottovoce.federation.answering import acknowledged, unknown_plan
 from sottovoce.files import write_durably
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.outgoing import Outgoing, reply
+from sottovoce.gate.secure_gate import UsedLabels, offered
+from sottovoce.plan.aggregation import COORDINATOR, signers
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealing import COORDINATOR, signers
 from sottovoce.privacy.ledger import Account
-from sottovoce.sealed.pair_keys import CHECKED, OFFERS, PUBLIC_KEYS, PairKeys, PeerKey, RunKey, fingerprint_of
+from sottovoce.secure.pair_keys import CHECKED, OFFERS, PUBLIC_KEYS, PairKeys, PeerKey, RunKey, fingerprint_of
 from sottovoce.transports.identity import PLAN, Identity
 
 _log = logging.getLogger("sottovoce.holder")
@@ -42,17 +42,17 @@ class RunKeys:
     """Keys that this end has told, by fingerprint; beside a ledger that of the checked or accepted plan, to go on.
 
     Guarantee: a key serves one account and one set of prepared rows. A file beside it says which, from before the plan
-    is charged; whoever serves another account or other rows by then has lost the key. Proof: `sealed/proofs`.
+    is charged; whoever serves another account or other rows by then has lost the key. Proof: `secure/proofs`.
 
     A key lasts until the run is over or another plan is accepted: then nobody, not even its holder, can read what the
-    others sealed with it. That of a run which the party left, and whose end nobody told it, is deleted after `LONGEST`.
-    By columns used labels are beside it (`UsedLabels`). A helper has no ledger, but may have a `folder`.
+    others secure with it. That of a run which the party left, and whose end nobody told it, is deleted after `LONGEST`.
+    By columns used labels are beside it (`UsedLabels`). A dealer has no ledger, but may have a `folder`.
     """
 
     def __init__(self, account: Account | None, party: str, folder: Path | None = None) -> None:
         self._folder, self._account = folder, ""
         if account is not None:
-            self._folder, self._account = account.path.with_name(f"{account.path.name}.sealed"), account.dataset
+            self._folder, self._account = account.path.with_name(f"{account.path.name}.secure"), account.dataset
         self._party = party
         self._known: dict[str, RunKey] = {}
         self._pairs: dict[bytes, tuple[Plan, PairKeys]] = {}  # by plan, of those that were checked or accepted
@@ -117,7 +117,7 @@ class RunKeys:
             )
 
     def check_agreed(self, plan: Plan) -> None:
-        """Refuse a plan of sealed sums whose ends have not agreed on their keys."""
+        """Refuse a plan of secure sums whose ends have not agreed on their keys."""
         if plan.channel.secure and not self._pairs[plan.digest][1].agreed:
             raise RefusedError(
                 f"{self._party} has not agreed with the other members of the plan on keys: each sends the others "
@@ -175,7 +175,7 @@ class RunKeys:
             write_durably(path, data, mode=0o600)
 
     def goes_on(self, digest: bytes) -> bool:
-        """Whether there is what a run over sealed columns goes on with after a restart."""
+        """Whether there is what a run over secure columns goes on with after a restart."""
         return self._folder is not None and self._path(self._folder, digest, "labels").exists()
 
     def end(self, digest: bytes) -> None:
@@ -222,11 +222,11 @@ class RunKeys:
 
 def run_of(plan: Plan) -> list[str]:
     """What the keys of pairs under a plan are for."""
-    return ["sealed sums", plan.digest.hex()]
+    return ["secure sums", plan.digest.hex()]
 
 
 def invitation(members: Sequence[str] = ()) -> str:
-    """The text of a message that asks for a key: by columns it names all parties and the helper, who must be known."""
+    """The text of a message that asks for a key: by columns it names all parties and the dealer, who must be known."""
     return json.dumps({"members": members})
 
 
@@ -237,7 +237,7 @@ def read_invitation(text: str) -> tuple[str, ...]:
     except (ValueError, TypeError, KeyError, RecursionError):
         members = (None,)
     if not all(type(one) is str for one in members):
-        raise RefusedError("a key of sealed sums is asked for with the members of the run.")
+        raise RefusedError("a key of secure sums is asked for with the members of the run.")
     return members
 
 
@@ -249,10 +249,10 @@ def known_keys(
     pins: bool = True,
     dealer: str = "",
 ) -> dict[str, PeerKey]:
-    """The keys of the other ends, to share secrets with: the check of who they are, before any mask, pad or box.
+    """The keys of the other ends, to share secrets with: the check of who they are, before any mask, mask or envelope.
 
     Two names with one key are refused, and with `pins` a name whose key this end does not know by itself. A dealer, who
-    has no data, needs no pins, nor does a party by rows whose policy counts all others among those who pool. The
+    has no data, needs no pins, nor does a party by rows whose policy counts all others among those who collude. The
     coordinator, where it is the `dealer`, is known by the wire; a party never has its name.
     """
     keys = dict(told)
@@ -262,7 +262,7 @@ def known_keys(
         if COORDINATOR in keys and dealer != COORDINATOR:
             raise RefusedError(f"a party has the name {COORDINATOR!r}, which is no party's; choose another.")
         check_pinned(own, (name for name in keys if name != COORDINATOR), identity)
-    return {name: PeerKey(public, seal=CHECKED) for name, public in keys.items() if name != own}
+    return {name: PeerKey(public, made_by=CHECKED) for name, public in keys.items() if name != own}
 
 
 def check_pinned(party: str, members: Iterable[str], identity: Identity | None) -> None:
@@ -277,7 +277,7 @@ def check_pinned(party: str, members: Iterable[str], identity: Identity | None) 
 
 
 def check_start(plan: Plan, own: str, identity: Identity | None, text: str) -> None:
-    """Refuse to start a plan that not every party, and the helper where there is one, has signed."""
+    """Refuse to start a plan that not every party, and the dealer where there is one, has signed."""
     try:
         told = json.loads(text)
     except (ValueError, RecursionError):

@@ -10,21 +10,21 @@ import numpy as np
 from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.evaluation import Evaluated
 from sottovoce.data.block import Block
-from sottovoce.door.frames import Frame
-from sottovoce.door.gate import Gate
-from sottovoce.door.memory import Memory
-from sottovoce.door.outgoing import Outgoing, Released, Share, reply
-from sottovoce.door.query import ForgottenError, Query, Round, Told
-from sottovoce.door.sealed_gate import SealedGate, UsedLabels
 from sottovoce.errors import RefusedError
 from sottovoce.federation.answering import acknowledged, answer_or_accept, unknown_plan
 from sottovoce.federation.holder import Handler, Holder
 from sottovoce.federation.models import PartialModel, own_part
-from sottovoce.federation.sealed_columns.party import ColumnRun
+from sottovoce.federation.secure_columns.party import ColumnRun
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.gate import Gate
+from sottovoce.gate.memory import Memory
+from sottovoce.gate.outgoing import Outgoing, Released, Share, reply
+from sottovoce.gate.query import ForgottenError, MessageArrays, Query, Round
+from sottovoce.gate.secure_gate import SecureGate, UsedLabels
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.pricing import answers_due
-from sottovoce.sealed.sums import Call, ColumnSealer, Sealer
+from sottovoce.secure.sums import Call, ColumnMasker, Masker
 
 Stored = tuple[Any, Memory | None]  # what a form remembers at the holder between rounds, and its files
 
@@ -43,7 +43,7 @@ class Run:
         gate.lasting = self.form.lasting
         self.started = False  # whether every party of the plan is known to have charged it
 
-    def message(self, frame: Frame) -> Told:
+    def message(self, frame: Frame) -> MessageArrays:
         """What the coordinator sent to all parties alike."""
         return frame.arrays
 
@@ -80,7 +80,7 @@ class Run:
 class SecureSumRun(Run):
     """By rows, with secure sums: a share of each sum leaves."""
 
-    gate: SealedGate
+    gate: SecureGate
 
     def release(self, query: Query, round: Round, frame: Frame) -> Share:
         return self.gate.share(query, round, Call.read(frame.text))
@@ -91,7 +91,7 @@ class SecureColumnRun(Run):
 
     columns: ColumnRun
 
-    def message(self, frame: Frame) -> Told:
+    def message(self, frame: Frame) -> MessageArrays:
         said = Call.read(frame.text).said
         return {name: array for name, array in frame.arrays.items() if name in said}
 
@@ -104,17 +104,17 @@ def begin_run(
     plan: tuple[Plan, Algorithm, Mapping[str, Query]],
     rows: Block,
     memory: Stored,
-    secure: tuple[Sealer | None, UsedLabels],
+    secure: tuple[Masker | None, UsedLabels],
 ) -> Run:
     """The run of a plan that was just charged; `secure` has this party's side of secure sums, and used labels."""
-    sealer, used = secure
-    if sealer is None:
+    masker, used = secure
+    if masker is None:
         return Run(holder, plan, rows, memory, Gate(plan[0], holder.randomness, holder.account))
-    gate = SealedGate(plan[0], holder.randomness, holder.account, sealer)
-    if not isinstance(sealer, ColumnSealer):
+    gate = SecureGate(plan[0], holder.randomness, holder.account, masker)
+    if not isinstance(masker, ColumnMasker):
         return SecureSumRun(holder, plan, rows, memory, gate)
     gate.used = used
-    columns = ColumnRun(plan[0], sealer, rows, gate, holder.randomness)
+    columns = ColumnRun(plan[0], masker, rows, gate, holder.randomness)
     run = SecureColumnRun(holder, plan, rows, memory, gate)
     run.columns = columns
     return run
@@ -140,7 +140,7 @@ def _not_in_turn(frame: Frame) -> RefusedError:
 
 
 class Training(Handler):
-    """Answers "ask" and, over secure columns, "seal" under a plan that has started, and "done" at its end."""
+    """Answers "ask" and, over secure columns, "secure" under a plan that has started, and "done" at its end."""
 
     def answer(self, frame: Frame) -> Outgoing:
         if frame.kind == "done":
@@ -148,9 +148,9 @@ class Training(Handler):
         own, run = self._holder, self._holder.run_of(frame)
         if run is None:
             return unknown_plan(frame)
-        if frame.kind == "seal":
+        if frame.kind == "secure":
             if not run.started or run.columns is None:
-                raise RefusedError(f"{own.name} has no run over sealed columns that has started under this plan.")
+                raise RefusedError(f"{own.name} has no run over secure columns that has started under this plan.")
             return answer_or_accept(frame, run.columns.stage(frame, run.query_of(frame)))
         if not run.started:
             raise RefusedError(

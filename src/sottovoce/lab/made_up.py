@@ -1,10 +1,10 @@
 """Made-up records of a public shape, and records of a public look-alike: what a simulation is fitted to.
 
 **Columns.** By a schema: a number is normal around the middle of its range, which is eight standard deviations wide,
-and cut to it (a range that nobody knows is [-1, 1]); of a category's levels, in a random order, level k has a share in
-proportion to 1/k; a yes/no is yes for 20 to 80 in a hundred. Without one: normal entries of a quarter of the declared
-bound of their column, and so small that a row has at most about half the declared row norm. Columns are independent of
-one another.
+and clipped to it (a range that nobody knows is [-1, 1]); of a category's levels, in a random order, level k has a share
+in proportion to 1/k; a yes/no is yes for 20 to 80 in a hundred. Without one: normal entries of a quarter of the
+declared bound of their column, and so small that a row has at most about half the declared row norm. Columns are
+independent of one another.
 
 **Labels.** Each number has an effect drawn from a normal law, and each level of a category its own; the score is their
 sum, centred. Of two classes the chance of the second is 1/(1 + exp(-c score)), of several they are the softmax of c

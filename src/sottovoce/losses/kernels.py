@@ -33,14 +33,15 @@ _SHIFT = 1.5 * 2.0**52  # adding it rounds to an integer and leaves that integer
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def clamp(value: float, low: float, high: float) -> float:
-    """The value cut to [low, high]; NaN stays NaN."""
+    """The value clipped to [low, high]; NaN stays NaN."""
     value = low if value < low else value
     return high if value > high else value
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def logistic_weight(t: float) -> float:
-    """1 / (1 + exp(t)) to about 1e-15, t first cut to [-690, 690]; no branches or calls, so that a loop is vectorised.
+    """1 / (1 + exp(t)) to about 1e-15, t first clipped to [-690, 690]; no branches or calls, so that a loop is
+    vectorised.
 
     t = k ln 2 + r, and exp(r) = (A + B) / (A - B) by Pade's formula of order 5, whose error is below 1e-15.
     """
@@ -87,7 +88,7 @@ def fill_slopes(code: int, parameter: float, scores: Array, labels: Array, slope
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def _clip_within(value: float, bound: float) -> float:
-    """The value cut to [-bound, bound]; NaN becomes the bound."""
+    """The value clipped to [-bound, bound]; NaN becomes the bound."""
     value = value if value < bound else bound
     return value if value > -bound else -bound
 

@@ -17,11 +17,11 @@ from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 from sottovoce.errors import RefusedError
 from sottovoce.formats import PLAN
 from sottovoce.plan.about import About
+from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.families import family
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.guarantee import Unit
 
 ModelsOf = Literal["shared", "kept"]
@@ -88,7 +88,7 @@ class Plan(Problem, Design):
     form: str
     about: About = About()  # who runs it on which data and what for
     within: Whole | None = None  # the fit that it is a part of, where a fit has several plans
-    keys: tuple[tuple[str, str], ...] = ()  # of sealed sums: the public key of each party and of a helper, for this run
+    keys: tuple[tuple[str, str], ...] = ()  # of secure sums: the public key of each party and of a dealer, for this run
 
     @classmethod
     def of(cls, problem: Problem, design: Design, **own: Any) -> Plan:
@@ -174,7 +174,7 @@ class Plan(Problem, Design):
 
     def to_json(self) -> str:
         """Canonical text: the same plan gives the same text everywhere."""
-        optional = ("class_weight", "within", "sealing", "keys")
+        optional = ("class_weight", "within", "aggregation", "keys")
         left_out = {"about", *(name for name in optional if not getattr(self, name))}
         fields = self.model_dump(mode="json", exclude=left_out)
         if self.about.texts():

@@ -18,9 +18,9 @@ from sottovoce.data.cells import is_class
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.base import ScaledRegulariser
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.channel import Channel
 from sottovoce.plan.frozen import Count, Frozen
-from sottovoce.plan.sealing import Sealing
 from sottovoce.plan.split import Part, Split
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.checks import SMALLEST_DELTA
@@ -67,7 +67,9 @@ class Problem(Frozen):
     labels: Labels = "shared"  # by columns: who knows the labels
     label_party: int = Field(default=0, ge=0)  # by columns: the party that has them, and the column of the intercept
     layout: Layout = "rows"
-    sealing: Sealing | None = None  # how sums over the parties are opened; None: each party says its own, with noise
+    aggregation: SecureAggregation | None = (
+        None  # how sums over the parties are opened; None: each party says its own, with noise
+    )
 
     @model_validator(mode="after")
     def _one_score_for_each_class(self) -> Self:
@@ -112,7 +114,7 @@ class Problem(Frozen):
         return self.split.channel(self)
 
     @property
-    def sealed_columns(self) -> bool:
+    def secure_columns(self) -> bool:
         """Whether sums over the columns of all parties are opened, and nothing else."""
         return self.channel.products
 
@@ -197,7 +199,7 @@ class Problem(Frozen):
     @functools.cached_property
     def row_square(self) -> float:
         """Q: by secure columns what bounds the square of a whole row, 1 or more where the parts' norms overlap."""
-        return max(1.0, float(self.row_shares().sum())) if self.sealed_columns and self.norms else 1.0
+        return max(1.0, float(self.row_shares().sum())) if self.secure_columns and self.norms else 1.0
 
     def unprepare(self, weights: Array) -> tuple[Array, Any]:
         """(coef, intercept) in the units of the raw features and labels; of several classes a row for each."""

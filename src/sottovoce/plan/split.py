@@ -57,7 +57,7 @@ class Split(str):
 
     def channel(self, problem: Problem) -> Channel:
         """How the answers of a problem's parties come together."""
-        return Plain(problem) if problem.sealing is None else self.secured_by(problem, problem.sealing)
+        return Plain(problem) if problem.aggregation is None else self.secured_by(problem, problem.aggregation)
 
     def count_records(self, counts: Sequence[int]) -> int:
         """How many records parties with so many each have together."""
@@ -150,7 +150,7 @@ class ByColumns(Split):
         if (plan.bounds.row_norm is None) != (not plan.norms):
             raise RefusedError("by columns a row norm is shared among the parties, and only a declared one is.")
         if plan.bounds.row_norm is not None:
-            overlap = plan.sealed_columns or plan.algorithm == "evaluation"  # which reads scores, and no rows
+            overlap = plan.secure_columns or plan.algorithm == "evaluation"  # which reads scores, and no rows
             party_norms(plan.bounds.row_norm, plan.columns, plan.norms, overlap=overlap)
 
     def describe(self, parties: int) -> str:

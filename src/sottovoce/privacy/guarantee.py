@@ -75,7 +75,7 @@ class Guarantee:
     @property
     def mark(self) -> str:
         """What stands beside a number of this guarantee where there is no room for its sentence; "" if noise is all."""
-        return f"rests on sealed sums: {self.assumes[0]}" if self.computational else ""
+        return f"rests on secure sums: {self.assumes[0]}" if self.computational else ""
 
     @property
     def promises(self) -> bool:
@@ -180,8 +180,8 @@ def percent(share: float) -> str:
 class PrivacyReport:
     """What a fit promises, against each adversary, and what that rests on.
 
-    Of sealed sums: `pooling` has the epsilon against those who pool, by name, `noise` the noise of a sum over that of
-    data in one place, and `left` who left the run and when.
+    Of secure sums: `colluding` has the epsilon against those who collude, by name, `noise` the noise of a sum over that
+    of data in one place, and `left` who left the run and when.
     """
 
     world: Guarantee
@@ -189,13 +189,13 @@ class PrivacyReport:
     parties: Guarantee
     assumptions: tuple[str, ...] = ()
     public: Mapping[str, Any] = field(default_factory=dict)
-    pooling: Mapping[str, float] = field(default_factory=dict)
+    colluding: Mapping[str, float] = field(default_factory=dict)
     noise: float | None = None
     left: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.pooling and not all(self.against(adversary).computational for adversary in VIEWS):
-            raise InputError("pooling: a report of sealed sums has guarantees that name what they assume (assumes).")
+        if self.colluding and not all(self.against(adversary).computational for adversary in VIEWS):
+            raise InputError("collusion: a report of secure sums has guarantees that name what they assume (assumes).")
 
     def against(self, adversary: Adversary) -> Guarantee:
         """The guarantee against the world, the coordinator or the parties."""
@@ -237,18 +237,19 @@ class PrivacyReport:
         """What the paper would print; only for `calibration="paper"`."""
         return self.weakest.claimed_epsilon
 
-    def pooled(self) -> dict[str, float]:
-        """The epsilon against those who pool, by name, such as "coordinator and 1 party"; empty if nothing is sealed.
+    def colluding(self) -> dict[str, float]:
+        """The epsilon against those who collude, by name, such as "coordinator and 1 party"; empty if nothing is
+        secure.
 
-        Without sealed sums every party adds all of its noise, and who pools learns no more of the others.
+        Without secure sums every party adds all of its noise, and who colludes learns no more of the others.
         """
-        return dict(self.pooling)
+        return dict(self.colluding)
 
     def remarks(self) -> tuple[str, ...]:
-        """What a report of sealed sums says besides its sentences, a line each: the curve, the noise, who left."""
+        """What a report of secure sums says besides its sentences, a line each: the curve, the noise, who left."""
         lines = []
-        if self.pooling:
-            lines.append("Epsilon against those who pool: " + "; ".join(self._curve()) + ".")
+        if self.colluding:
+            lines.append("Epsilon against those who collude: " + "; ".join(self._curve()) + ".")
         if self.noise is not None:
             lines.append(f"Noise of a sum over that of data in one place: {self.noise:.3g}.")
         if self.left:
@@ -258,12 +259,12 @@ class PrivacyReport:
     def _curve(self) -> Iterable[str]:
         """A few points of the curve: one party, half of them, all but one."""
         kinds: dict[str, list[str]] = {}
-        for name in self.pooling:
+        for name in self.colluding:
             if re.search("part(y|ies)$", name):
                 kinds.setdefault(re.sub("[0-9]+ part(y|ies)$", "", name), []).append(name)
         for names in kinds.values():
             for place in sorted({0, (len(names) - 1) // 2, len(names) - 1}):
-                epsilon = self.pooling[names[place]]
+                epsilon = self.colluding[names[place]]
                 yield f"{names[place]} {'infinite (in the clear)' if math.isinf(epsilon) else f'{epsilon:.4g}'}"
 
     def __str__(self) -> str:
@@ -283,7 +284,7 @@ class PrivacyReport:
             "against": {name: self.against(name).to_dict() for name in VIEWS},
             "assumptions": list(self.assumptions),
             "public": dict(self.public),
-            **({"pooling": dict(self.pooling), "noise": self.noise} if self.pooling else {}),
+            **({"colluding": dict(self.colluding), "noise": self.noise} if self.colluding else {}),
             **({"left": [list(each) for each in self.left]} if self.left else {}),
         }
 
@@ -294,7 +295,7 @@ class PrivacyReport:
             **{name: Guarantee.from_dict(said["against"][name]) for name in VIEWS},
             assumptions=tuple(said["assumptions"]),
             public=said["public"],
-            pooling={name: _read_number(epsilon) for name, epsilon in said.get("pooling", {}).items()},
+            colluding={name: _read_number(epsilon) for name, epsilon in said.get("colluding", {}).items()},
             noise=said.get("noise"),
             left=tuple(map(tuple, said.get("left", ()))),
         )

@@ -43,7 +43,7 @@ class Reservation:
     `whole` the plan was charged that mu, for itself and for all further plans of the fit: these are `covered`, and
     charged nothing.
 
-    `rests_on` is what the plan assumes besides its noise, where sums are sealed: the first text says who is apart.
+    `rests_on` is what the plan assumes besides its noise, where sums are secure: the first text says who is apart.
     """
 
     plan: str

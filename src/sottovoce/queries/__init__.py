@@ -1,1 +1,1 @@
-"""Queries that several algorithms ask. Each carries its bound; `door/proofs/queries.md` has the proofs."""
+"""Queries that several algorithms ask. Each carries its bound; `gate/proofs/queries.md` has the proofs."""

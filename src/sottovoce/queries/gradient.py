@@ -1,4 +1,4 @@
-"""Sums of clipped slopes times rows. Proof: `door/proofs/queries.md`, at row norm 1."""
+"""Sums of clipped slopes times rows. Proof: `gate/proofs/queries.md`, at row norm 1."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, SumRows
 from sottovoce.data.slopes import Slope, Slopes
-from sottovoce.door.query import Array, Plain, Query, Reals, Round
 from sottovoce.errors import InputError, LeakError
+from sottovoce.gate.query import Array, Plain, Query, Reals, Round
 from sottovoce.losses import ClassesLoss, Loss
 
 

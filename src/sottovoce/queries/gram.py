@@ -1,4 +1,4 @@
-"""The Gram matrix of the rows, and its diagonal. Proof: `door/proofs/queries.md`, at row norm 1."""
+"""The Gram matrix of the rows, and its diagonal. Proof: `gate/proofs/queries.md`, at row norm 1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import SumRows
-from sottovoce.door.query import Array, Query, Round
+from sottovoce.gate.query import Array, Query, Round
 from sottovoce.queries.gradient import check_norm
 
 

@@ -4,7 +4,7 @@
 
 v is 0 for a record that is null at one party, else 1 or the factor that clips a whitened row: such a record adds
 nothing, and any other a term within the bound, whatever was told and however coins fall. Proof:
-`sealed/proofs/columns.md`.
+`secure/proofs/columns.md`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.door.query import Array, Integers, Query, Reals, Round, Told, Wholes
 from sottovoce.errors import InputError, LeakError
+from sottovoce.gate.query import Array, Integers, MessageArrays, Query, Reals, Round, Wholes
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
@@ -26,7 +26,7 @@ from sottovoce.queries import gradient
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, WeightSum
 from sottovoce.queries.projected import POSITIVE, first_round
-from sottovoce.sealed.tables import (
+from sottovoce.secure.tables import (
     CHANCE_BITS,
     FACTOR_BITS,
     LEVELS,
@@ -46,7 +46,7 @@ UNIT = np.array([2**UNIT_BITS])
 
 
 class JointSum(Query):
-    """A sum that parties open together, by one of the programs of `sealed/columns.py`.
+    """A sum that parties open together, by one of the programs of `secure/columns.py`.
 
     Its values are whole numbers of the grid: nothing is rounded.
     """
@@ -55,11 +55,11 @@ class JointSum(Query):
     factored: ClassVar[bool] = False  # whether rows are whitened and clipped: P is told in the first of its rounds
     rounding_entries = 0.0
 
-    def lookup(self, _told: Told) -> LookUp:
+    def lookup(self, _told: MessageArrays) -> LookUp:
         """What is looked up, of public numbers; P where this message tells it."""
         raise LeakError(f"query {self.name!r} looks nothing up.")
 
-    def projection(self, _told: Told) -> Integers | None:
+    def projection(self, _told: MessageArrays) -> Integers | None:
         """P, (dimension, width), where this message tells it."""
         return None
 
@@ -80,8 +80,8 @@ class JointGradient(JointSum, GradientSum):
     """sum_i n_i r_i x_i of all parties' columns, r_i a bit whose mean is the slope: |r_i| <= slope_bound.
 
     Guarantee: zero-out moves it by at most slope_bound, times sqrt Q of rows whose parts' norms overlap, replace-one by
-    twice that. A record that is null at one party adds 0. Edges: slopes are cut at a power of two, the next above the
-    one asked for, so that sums are on a grid.
+    twice that. A record that is null at one party adds 0. Edges: slopes are clipped at a power of two, the next above
+    the one asked for, so that sums are on a grid.
     """
 
     samples: ClassVar[bool] = False
@@ -106,7 +106,7 @@ class JointGradient(JointSum, GradientSum):
         level = slope_level(self.loss, self.slope_bound, spread)
         return {**look_up_message(weights, level), "chances": slope_chances(self.loss, self.slope_bound, level)}
 
-    def lookup(self, told: Told) -> LookUp:
+    def lookup(self, told: MessageArrays) -> LookUp:
         return slope_lookup(self.loss.kind == "classification", told)
 
 
@@ -125,14 +125,14 @@ class WhitenedSum(JointSum):
         d, most = self.plan.dimension, 2 ** (exponent_of(self.plan) // 2)
         return {"projection": Wholes((d * (d + 1) // 2,), -most, most)}
 
-    def projection(self, told: Told) -> Integers | None:
+    def projection(self, told: MessageArrays) -> Integers | None:
         if "projection" not in told:
             return None
         matrix = np.zeros((self.plan.dimension, self.plan.dimension), dtype=np.int64)
         matrix[np.tril_indices(self.plan.dimension)] = told["projection"]
         return matrix
 
-    def objection(self, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: MessageArrays) -> str | None:
         if (wrong := super().objection(number, told)) is not None:
             return wrong
         matrix = self.projection(told)
@@ -188,7 +188,7 @@ class WholeGradient(WhitenedSum):
         first = first_round(self.plan, self.name)
         return {**self.takes, **self.projection_takes} if number == first or math.isinf(first) else self.takes
 
-    def lookup(self, told: Told) -> LookUp:
+    def lookup(self, told: MessageArrays) -> LookUp:
         return slope_lookup(self.loss.kind == "classification", told, self.projection(told), factored=True)
 
 
@@ -213,7 +213,7 @@ class ScoreSums(JointSum):
         """Of the bits at scores."""
         raise NotImplementedError
 
-    def lookup(self, _told: Told) -> LookUp:
+    def lookup(self, _told: MessageArrays) -> LookUp:
         chances = chances_of(self.means(scores_at(LEVELS, self.level)))[None]
         return LookUp(chances, self.level, "score", "null", "one", self.twice, False, UNIT)
 
@@ -259,14 +259,14 @@ class ScaleLookup(ScoreSums):
         del takes["level"]
         self.takes = {**takes, "scales": Wholes((self.length,), 0, 2**UNIT_BITS)}  # b
 
-    def objection(self, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: MessageArrays) -> str | None:
         """No term is longer than 1."""
         wrong = super().objection(number, told)
         if wrong is None and int((told["scales"] ** 2).sum()) > 4**UNIT_BITS:
             wrong = f"needs 'scales' of a length of at most {2**UNIT_BITS}"
         return wrong
 
-    def lookup(self, told: Told) -> LookUp:
+    def lookup(self, told: MessageArrays) -> LookUp:
         return LookUp(told["chances"], self.level, "label", "null", "one", True, False, told["scales"])
 
 
@@ -312,7 +312,9 @@ def look_up_message(weights: Array, level: float) -> dict[str, NDArray[Any]]:
     return {"weights": weights, "level": np.array([level])}
 
 
-def slope_lookup(classes: bool, told: Told, projection: Integers | None = None, *, factored: bool = False) -> LookUp:
+def slope_lookup(
+    classes: bool, told: MessageArrays, projection: Integers | None = None, *, factored: bool = False
+) -> LookUp:
     """Slopes of classes, t - y', or of numbers, 2 t - 1, times rows."""
     index: Literal["label", "residual"] = "label" if classes else "residual"
     matrix: Literal["projected", "rows"] = "projected" if factored else "rows"
@@ -332,7 +334,7 @@ def can_look_up(problem: Problem) -> bool:
 
 def gradient_sum(problem: Problem, slope_bound: float) -> GradientSum:
     """The gradient of a problem's loss: of rows in one place or of a party, or of secure columns."""
-    if not problem.sealed_columns:
+    if not problem.secure_columns:
         return gradient.gradient_sum(problem.dimension, slope_bound, problem.scaled_loss)
     check_slopes(problem.scaled_loss)
     return JointGradient(problem, slope_bound)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.door.query import Choice, Query
+from sottovoce.gate.query import Choice, Query
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.queries.pricing import Form, queries_of
@@ -88,7 +88,7 @@ def _messages(plan: Plan, release: Release, query: Query, party: str) -> Iterato
         largest = 0 if isinstance(query, Choice) else min(release.reach(plan.records), 2.0**62)
         answer = {"grid": np.full(numbers, int(largest))}
     if plan.channel.secure:
-        answer = {"sealed": np.full(numbers, 2**62)}  # under masks: words of 8 bytes
+        answer = {"share": np.full(numbers, 2**62)}  # under masks: words of 8 bytes
     for number, count in _sizes(plan, release, query, party, times):
         told = {name: wanted.example() for name, wanted in query.takes_at(number).items()}
         yield Messages(party, count, told, answer)

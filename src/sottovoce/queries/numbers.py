@@ -12,13 +12,13 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.data.block import SumRows
-from sottovoce.door.query import Array, Query, Reals, Round
+from sottovoce.gate.query import Array, Query, Reals, Round
 from sottovoce.losses import Weighted
 from sottovoce.privacy.relation import Relation, either
 
 
 class NumberSum(Query):
-    """The sum of one number for each record, cut to [low, 1]; 0 for a null row.
+    """The sum of one number for each record, clipped to [low, 1]; 0 for a null row.
 
     Guarantee: zero-out moves it by at most 1, replace-one by 1 - low. Edges: a NaN counts as 1.
     """

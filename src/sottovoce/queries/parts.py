@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.door.query import Array, Derived, NoisyRows, Query, Reals, Round, Told, World, label_party
 from sottovoce.errors import InputError, LeakError
+from sottovoce.gate.query import Array, Derived, MessageArrays, NoisyRows, Query, Reals, Round, World, label_party
 from sottovoce.losses import Loss
 from sottovoce.plan.problem import Problem
 from sottovoce.queries.gram import GramMatrix
@@ -90,7 +90,7 @@ class RowScores(Derived):
         self.source, self.length = PartRows(problem, party), problem.records
         self.takes = {"weights": Reals((self.source.width,))}
 
-    def derive(self, rows: NDArray[Any], told: Told) -> Array:
+    def derive(self, rows: NDArray[Any], told: MessageArrays) -> Array:
         return np.asarray(rows @ told["weights"].astype(rows.dtype), dtype=np.float64)
 
 
@@ -135,10 +135,10 @@ class PartSums(PartQuery):
 class PartGradient(PartQuery):
     """sum_i r_i [x_i, 1] / G over a party's part of the rows, |r_i| <= G, the slopes r_i made by `PartSlopes`.
 
-    Guarantee: r_i, cut to the bound and put on the exact grid here, is a function of record i and of public numbers; so
-    zero-out moves the value by at most B, replace-one by twice that, B^2 = b_m^2 + 1 (b_m^2 without an intercept).
-    Edges: a null row adds 0; a NaN counts as the bound. A party that does not know the labels is told them, with
-    noise, in the first round.
+    Guarantee: r_i, clipped to the bound and put on the exact grid here, is a function of record i and of public
+    numbers; so zero-out moves the value by at most B, replace-one by twice that, B^2 = b_m^2 + 1 (b_m^2 without an
+    intercept). Edges: a null row adds 0; a NaN counts as the bound. A party that does not know the labels is told them,
+    with noise, in the first round.
     """
 
     name = "gradient"
@@ -199,7 +199,7 @@ class PartSlopes(ABC):
 
 
 def cut(slopes: Array, bound: float, bits: int | None) -> Array:
-    """PartSlopes cut to +-bound, NaN to the bound, and put on the exact grid; as they are in a run without privacy."""
+    """PartSlopes clipped to +-bound, NaN to the bound, and put on the exact grid; as they are in a run without privacy."""
     if bits is None:
         return np.ascontiguousarray(slopes)
     cutoff = np.fmax(np.fmin(np.asarray(slopes, dtype=np.float64), bound), -bound)  # float32 would pass the bound
@@ -207,7 +207,7 @@ def cut(slopes: Array, bound: float, bits: int | None) -> Array:
 
 
 class NoisyLabels(Query):
-    """The scaled labels, cut to [-1, 1], one for each record and 0 for a null row.
+    """The scaled labels, clipped to [-1, 1], one for each record and 0 for a null row.
 
     Guarantee: zero-out moves them by at most 1, replace-one by 2. The world does not see them: what a model makes of
     them is cut, and priced, elsewhere. Edges: `bound` may be a little more than 1.

@@ -2,9 +2,9 @@
 
 A release under one name costs what the plan charged, times how often one record takes part in it. Who answers, how
 often, and what the world sees are the query's own words, and a party serves a round by the same words: what is served
-is what is priced. By rows a record is with one party. By columns it is with all of them, so their answers add. A sealed
-sum costs what it tells the worst pool that its plan declares, under the relation that is asked for. Against any other
-pool it costs what the variance that the plan's channel leaves to it says: a curve.
+is what is priced. By rows a record is with one party. By columns it is with all of them, so their answers add. A secure
+sum costs what it tells the worst coalition that its plan declares, under the relation that is asked for. Against any
+other pool it costs what the variance that the plan's channel leaves to it says: a curve.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from sottovoce.door.query import Choice, Query, Together
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.plan.channel import Pool, SecureSums
+from sottovoce.gate.query import Choice, Query, Together
+from sottovoce.plan.channel import Coalition, SecureSums
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
@@ -57,20 +57,20 @@ class Pricing:
     """The price of a plan against each adversary. A published form with a price of its own has a subclass."""
 
     def events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
-        """What a record of `party` pays against whoever sees each message, of sealed sums whoever may pool.
+        """What a record of `party` pays against whoever sees each message, of secure sums whoever may collude.
 
         That is what the party's ledger is charged.
         """
         queries = {name: queries_of(form, plan, name) for name in plan.channel.sharers(plan, party)}
         if plan.channel.secure:
-            return sealed_events(plan, queries[party], relation)
+            return secure_events(plan, queries[party], relation)
         found = (self._event(plan, release, relation, queries) for release in plan.releases)
         return tuple(event for event in found if event is not None)
 
     def world_events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """What a record of `party` pays against the world, who sees the model alone.
 
-        By rows a sum over the parties carries every party's noise; a sealed one that of those who may not leave. What
+        By rows a sum over the parties carries every party's noise; a secure one that of those who may not leave. What
         the model does not tell costs nothing here.
         """
         noises = plan.channel.least_variance
@@ -85,7 +85,7 @@ class Pricing:
                 found.append(release.event(relation, count=uses, noises=noises))
             else:
                 found.append(self._event(plan, release, relation, queries))
-        return (*(event for event in found if event is not None), *spare_events(plan, relation, noises=noises))
+        return (*(event for event in found if event is not None), *retry_events(plan, relation, noises=noises))
 
     def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
         """What each adversary sees costs, at every delta: the worst party's."""
@@ -183,20 +183,21 @@ def missed_at(profiles: Mapping[str, Profile], delta: float, false_alarms: Seque
     return {name: found[profile] for name, profile in profiles.items()}
 
 
-def sealed_events(plan: Plan, queries: Mapping[str, Query], relation: Relation, left: float = 1.0) -> tuple[Event, ...]:
-    """What sealed sums, spare ones too, cost whoever is `left` with so much of the variance of each.
+def secure_events(plan: Plan, queries: Mapping[str, Query], relation: Relation, left: float = 1.0) -> tuple[Event, ...]:
+    """What secure sums, retries too, cost whoever is `left` with so much of the variance of each.
 
-    The worst pool that a plan declares is left with all that a release is charged for (`sealed/proofs/sealing.md`).
+    The worst coalition that a plan declares is left with all that a release is charged for
+    (`secure/proofs/aggregation.md`).
     """
     found = (
         release.event(relation, count=queries[release.query].uses(release.count), noises=left)
         for release in plan.releases
     )
-    return (*found, *spare_events(plan, relation, noises=left))
+    return (*found, *retry_events(plan, relation, noises=left))
 
 
-def spare_events(plan: Plan, relation: Relation, *, noises: float) -> tuple[Event, ...]:
-    """What the spare releases of sealed sums cost: each as much as the dearest, since it is not known which it will be.
+def retry_events(plan: Plan, relation: Relation, *, noises: float) -> tuple[Event, ...]:
+    """What the retries of secure sums cost: each as much as the dearest, since it is not known which it will be.
 
     Where all are Gaussian that is one of them; else each of them is counted. `noises` as of `Release.event`.
     """
@@ -238,27 +239,29 @@ def check_choice_errors(count: int, query: Choice, epsilon: float, delta: float)
         )
 
 
-def pooled_events(run: Run, relation: Relation, pool: Pool, party: str) -> tuple[Event, ...]:
-    """What a record of a party pays against a pool; of a plan that seals nothing what it pays against everybody."""
+def coalition_events(run: Run, relation: Relation, coalition: Coalition, party: str) -> tuple[Event, ...]:
+    """What a record of a party pays against a coalition; of a plan that secures nothing what it pays against everybody."""
     form, plan, pricing = run
     if not plan.channel.secure:
         return pricing.events(form, plan, relation, party)
-    return sealed_events(plan, queries_of(form, plan, party), relation, plan.channel.left_to(pool))
+    return secure_events(plan, queries_of(form, plan, party), relation, plan.channel.left_to(coalition))
 
 
-def pooled_epsilon(runs: Sequence[Run], relation: Relation, pool: Pool, delta: float) -> float:
-    """The epsilon of plans on the same people against a pool, the worst party's."""
+def coalition_epsilon(runs: Sequence[Run], relation: Relation, coalition: Coalition, delta: float) -> float:
+    """The epsilon of plans on the same people against a coalition, the worst party's."""
     plan = runs[0][1]
     alike = all(each.channel.secure for _, each, _ in runs)  # all parties answer everything
     names = plan.names[:1] if alike else plan.split.priced(plan)
-    every = {tuple(event for run in runs for event in pooled_events(run, relation, pool, name)) for name in names}
+    every = {
+        tuple(event for run in runs for event in coalition_events(run, relation, coalition, name)) for name in names
+    }
     return max(_epsilon(events, inside(delta), relation) for events in every)
 
 
-def pooled_curve(runs: Sequence[Run], relation: Relation) -> dict[str, float]:
-    """By name of those who pool, the epsilon of the plans; empty where none of them seals.
+def price_coalitions(runs: Sequence[Run], relation: Relation) -> dict[str, float]:
+    """By name of those who collude, the epsilon of the plans; empty where none of them secures.
 
-    Of plans that sample a few sizes of pools alone: each takes a while to account for.
+    Of plans that sample a few sizes of coalitions alone: each takes a while to account for.
     """
     channel = next((plan.channel for _, plan, _ in runs if isinstance(plan.channel, SecureSums)), None)
     if channel is None:
@@ -268,7 +271,10 @@ def pooled_curve(runs: Sequence[Run], relation: Relation) -> dict[str, float]:
         for form, each, pricing in runs
     )
     counts = range(1, channel.parties) if plain else sorted({1, channel.parties // 2, channel.parties - 1})
-    return {name: pooled_epsilon(runs, relation, pool, runs[0][1].delta) for name, pool in channel.pools(counts)}
+    return {
+        name: coalition_epsilon(runs, relation, coalition, runs[0][1].delta)
+        for name, coalition in channel.coalitions(counts)
+    }
 
 
 @functools.lru_cache(maxsize=1024)

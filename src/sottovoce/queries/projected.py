@@ -19,7 +19,7 @@ from sottovoce.data.block import Block, SumRows
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.projection import Projected
 from sottovoce.data.slopes import Slope, Slopes
-from sottovoce.door.query import Array, ForgottenError, Query, Reals, Round, Told, Wholes, misfit
+from sottovoce.gate.query import Array, ForgottenError, MessageArrays, Query, Reals, Round, Wholes, misfit
 from sottovoce.losses import ClassesLoss, Loss
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
@@ -59,11 +59,11 @@ class Shape:
         whole = np.clip(np.rint(numbers / unit), -FINEST, FINEST).astype(np.int64)
         return {"projection": whole, "unit": np.array([unit])}
 
-    def project(self, rows: Block, told: Told) -> Projected:
+    def project(self, rows: Block, told: MessageArrays) -> Projected:
         """Rows through the matrix that was told."""
         return rows.projected(self.matrix(told), made=self.kind == "vectors")
 
-    def matrix(self, told: Told) -> Array:
+    def matrix(self, told: MessageArrays) -> Array:
         """The matrix that was told, or the diagonal of it."""
         numbers = np.asarray(told["projection"] * float(told["unit"][0]))
         if self.kind != "triangular":
@@ -100,7 +100,7 @@ class ProjectedGradient(Query):
     """sum_i z_i / C min(1, C / |z_i|) r(z_i'u + a, y_i), z_i = P'x_i, with |.| <= 1 for each record.
 
     r is the slope l' in units of G, `cut`. Of several classes u is a matrix with a column for each, a and r are vectors
-    (`cut_rows`), and so the sum is a matrix, in the Frobenius norm.
+    (`clip_rows`), and so the sum is a matrix, in the Frobenius norm.
     Guarantee: zero-out moves it by at most 1, replace-one by 2, whatever P, C, G, u and a are.
     Edges: a null row and an empty block contribute 0; a NaN slope counts as G. The first round is told C and, unless
     `LengthSum` was told it, P; a holder that has lost them asks for both, which any round may tell again.
@@ -124,7 +124,7 @@ class ProjectedGradient(Query):
             return self.takes
         return {**self.takes, "cut": POSITIVE, **({} if self.told_before else self.shape.takes)}
 
-    def objection(self, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: MessageArrays) -> str | None:
         """Any round may tell P and C, both of them, again."""
         takes = self.takes_at(number)
         if "projection" in told:
@@ -139,7 +139,7 @@ class ProjectedGradient(Query):
             return rows.weighted_sum(point.reshape(-1, loss.outputs), several).ravel()
         return rows.weighted_sum(point, Slope(loss, self.bound, rows.bits, most, offset[0]))
 
-    def follows_from(self, told: Told, memory: dict[str, Seen]) -> Told:
+    def follows_from(self, told: MessageArrays, memory: dict[str, Seen]) -> MessageArrays:
         """With P and C, as the rows were seen through them."""
         if "projection" in told:
             return told

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import toward_zero
-from sottovoce.door.query import Array, Query, Round, Turn, Wholes, World, label_party
 from sottovoce.errors import InputError
+from sottovoce.gate.query import Array, Query, Round, Turn, Wholes, World, label_party
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Problem
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
-from sottovoce.door.frames import other_version, peek
-from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, LeakError, WireError
+from sottovoce.gate.frames import other_version, peek
+from sottovoce.gate.outgoing import Outgoing
 from sottovoce.transports.certificates import check_name
 from sottovoce.transports.identity import Identity
 
@@ -113,11 +113,11 @@ def answer(endpoint: Endpoint, request: bytes, limit: int) -> bytes:
     names the type alone) and nothing is sent.
     """
     outgoing: object = endpoint.handle(request)
-    # a subclass could skip the seal that Outgoing asks for
+    # a subclass could skip the secure that Outgoing asks for
     if type(outgoing) is not Outgoing:
         raise LeakError(
             f"party {endpoint.name!r} tried to send {type(outgoing).__name__}; a wire takes only Outgoing,"
-            " which sottovoce.door.outgoing.reply makes from released and declared values."
+            " which sottovoce.gate.outgoing.reply makes from released and declared values."
         )
     if len(outgoing.data) > limit:
         raise WireError(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import InputError, WireError
+from sottovoce.gate.frames import MAX_BYTES, peek
 from sottovoce.transports.base import Communication, Endpoint, answer, check_requests
 from sottovoce.transports.identity import local_identities
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import SottovoceError, WireError
+from sottovoce.gate.frames import MAX_BYTES, peek
 from sottovoce.transports.base import (
     Communication,
     Endpoint,

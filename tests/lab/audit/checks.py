@@ -40,21 +40,21 @@ from sottovoce.algorithms.base import Rounds
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.files import read_table
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import Gate, value_of
-from sottovoce.door.outgoing import Released
-from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Request
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.gate.gate import Gate, value_of
+from sottovoce.gate.outgoing import Released
+from sottovoce.gate.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.lab.audit.catalogue import EVALUATED, STIFF, audit_plan
-from sottovoce.lab.audit.sealed import OpenedSum, SealedColumns, keyed
+from sottovoce.lab.audit.secure import OpenedSum, SecureColumns, keyed
 from sottovoce.lab.audit.transcript import Answered, Question, Side, Transcript
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.release import Release
-from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import noise_multiplier_for
@@ -63,7 +63,7 @@ from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed.pair_keys import RunKey
+from sottovoce.secure.pair_keys import RunKey
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, local_identities
 from support import events_of, give_scores, handle
 
@@ -168,20 +168,20 @@ def cases() -> dict[str, Case]:
     return {case.name: case for case in found}
 
 
-def sealed() -> dict[str, Case]:
-    """All forms whose sums may be sealed, over each split where they may."""
+def secure() -> dict[str, Case]:
+    """All forms whose sums may be secure, over each split where they may."""
     found: list[Case] = []
     for solver in algorithms.SOLVERS:
         noisy = [form for form in algorithms.forms(solver) if form.private is not False and not form.published]
-        for split in dict.fromkeys(split for form in noisy for split in form.sealed):
-            fields: dict[str, Any] = {**SMALL.get(solver, {}), "sealing": Sealing(curious=1)}
+        for split in dict.fromkeys(split for form in noisy for split in form.secure):
+            fields: dict[str, Any] = {**SMALL.get(solver, {}), "aggregation": SecureAggregation(colluding=1)}
             fields |= {"labels": "held"} if split == "columns" else {}
-            found.append(Case(f"{solver}, {split}, sealed", solver, split, fields))
+            found.append(Case(f"{solver}, {split}, secure", solver, split, fields))
             if split == "columns":
                 more = {**fields, "fit_intercept": True}
-                found.append(Case(f"{solver}, {split}, sealed, intercept", solver, split, more))
+                found.append(Case(f"{solver}, {split}, secure, intercept", solver, split, more))
                 more = {**fields, **LOGISTIC}
-                found.append(Case(f"{solver}, {split}, sealed, classes", solver, split, more))
+                found.append(Case(f"{solver}, {split}, secure, classes", solver, split, more))
     return {case.name: case for case in found}
 
 
@@ -480,8 +480,8 @@ def sensitivity(case: Case) -> dict[str, float]:
     return reached
 
 
-def sealed_sensitivity(case: Case) -> dict[str, float]:
-    """No record moves a sum over sealed columns further than was charged, whatever the coins; what was reached.
+def secure_sensitivity(case: Case) -> dict[str, float]:
+    """No record moves a sum over secure columns further than was charged, whatever the coins; what was reached.
 
     One party's part left blank moves it no further than the whole record does, whoever has the labels.
     """
@@ -508,7 +508,7 @@ def sealed_sensitivity(case: Case) -> dict[str, float]:
     return reached
 
 
-def _louder(side: SealedColumns, one: OpenedSum, louder: float) -> OpenedSum:
+def _louder(side: SecureColumns, one: OpenedSum, louder: float) -> OpenedSum:
     """The same question with larger weights, where a party takes them."""
     told = {name: louder * array if name == "weights" else array for name, array in one.told.items()}
     wrong = side.queries[side.plan.names[0]][one.query].objection(one.number, told)
@@ -522,9 +522,9 @@ def without_part(data: Data, name: str) -> Data:
     return {**data, name: (X, y)}
 
 
-def quiet_columns(plan: Plan, data: Data) -> SealedColumns:
+def quiet_columns(plan: Plan, data: Data) -> SecureColumns:
     with quiet():
-        return SealedColumns(plan, data, "world")
+        return SecureColumns(plan, data, "world")
 
 
 def composition(case: Case) -> float:
@@ -744,7 +744,7 @@ def drawn_are(choose: Drawn) -> Iterator[None]:
         del rate, randomness
         return choose(count)
 
-    with mock.patch("sottovoce.door.gate.poisson_sample", sample):
+    with mock.patch("sottovoce.gate.gate.poisson_sample", sample):
         yield
 
 
@@ -860,7 +860,7 @@ def support(case: Case) -> None:
     for sample in (*samples, everybody):
         with (
             drawn_are(sample),
-            mock.patch("sottovoce.door.gate.rounded_gaussian", constant_noise),
+            mock.patch("sottovoce.gate.gate.rounded_gaussian", constant_noise),
         ):
             gates = side.gates(sources(plan, 8))
             made = list(again(side, transcript, gates))

@@ -38,13 +38,13 @@ from sottovoce.data import preparation, projection
 from sottovoce.data import slopes as row_slopes
 from sottovoce.data.files import csv as csv_files
 from sottovoce.data.files import lines
-from sottovoce.door import gate as gates
-from sottovoce.door import query as queries
-from sottovoce.door.gate import Gate
-from sottovoce.door.outgoing import SEAL, Released
-from sottovoce.door.query import Query, Round
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import federation, models, plan_checks, plans, prediction, training
+from sottovoce.gate import gate as gates
+from sottovoce.gate import query as queries
+from sottovoce.gate.gate import Gate
+from sottovoce.gate.outgoing import GATE, Released
+from sottovoce.gate.query import Query, Round
 from sottovoce.lab.audit import games
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
@@ -214,7 +214,7 @@ def _() -> Iterator[None]:
         release = self._releases[query.name]
         value = query.value(round)
         value = value + release.std * np.random.default_rng(round.number).normal(size=value.shape)
-        return Released(query.name, round.number, {"value": value}, seal=SEAL)
+        return Released(query.name, round.number, {"value": value}, made_by=GATE)
 
     with patch(Gate, "release", noisy):
         yield
@@ -299,7 +299,7 @@ def _() -> Iterator[None]:
 
 @fault(
     "clipping dropped",
-    "slopes are not cut to their bound",
+    "slopes are not clipped to their bound",
     sensitivity=on(checks.sensitivity, "gradient, central"),
 )
 def _() -> Iterator[None]:
@@ -324,7 +324,7 @@ def _(real: Any = row_slopes.Slope.__dict__["numbers"]) -> Iterator[None]:
 
 @fault(
     "dual steps cut too late",
-    "a dual step is cut at twice the clip that was charged",
+    "a dual step is clipped at twice the clip that was charged",
     sensitivity=on(checks.sensitivity, "scd, rows"),
 )
 def _(real: Any = scd.move) -> Iterator[None]:
@@ -371,7 +371,7 @@ def _(real: Any = projection.exact_product) -> Iterator[None]:
 
 @fault(
     "slopes of whitened rows cut too late",
-    "slopes are cut at twice what was told, and the sum is divided by what was told",
+    "slopes are clipped at twice what was told, and the sum is divided by what was told",
     sensitivity=on(checks.sensitivity, "whitened, rows"),
 )
 def _(real: Any = ProjectedGradient.value) -> Iterator[None]:
@@ -384,7 +384,7 @@ def _(real: Any = ProjectedGradient.value) -> Iterator[None]:
 
 @fault(
     "slopes of several classes cut one by one",
-    "each entry of a row of slopes is cut to the bound, and not the length of the row",
+    "each entry of a row of slopes is clipped to the bound, and not the length of the row",
     sensitivity=on(checks.sensitivity, "gradient, central, several classes"),
     sensitivity__whitened=on(checks.sensitivity, "whitened, central, one-vs-rest"),
 )
@@ -392,7 +392,7 @@ def _() -> Iterator[None]:
     def each(loss: Any, most: float, scores: Any, labels: Any) -> Any:
         return np.clip(loss.derivative(scores, labels) / most, -1.0, 1.0)
 
-    with everywhere(row_slopes.cut_rows, each):
+    with everywhere(row_slopes.clip_rows, each):
         yield
 
 
@@ -496,7 +496,7 @@ def _(drawn: Any = Gate._drawn, store: Any = Gate._store) -> Iterator[None]:
 
     def longer(self: Gate, released: Released, unordered: bool, memory: Any) -> Released:
         arrays = {**released.arrays, "steps": np.zeros(sizes[0])}
-        return store(self, Released(released.query, released.round, arrays, seal=SEAL), unordered, memory)
+        return store(self, Released(released.query, released.round, arrays, made_by=GATE), unordered, memory)
 
     with patch(Gate, "_drawn", watched), patch(Gate, "_store", longer):
         yield
@@ -912,7 +912,7 @@ def _(real: Any = Gate.release) -> Iterator[None]:
     def plain(self: Gate, query: Any, round: Round) -> Released:
         if query.name != "labels":
             return real(self, query, round)
-        return Released("labels", round.number, {"value": np.array(round.rows.labels)}, seal=SEAL)
+        return Released("labels", round.number, {"value": np.array(round.rows.labels)}, made_by=GATE)
 
     with patch(Gate, "release", plain):
         yield

@@ -16,8 +16,8 @@ import pytest
 
 from sottovoce import algorithms
 from sottovoce import solvers as options
-from sottovoce.sealed import dealer
-from sottovoce.sealed.columns import Columns
+from sottovoce.secure import dealer
+from sottovoce.secure.columns import Columns
 from sottovoce.solvers import Gradient
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,7 +25,7 @@ import checks
 
 from plans import FORMS
 
-CASES, PUBLISHED, SEALED = checks.cases(), checks.published(), checks.sealed()
+CASES, PUBLISHED, SECURE = checks.cases(), checks.published(), checks.secure_cases()
 ALL = {**CASES, **PUBLISHED}
 LOOSE = {
     "LocalScores": 0.4,  # its bound is over all matrices of the other columns
@@ -50,9 +50,9 @@ def test_every_solver_split_and_form_has_a_case() -> None:
     served = {(case.solver, case.split) for case in CASES.values()}
     noisy = [form for form in FORMS if form.private is not False]
     assert served == {(form.name, split) for form in noisy if not form.published for split in form.splits}
-    sealed = {(case.solver, case.split) for case in SEALED.values()}
-    assert sealed == {(form.name, split) for form in noisy if not form.published for split in form.sealed}
-    every = (*CASES.values(), *PUBLISHED.values(), *SEALED.values())
+    secure = {(case.solver, case.split) for case in SECURE.values()}
+    assert secure == {(form.name, split) for form in noisy if not form.published for split in form.secure}
+    every = (*CASES.values(), *PUBLISHED.values(), *SECURE.values())
     reached = {type(algorithms.of(case.plan())) for case in every}
     assert reached == set(map(type, noisy)) == checks.forms_with_noise()
 
@@ -84,11 +84,11 @@ def test_no_record_moves_a_message_further_than_its_query_says(name: str) -> Non
 
 
 @pytest.mark.slow
-def test_no_record_moves_a_sealed_sum_further_than_was_charged() -> None:
+def test_no_record_moves_a_secure_sum_further_than_was_charged() -> None:
     found: dict[str, float] = {}
-    for case in SEALED.values():
+    for case in SECURE.values():
         if case.split == "columns":
-            for query, share in checks.sealed_sensitivity(case).items():
+            for query, share in checks.secure_sensitivity(case).items():
                 found[query] = max(found.get(query, 0.0), share)
     assert {query for query, share in found.items() if share > 0.99} >= {"GramMatrix", "JointGradient"}
     assert min(found.values()) > 0.3, found
@@ -104,14 +104,14 @@ def test_null_rows_that_are_not_marked_are_found(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Columns, "__init__", unmarked)
     with pytest.raises(AssertionError, match="moved by"):
-        checks.sealed_sensitivity(SEALED[f"{solver}, columns, sealed"])
+        checks.secure_sensitivity(SECURE[f"{solver}, columns, secure"])
 
 
 @pytest.mark.slow
 def test_rows_that_are_not_clipped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dealer, "factors", lambda: np.full(128, 31))
     with pytest.raises(AssertionError, match="gradient: moved by"):
-        checks.sealed_sensitivity(SEALED["whitened, columns, sealed"])
+        checks.secure_sensitivity(SECURE["whitened, columns, secure"])
 
 
 @pytest.mark.slow

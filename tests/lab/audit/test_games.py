@@ -14,8 +14,8 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.algorithms import SOLVERS
-from sottovoce.door import gate
 from sottovoce.errors import InputError
+from sottovoce.gate import gate
 from sottovoce.lab.audit import run_audit
 from sottovoce.lab.audit.catalogue import audit_plan, catalogue
 from sottovoce.lab.audit.games import Game, neighbours, play

@@ -11,8 +11,8 @@ from scipy.special import log_softmax
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.door.gate import value_of
-from sottovoce.door.query import Round
+from sottovoce.gate.gate import value_of
+from sottovoce.gate.query import Round
 from sottovoce.lab.audit.catalogue import BALL, ENTRIES, audit_plan
 from sottovoce.lab.audit.games import neighbours
 from sottovoce.lab.audit.likelihood import AdversaryView, log_likelihood

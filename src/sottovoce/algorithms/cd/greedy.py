@@ -17,8 +17,8 @@ from sottovoce.algorithms.cd.walk import (
     at_weights,
     slopes,
 )
-from sottovoce.door.query import Choice, Integers, InTurn, Query, Round, Wholes, World
 from sottovoce.errors import RefusedError
+from sottovoce.gate.query import Choice, Integers, InTurn, Query, Round, Wholes, World
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release

@@ -9,8 +9,8 @@ import numpy as np
 
 from sottovoce.algorithms.base import MOST_ROUNDS, Coordination, given, total
 from sottovoce.algorithms.cd.walk import BoundedSquares, CoordinateAlgorithm, CoordinateWalk, Moves, StepNumbers, visits
-from sottovoce.door.query import Query
 from sottovoce.errors import InputError
+from sottovoce.gate.query import Query
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -44,7 +44,7 @@ class PrivateCD(CoordinateAlgorithm):
     name: ClassVar[str] = "cd"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "proximal coordinate descent (DP-CD)"
-    sealed = ("rows",)
+    secure = ("rows",)
     numbers: ClassVar[type[Numbers]] = CDNumbers
 
     def design(self, problem: Problem, options: CD) -> Design:

@@ -18,8 +18,8 @@ from sottovoce.algorithms.base import SMOOTH, Algorithm, Array, Asking, Need, gi
 from sottovoce.data.block import Block, CoordinateSteps, Layout
 from sottovoce.data.bounds import LARGEST, SMALLEST, Bounds
 from sottovoce.data.kernels import column_loops as kernels
-from sottovoce.door.query import Integers, Query, Reals, Round, Walk
 from sottovoce.errors import InputError
+from sottovoce.gate.query import Integers, Query, Reals, Round, Walk
 from sottovoce.losses import Loss, coded
 from sottovoce.losses.kernels import fill_slopes
 from sottovoce.plan.plan import Numbers, Plan
@@ -186,7 +186,7 @@ class CoordinateWalk(Walk):
     def walk(self, round: Round, noise: Integers | None, step: float) -> NDArray[Any]:
         """A holder that is alone takes the steps; one of several only says its sum and waits for the others'."""
         rows, order, moves = round.rows, self.order(round), Moves(round.plan, round.told["curvatures"])
-        # Numbers of earlier messages are not in the label of a sealed sum, and may not enter it by rounding either.
+        # Numbers of earlier messages are not in the label of a secure sum, and may not enter it by rounding either.
         memory = HeldScores(rows) if round.plan.channel.secure else round.memory
         scores = memory.follow(rows, round.told["weights"])
         sizes = moves.steps if len(round.plan.parties) == 1 else np.zeros(self.dimension)
@@ -200,7 +200,8 @@ class BoundedSquares(Query):
     """sum_i x_ij^2 for every feature j, entries at most 1 in absolute value.
 
     Guarantee: zero-out moves it by at most R, replace-one by min(sqrt 2 R, sqrt d), in l2, where R^2 is the most that
-    squares of the entries of a row can sum to under the declared bounds. Edges: a null row adds 0; a square is cut to
+    squares of the entries of a row can sum to under the declared bounds. Edges: a null row adds 0; a square is clipped
+    to
     1 and rounded toward zero on a grid on which the sum is exact.
     """
 

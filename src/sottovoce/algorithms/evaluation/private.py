@@ -14,8 +14,8 @@ from sottovoce.algorithms.evaluation.nodes import REACH, TwoSides
 from sottovoce.algorithms.evaluation.queries import ClassCells, ResidualCells, ScoreCells
 from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.data.preparation import Preparation
-from sottovoce.door.query import Query, label_party
 from sottovoce.errors import RefusedError
+from sottovoce.gate.query import Query, label_party
 from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release

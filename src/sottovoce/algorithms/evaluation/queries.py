@@ -9,7 +9,7 @@ import numpy as np
 
 from sottovoce.algorithms.evaluation.nodes import Integers, Line, TwoSides
 from sottovoce.data.block import Block, BlockRows, toward_zero
-from sottovoce.door.query import Array, Query, Round
+from sottovoce.gate.query import Array, Query, Round
 
 RESIDUALS = Line((0.0, *(2.0**k for k in range(-6, 1))))  # sizes in half-widths of the label's range
 LABELS = Line(tuple(np.linspace(-1.0, 1.0, 8).tolist()))

@@ -12,8 +12,8 @@ from pydantic import Field
 from sottovoce.algorithms.base import MOST_ROUNDS, SMOOTH, Algorithm, Need
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.door.query import Choice, World
 from sottovoce.errors import InputError, LeakError
+from sottovoce.gate.query import Choice, World
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Mechanism
@@ -30,7 +30,7 @@ class RadiusNumbers(Numbers):
 
 
 class BallNumbers(RadiusNumbers):
-    """Also what the slopes of the loss are cut to at most."""
+    """Also what the slopes of the loss are clipped to at most."""
 
     slope_bound: Size
 

@@ -20,7 +20,7 @@ from sottovoce.algorithms.frank_wolfe.atoms import (
 )
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Integers, Query, Reals, Round, Wholes
+from sottovoce.gate.query import Integers, Query, Reals, Round, Wholes
 from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -43,7 +43,7 @@ class PrivateFrankWolfe(BallAlgorithm):
     """w <- w + a_t atom while that stays in the ball, else (1 - a_t) w + a_t atom, by public coins and in the mean.
 
     The atom is the +-radius e_j of the largest -<atom, gradient> + Gumbel noise; the gradient sum_i r_i x_i has
-    r_i = l'(x_i'w, y_i) cut to |r_i| <= G_t, entries |x_ij| <= 1. Steps a_t = total 2 (T - t) / (T (T + 1)) sum to
+    r_i = l'(x_i'w, y_i) clipped to |r_i| <= G_t, entries |x_ij| <= 1. Steps a_t = total 2 (T - t) / (T (T + 1)) sum to
     total = max(1.2, 0.4 log T). Adding loses at most half of the decrease of a Frank-Wolfe step, which shrinks w, and
     none of what was found. With h_t the error after t steps and C = 4 radius^2 kappa, without noise and in the mean
     over the coins, h_T <= exp(-total / 2) h_0 + sum_t a_t^2 C / 2 for T > 1.
@@ -202,7 +202,7 @@ def default_rounds(problem: Problem, radius: float, slope: float) -> int:
 
 
 class PublishedPath(Path):
-    """(1 - a_t) w + a_t atom with a_t = 2 / (t + 2), and slopes cut to L at every point."""
+    """(1 - a_t) w + a_t atom with a_t = 2 / (t + 2), and slopes clipped to L at every point."""
 
     def step(self, t: int) -> float:
         return 2.0 / (t + 2.0)

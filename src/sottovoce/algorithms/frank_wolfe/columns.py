@@ -22,8 +22,8 @@ from sottovoce.algorithms.frank_wolfe.atoms import (
 )
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Integers, Query, Reals, Round, Scheduled, Told, Wholes
 from sottovoce.errors import InputError
+from sottovoce.gate.query import Integers, MessageArrays, Query, Reals, Round, Scheduled, Wholes
 from sottovoce.losses import Loss
 from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -76,7 +76,7 @@ class PrivateColumnFrankWolfe(ColumnAlgorithm):
 
     An atom is added, w + a atom, while that stays in the ball; else w is shrunk for it, (1 - a) w + a atom. The choice
     is by the exponential mechanism on -<atom, g> / radius; staying has the score 0 while the ball has room for any
-    atom, and -<w, g> / radius where it has not. Here g_j = sum_i r_i x_ij and r_i = l'(score_i, y_i) cut to
+    atom, and -<w, g> / radius where it has not. Here g_j = sum_i r_i x_ij and r_i = l'(score_i, y_i) clipped to
     |r_i| <= omega. The scores are the party's own columns times their weights plus theta J'q, q the sum of the other
     parties' released sketches times theirs and theta <= 1 a public factor that keeps their noise near omega. A feature
     chosen for the first time is released once, as J a_j + N(0, tau^2), and kept. Since a party may stay, no party has
@@ -244,8 +244,9 @@ def turns(plan: Plan) -> Integers:
 class PartScores(AtomChoice):
     """-sum_i r_i x_ij / omega for a party's candidates j, then the score of staying.
 
-    That is -sum_i r_i p_i / omega with p_i = score_i / radius cut to +-1 or, while there is room in the ball, 0; plus
-    std (log(2 candidates) + log T), so that noise alone moves the point about once in a run. r_i = l'(score_i, y_i).
+    That is -sum_i r_i p_i / omega with p_i = score_i / radius clipped to +-1 or, while there is room in the ball, 0;
+    plus std (log(2 candidates) + log T), so that noise alone moves the point about once in a run. r_i = l'(score_i,
+    y_i).
 
     Guarantee: |r_i| <= omega, |x_ij| <= 1 and |p_i| <= 1, each a function of record i, of public numbers and of
     released ones; so zero-out moves each by at most 1, replace-one by 2. All sums are exact.
@@ -277,7 +278,7 @@ class PartScores(AtomChoice):
             **({} if self.labelled else {"labels": sketched}),
         }
 
-    def objection(self, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: MessageArrays) -> str | None:
         """A point of the ball has every place once."""
         reason = super().objection(number, told)
         if reason is not None:
@@ -289,7 +290,7 @@ class PartScores(AtomChoice):
             return "needs a point of the ball"
         return None
 
-    def gives_at(self, _number: int, told: Told) -> Wholes:
+    def gives_at(self, _number: int, told: MessageArrays) -> Wholes:
         """Among the party's columns, or what is left of them."""
         return self.place_among(len(candidates(self.plan, self.part, told["places"])))
 
@@ -322,7 +323,7 @@ def trust(plan: Plan, squares: float, bound: float) -> float:
 
 
 def clipped_slopes(loss: Loss, rows: Block, scores: Array, noisy_labels: Array | None, bound: float) -> Array:
-    """l'(score_i, y_i) cut to +-omega, on the grid; from noisy labels where a party does not know them.
+    """l'(score_i, y_i) clipped to +-omega, on the grid; from noisy labels where a party does not know them.
 
     The losses served have slopes that are affine in the label.
     """

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sottovoce.algorithms.base import Array, Coordination, Solution, answer, answers, given, how_far
 from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, RadiusNumbers, radius_of
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Plain, Query, Reals, Round, Told, Turn, Wholes, label_party
+from sottovoce.gate.query import MessageArrays, Plain, Query, Reals, Round, Turn, Wholes, label_party
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
@@ -148,13 +148,13 @@ class Offer(Plain):
         slopes = {"slopes": people} if self.held else {}
         self.takes = {"scores": people, **slopes, "places": places, "values": Reals((None,))}
 
-    def objection(self, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: MessageArrays) -> str | None:
         """As many values as places."""
         reason = super().objection(number, told)
         uneven = reason is None and len(told["places"]) != len(told["values"])
         return "needs as many values as places" if uneven else reason
 
-    def rejection(self, number: int, told: Told, value: NDArray[Any]) -> str | None:
+    def rejection(self, number: int, told: MessageArrays, value: NDArray[Any]) -> str | None:
         """A column of the party, and an atom of the point that is there; only where none is, none."""
         reason = super().rejection(number, told, value)
         if reason is not None:

@@ -11,8 +11,8 @@ from pydantic import Field
 from sottovoce.algorithms.base import Array, Coordination, answers, given, limited
 from sottovoce.algorithms.frank_wolfe.atoms import AtomChoice, radius_of
 from sottovoce.algorithms.frank_wolfe.columns import MOST, ColumnAlgorithm, SketchNumbers, clipped_slopes, least_size
-from sottovoce.door.query import Integers, Query, Reals, Round
 from sottovoce.errors import InputError
+from sottovoce.gate.query import Integers, Query, Reals, Round
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Mechanism, Release, grid_step
@@ -41,7 +41,7 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
     solution on the product of K balls of radius / K, not on the ball.
 
     Guarantee: that of all K T choices and all K T features, whose costs add; the printed b leaves that K out, divides
-    by it once more, and has the units of a step. The slopes are cut to G = 1 + radius, without which nothing finite
+    by it once more, and has the units of a step. The slopes are clipped to G = 1 + radius, without which nothing finite
     holds.
     """
 
@@ -112,7 +112,7 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
 
 
 class PublishedScores(AtomChoice):
-    """-sum_i r_i x_ij / G for the columns drawn for this round, r_i = (J'q)_i - y_i cut to +-G.
+    """-sum_i r_i x_ij / G for the columns drawn for this round, r_i = (J'q)_i - y_i clipped to +-G.
 
     Guarantee: as of every choice of an atom, zero-out moves each by at most 1, replace-one by 2.
     """

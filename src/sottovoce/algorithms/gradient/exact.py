@@ -11,7 +11,7 @@ import numpy as np
 
 from sottovoce.algorithms.base import Array, Asking, Coordination, Solution, how_far, total
 from sottovoce.algorithms.gradient.private import GradientNumbers, PrivateGradient, prox_of, rule, shape_of
-from sottovoce.door.query import Query
+from sottovoce.gate.query import Query
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release

@@ -18,7 +18,7 @@ from sottovoce.algorithms.base import (
     slope_bound,
     total,
 )
-from sottovoce.door.query import Query
+from sottovoce.gate.query import Query
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -45,7 +45,7 @@ class PrivateGradient(Algorithm):
     name: ClassVar[str] = "gradient"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "gradient descent with noisy gradient sums (SGD2)"
-    sealed: ClassVar[tuple[str, ...]] = ("rows", "columns")
+    secure: ClassVar[tuple[str, ...]] = ("rows", "columns")
     weighted: ClassVar[bool] = True
     numbers: ClassVar[type[Numbers]] = GradientNumbers
     asks: ClassVar[tuple[type[Query], ...]] = (GradientSum,)
@@ -104,7 +104,7 @@ class GradientClasses(PrivateGradient):
     form: ClassVar[str] = "classes"
     title: ClassVar[str] = "gradient descent for several classes"
     several: ClassVar[bool] = True
-    sealed = ("rows",)
+    secure = ("rows",)
 
 
 class PublishedGradient(PrivateGradient):

@@ -11,8 +11,8 @@ from pydantic import Field
 from sottovoce.algorithms.base import Algorithm, Array, Coordination, Solution, Weight, total
 from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.door.query import Query, Round
 from sottovoce.errors import RefusedError
+from sottovoce.gate.query import Query, Round
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -34,7 +34,7 @@ def cut(vectors: Array) -> Array:
 class LossDifferences(Query):
     """sum_i cut(v_i), v_i = (l(x_i'w_k, y_i) - l(x_i'w_0, y_i)) / unit over the models k = 1, 2, ...
 
-    Vectors are cut to the length 1 and keep their direction, so that no model is favoured.
+    Vectors are clipped to the length 1 and keep their direction, so that no model is favoured.
 
     Guarantee: a record adds a vector of length at most 1, whatever the models are and however many. So zero-out moves
     the value by at most 1 and replace-one by 2. Edges: a null row adds nothing; a loss that overflows counts as no

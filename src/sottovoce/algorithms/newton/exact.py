@@ -22,7 +22,7 @@ from sottovoce.algorithms.base import (
 )
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.data.block import BlockRows
-from sottovoce.door.query import Plain, Query, Reals, Round
+from sottovoce.gate.query import Plain, Query, Reals, Round
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import ExactQuadratic, PenalisedStep
 from sottovoce.plan.plan import Design, Numbers, Plan

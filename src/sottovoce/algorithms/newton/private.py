@@ -24,7 +24,7 @@ from sottovoce.algorithms.base import (
     spread_of,
     total,
 )
-from sottovoce.door.query import Query
+from sottovoce.gate.query import Query
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import Quadratic, QuadraticMetric
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -113,7 +113,7 @@ class PrivateNewton(Algorithm):
     name: ClassVar[str] = "newton"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "private Newton: one noisy Gram matrix, noisy gradients in its metric"
-    sealed = ("rows", "columns")
+    secure = ("rows", "columns")
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
     numbers: ClassVar[type[Numbers]] = NewtonNumbers

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, answer, answers, given
 from sottovoce.data.block import Layout
-from sottovoce.door.frames import MAX_BYTES
-from sottovoce.door.query import Query, Round, World
 from sottovoce.errors import InputError, LeakError
+from sottovoce.gate.frames import MAX_BYTES
+from sottovoce.gate.query import Query, Round, World
 from sottovoce.penalties.quadratic import minimise
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -41,8 +41,8 @@ class OneShotNumbers(Numbers):
 class PrivateOneShot(Algorithm):
     """Party k sends Z_k = X_k Pi_k + W_k once, the party with the labels y + noise once; the rest is post-processing.
 
-    Pi_k is a public sketch of the party's d_k columns to size_k numbers, a row of X_k Pi_k is cut to the norm B_k that
-    bounds the party's part of a row, and W_k has entries N(0, (B_k std)^2). With P = diag(Pi_1, ..., Pi_K), the
+    Pi_k is a public sketch of the party's d_k columns to size_k numbers, a row of X_k Pi_k is clipped to the norm B_k
+    that bounds the party's part of a row, and W_k has entries N(0, (B_k std)^2). With P = diag(Pi_1, ..., Pi_K), the
     coordinator minimises over v, at w = P v,
 
         1/2 v'G v - v'Z'y + 1/2 damping |v|^2 + N pen(P v),   G = Z'Z - N E[W'W], its negative eigenvalues set to 0.
@@ -113,7 +113,7 @@ class PrivateOneShot(Algorithm):
 
 
 class RowSketch(Query):
-    """x Pi / B for each of a party's rows x, one row after another; rows longer than 1 are cut to 1.
+    """x Pi / B for each of a party's rows x, one row after another; rows longer than 1 are clipped to 1.
 
     B bounds the part's norm: the party's part of a declared row norm, or what the bounds of its columns allow.
     Guarantee: a row of the value is a function of one record; it has a norm of at most 1, and is 0 for a null row. So

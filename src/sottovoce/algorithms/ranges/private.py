@@ -23,8 +23,8 @@ from sottovoce.algorithms.ranges.rule import (
     run_of,
 )
 from sottovoce.data.block import Block, BlockRows, Layout
-from sottovoce.door.query import Query, Round, Told, Turn, Wholes
 from sottovoce.errors import RefusedError
+from sottovoce.gate.query import MessageArrays, Query, Round, Turn, Wholes
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -67,7 +67,7 @@ class _Counts(Query):
         """One pass over the rows; counts are whole numbers, so their sums are exact."""
         return round.rows.over(functools.partial(self._counted, dict(round.told)))
 
-    def _counted(self, told: Told, rows: Block) -> Array:
+    def _counted(self, told: MessageArrays, rows: Block) -> Array:
         counts, first = np.zeros(self.length), self.cells * np.arange(len(self.columns))
         for values in rows.cells(self.columns):
             known = np.isfinite(values)
@@ -75,7 +75,7 @@ class _Counts(Query):
             counts += np.bincount(places[known], minlength=self.length)
         return counts
 
-    def places(self, values: Array, told: Told) -> Integers:
+    def places(self, values: Array, told: MessageArrays) -> Integers:
         raise NotImplementedError
 
 
@@ -86,7 +86,7 @@ class PowerCounts(_Counts):
     title: ClassVar[str] = "records of each column counted by powers of two"
     cells: ClassVar[int] = POWERS
 
-    def places(self, values: Array, _told: Told) -> Integers:
+    def places(self, values: Array, _told: MessageArrays) -> Integers:
         return power_places(values)
 
 
@@ -101,12 +101,12 @@ class EqualCounts(_Counts):
         super().__init__(columns)
         self.takes = {"runs": Wholes((len(columns), 2), 0, POWERS - 1)}
 
-    def objection(self, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: MessageArrays) -> str | None:
         """A run does not end before it begins."""
         wrong = super().objection(number, told)
         return wrong or ("has a run that ends before it begins" if np.any(np.diff(told["runs"]) < 0) else None)
 
-    def places(self, values: Array, told: Told) -> Integers:
+    def places(self, values: Array, told: MessageArrays) -> Integers:
         return equal_places(values, *np.array([ends_of((int(first), int(last))) for first, last in told["runs"]]).T)
 
 

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, TailAverage, answers, summed
 from sottovoce.data.block import Block, exact_bits, exact_weights
-from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError, LeakError
+from sottovoce.gate.query import Query, Reals, Round
 from sottovoce.losses import coded
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Numbers, Plan
@@ -92,7 +92,7 @@ class DualQuery(Query):
 
 
 class ClippedSteps(DualQuery):
-    """sum of z_i x_i over some records, z_i their dual steps cut to |z_i x_i| <= clip.
+    """sum of z_i x_i over some records, z_i their dual steps clipped to |z_i x_i| <= clip.
 
     Edges: a null row takes no step, and neither does one whose step is no number. A clip at which sums over the plan's
     records would not be exact is refused.

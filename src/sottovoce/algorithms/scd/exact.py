@@ -9,7 +9,7 @@ import numpy as np
 
 from sottovoce.algorithms.base import Array, Coordination, Solution, given, how_far, total
 from sottovoce.algorithms.scd.duals import DualAlgorithm, DualNumbers, DualQuery, move, ridge_of, weights_of
-from sottovoce.door.query import Plain, Query, Round
+from sottovoce.gate.query import Plain, Query, Round
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Array, Coordination, Solution, TailAverage, answer, given, how_far, limited
 from sottovoce.algorithms.cd.walk import STILL, CoordinateAlgorithm, Size, slopes
-from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError
+from sottovoce.gate.query import Query, Reals, Round
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -104,7 +104,7 @@ def coordinates_of(plan: Plan, number: int) -> NDArray[np.int64]:
 
 
 class Minimisers(Query):
-    """z_j of `lot` coordinates, each cut to [-clip, clip].
+    """z_j of `lot` coordinates, each clipped to [-clip, clip].
 
     Guarantee: any two data sets give values at most 2 clip sqrt(lot) apart, in l2.
     """

@@ -20,7 +20,7 @@ from sottovoce.algorithms.scd.duals import (
 )
 from sottovoce.algorithms.sgd.private import sampled_release
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Query, Round
+from sottovoce.gate.query import Query, Round
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.relation import distance
@@ -41,7 +41,7 @@ class SCDNumbers(ClippedNumbers):
 
 
 class PrivateSCD(DualAlgorithm):
-    """v <- v + sum over sampled records of z_i x_i + N(0, (sigma C)^2), z_i the dual step cut to |z_i x_i| <= C.
+    """v <- v + sum over sampled records of z_i x_i + N(0, (sigma C)^2), z_i the dual step clipped to |z_i x_i| <= C.
 
     Every record flips a secret coin of probability `rate` each round. Its dual stays with its holder, without noise.
     All steps of a round start from the same v (Jacobi): z_i = argmin l*(-a_i - z) + m z + s z^2 / 2 with
@@ -150,7 +150,7 @@ class DualSteps(ClippedSteps):
     def follow(self, released: Array, round: Round) -> Round:
         """The next batch of a message is asked at the weights that the released move leads to.
 
-        They are cut to the size of the weights that a holder accepts from a coordinator, where scores are exact.
+        They are clipped to the size of the weights that a holder accepts from a coordinator, where scores are exact.
         """
         moved = round.told["weights"] + weights_of(round.plan, released)
         within = np.fmin(np.fmax(moved, -LARGEST), LARGEST)  # also where it is no number

@@ -11,8 +11,8 @@ from sottovoce.algorithms.base import Array, given
 from sottovoce.algorithms.scd.duals import ClippedNumbers, ClippedSteps, DualAlgorithm, Positive, ridge_of
 from sottovoce.algorithms.scd.private import RATE, DualRule
 from sottovoce.data.block import toward_zero
-from sottovoce.door.query import Integers, Query, Round, Walk
 from sottovoce.errors import LeakError
+from sottovoce.gate.query import Integers, Query, Round, Walk
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release, grid_step

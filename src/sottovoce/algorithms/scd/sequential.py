@@ -9,7 +9,7 @@ import numpy as np
 
 from sottovoce.algorithms.base import WALK, Array, given, limited
 from sottovoce.algorithms.scd.duals import SMALLEST_CLIP, ClippedNumbers, ClippedSteps, DualAlgorithm, move, ridge_of
-from sottovoce.door.query import Query, Round
+from sottovoce.gate.query import Query, Round
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem

@@ -23,7 +23,7 @@ NARROW = 1.5  # and for what is sent
 LABEL_DAMPING = 10.0  # how much more a fit to noisy labels is damped than by the rule for noisy gradients
 
 
-def cut_of(plan: Plan, query: str) -> float:
+def clip_of(plan: Plan, query: str) -> float:
     """Where a number of size at most 1 is cut once it has the noise of a release."""
     return 1.0 + TAIL * plan.noise_of(query)
 
@@ -48,7 +48,7 @@ class OwnFit:
         damping = rule.damping(d, plan.records, plan.rounds, plan.noise_of("gram"), plan.noise_of("gradient"))
         if self.part.preparation.labelled:
             return damping
-        moments = cut_of(plan, "labels") * plan.noise_of("pull") * d
+        moments = clip_of(plan, "labels") * plan.noise_of("pull") * d
         noise = max(LABEL_DAMPING * label_noise * math.sqrt(plan.records * d), moments)
         return max(damping, loss.label_slope * noise / rule.per_round)
 

@@ -11,12 +11,21 @@ from pydantic import Field
 
 from sottovoce.algorithms.base import Algorithm, Array, Asking, Coordination, Need, answer, answers, given, slope_bound
 from sottovoce.algorithms.newton.private import RULES
-from sottovoce.algorithms.score.fits import NARROW, WIDE, Correlations, OwnFit, combine, cut_of, expectations, join_fits
+from sottovoce.algorithms.score.fits import (
+    NARROW,
+    WIDE,
+    Correlations,
+    OwnFit,
+    clip_of,
+    combine,
+    expectations,
+    join_fits,
+)
 from sottovoce.algorithms.score.queries import labels_last, score_queries
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.door.frames import MAX_BYTES
-from sottovoce.door.query import Query, Together
 from sottovoce.errors import InputError
+from sottovoce.gate.frames import MAX_BYTES
+from sottovoce.gate.query import Query, Together
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
@@ -38,7 +47,7 @@ class PrivateScore(Algorithm):
     """x'w = sum_m a_m s_m + b, where s_m = x_m'w_m is the score of party m's own private fit.
 
     1. Each party's w_m is fitted by the private Newton (`newton`) on its own columns.
-    2. Mean and deviation of each s_m: two sums. From here on z_m is s_m standardised, cut to +-1.5.
+    2. Mean and deviation of each s_m: two sums. From here on z_m is s_m standardised, clipped to +-1.5.
     3. Every party but the last, which has the labels, sends t_m = z_m + noise, a number for each person.
     4. Each party, told the t_l before it, releases sum z_m^2 and sum z_m t_l: the correlations R of the scores, without
        bias though t_l is mostly noise, since z_m is exact.
@@ -115,7 +124,7 @@ def fit_own_columns(plan: Plan) -> Asking[dict[str, OwnFit]]:
     """1. The private Newton of each party, that with the labels last; the label's part of a gradient is asked once."""
     label_terms: dict[str, Array] = {}
     if plan.held_labels:
-        cut, loss = cut_of(plan, "labels"), plan.scaled_loss
+        cut, loss = clip_of(plan, "labels"), plan.scaled_loss
         noisy = yield from answer("labels")
         sums = yield from answers("pull", labels=noisy / cut)
         label_terms = {name: loss.label_slope * cut * moments for name, moments in sums.items()}
@@ -141,7 +150,7 @@ def measure_scales(plan: Plan, fits: Mapping[str, OwnFit]) -> Asking[None]:
 def share_scores(plan: Plan, fits: Mapping[str, OwnFit]) -> Asking[Array]:
     """3. t_m of every party but the last, a row each, in units of where they are cut."""
     sent = yield from answers("scores", weights=_standardised(plan, fits, NARROW))
-    return np.stack(list(sent.values())) / cut_of(plan, "scores")
+    return np.stack(list(sent.values())) / clip_of(plan, "scores")
 
 
 def correlate(plan: Plan, fits: Mapping[str, OwnFit], columns: Array) -> Asking[Correlations]:
@@ -150,7 +159,7 @@ def correlate(plan: Plan, fits: Mapping[str, OwnFit], columns: Array) -> Asking[
     for place, name in enumerate(fits):
         before = columns[:place]
         products.append((yield from answer(name, "products", round=0, weights=weights, columns=before)))
-    return Correlations(plan, products, cut_of(plan, "scores"))
+    return Correlations(plan, products, clip_of(plan, "scores"))
 
 
 def combine_fits(plan: Plan, fits: Mapping[str, OwnFit], columns: Array, correlations: Correlations) -> Asking[Array]:

@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from sottovoce.data.block import Block, toward_zero
-from sottovoce.door.query import Array, Query, Reals, Round, World, all_but_label_party, label_party
+from sottovoce.gate.query import Array, Query, Reals, Round, World, all_but_label_party, label_party
 from sottovoce.losses import Loss
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.relation import Relation, either
@@ -121,7 +121,7 @@ class ScoreValues(OwnQuery):
         self.length = problem.records
 
     def value(self, round: Round) -> Array:
-        return cut_scores(round.rows, self.own_weights(round))
+        return clip_scores(round.rows, self.own_weights(round))
 
 
 class ScoreProducts(OwnQuery):
@@ -149,7 +149,7 @@ class ScoreProducts(OwnQuery):
         return self.sums(round, round.told["columns"])
 
     def sums(self, round: Round, columns: Array) -> Array:
-        own = cut_scores(round.rows, self.own_weights(round))
+        own = clip_scores(round.rows, self.own_weights(round))
         return np.array([own @ own, *(within(column, round.rows.bits) @ own for column in columns)])
 
 
@@ -166,7 +166,7 @@ class ScoreMoments(ScoreProducts):
 
 
 class LabelMoments(OwnQuery):
-    """sum_i c_i x_i, c the noisy labels, which are cut to +-1 and put on the grid here; |x_i| <= 1.
+    """sum_i c_i x_i, c the noisy labels, which are clipped to +-1 and put on the grid here; |x_i| <= 1.
 
     Guarantee: zero-out moves it by at most 1, replace-one by 2. Sums are exact.
     """
@@ -211,11 +211,11 @@ class LabelProducts(OwnQuery):
 
 
 def within(values: Array, bits: int | None) -> Array:
-    """Numbers cut to [-1, 1], NaN to 1, and put on the exact grid."""
+    """Numbers clipped to [-1, 1], NaN to 1, and put on the exact grid."""
     cut = np.fmax(np.fmin(values, 1.0), -1.0)
     return cut if bits is None else toward_zero(cut, bits)
 
 
-def cut_scores(rows: Block, weights: Array) -> Array:
-    """Scores x'w cut to [-1, 1], on the exact grid; each depends on its own row alone."""
+def clip_scores(rows: Block, weights: Array) -> Array:
+    """Scores x'w clipped to [-1, 1], on the exact grid; each depends on its own row alone."""
     return within(rows.scores(weights), rows.bits)

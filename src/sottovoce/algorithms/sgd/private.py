@@ -20,7 +20,7 @@ from sottovoce.algorithms.base import (
     slope_bound,
     total,
 )
-from sottovoce.door.query import Query, Scheduled, World
+from sottovoce.gate.query import Query, Scheduled, World
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release, grid_step
@@ -56,7 +56,7 @@ class PrivateSGD(Algorithm):
     name: ClassVar[str] = "sgd"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "stochastic gradients with secret Poisson sampling (SGD1, DP-SGD)"
-    sealed = ("rows",)
+    secure = ("rows",)
     weighted: ClassVar[bool] = True
     private: ClassVar[bool | None] = None
     numbers: ClassVar[type[Numbers]] = SGDNumbers

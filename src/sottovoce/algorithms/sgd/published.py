@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Algorithm, Array, Coordination, answer, given, slope_bound
 from sottovoce.data.block import SumRows
-from sottovoce.door.query import Query, Reals, Round, Scheduled, Told, Wholes, World
+from sottovoce.gate.query import MessageArrays, Query, Reals, Round, Scheduled, Wholes, World
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release, grid_step
@@ -72,7 +72,7 @@ class RecordGradient(Query):
         self.length, self.rounding_entries = problem.dimension, self.gradient.rounding_entries
         self.plan, self.takes = cast("Plan", problem), {"weights": Reals((self.length,)), "index": Wholes((1,))}
 
-    def objection(self, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: MessageArrays) -> str | None:
         """The record must be the one that the public coin named."""
         named = named_records(self.plan)[1][number : number + 1]
         if np.array_equal(named, told.get("index", ())):

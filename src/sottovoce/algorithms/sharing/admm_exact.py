@@ -24,8 +24,8 @@ from sottovoce.algorithms.base import (
 from sottovoce.algorithms.sharing.updates import ANY, check_exact, check_rho, curvature, join_weights, square_of
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Plain, Query, Reals, Round, label_party
 from sottovoce.errors import InputError
+from sottovoce.gate.query import Plain, Query, Reals, Round, label_party
 from sottovoce.losses import Loss
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import PenalisedStep

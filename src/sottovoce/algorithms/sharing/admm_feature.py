@@ -22,8 +22,8 @@ from sottovoce.algorithms.base import (
 from sottovoce.algorithms.sharing.admm_published import NoLimit
 from sottovoce.algorithms.sharing.updates import check_rho, curvature
 from sottovoce.data.block import Block, Layout, toward_zero
-from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError
+from sottovoce.gate.query import Query, Reals, Round
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
@@ -63,8 +63,8 @@ class FeatureADMM(Algorithm):
     """x_m = argmin (lam/2) |x|^2 + <y, D_m x> + (rho/2) |D_m x + c_m|^2; the message D_m x_m has noise on all N scores.
 
     c_m = (the other parties' messages) - z; z, y and the labels are public. With k = lam / rho and r = c_m + y / rho,
-    cut to |r| <= G sqrt(N) / rho, the message is -K (K + k)^-1 r, K = D_m D_m'. One column a of D_m, |a| <= A, that is
-    taken out or replaced moves it by at most t |r|, t = A^2 / (A^2 + k) (`proof.md`).
+    clipped to |r| <= G sqrt(N) / rho, the message is -K (K + k)^-1 r, K = D_m D_m'. One column a of D_m, |a| <= A, that
+    is taken out or replaced moves it by at most t |r|, t = A^2 / (A^2 + k) (`proof.md`).
 
     Guarantee: mu = sqrt(T) t G sqrt(N) / (rho std) for the columns of each party; a column is with one party, so the
     parties' costs do not add. Nothing is promised to a person, nor for labels. The parties keep their weights: a model
@@ -111,7 +111,7 @@ class FeatureADMM(Algorithm):
         return (LocalScores(plan, party, plan.numbers),)
 
     def remember(self, plan: Plan, rows: Block) -> FeatureState:
-        """z, y and the party's columns, cut to the norm."""
+        """z, y and the party's columns, clipped to the norm."""
         return FeatureState(rows, plan.numbers.column_norm)
 
     def own_weights(self, memory: Any) -> Array:

@@ -11,8 +11,8 @@ import numpy as np
 from sottovoce.algorithms.base import Array, given
 from sottovoce.algorithms.sharing.admm_exact import ADMMNumbers, ADMMState, ExactADMM, WeightUpdate, admm_design
 from sottovoce.algorithms.sharing.updates import check_penalty, check_rho, square_of
-from sottovoce.door.query import Query, Round
 from sottovoce.errors import InputError
+from sottovoce.gate.query import Query, Round
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.events import Event, Unbounded

@@ -26,8 +26,8 @@ from sottovoce.algorithms.base import (
 from sottovoce.algorithms.sharing.updates import ANY, check_exact, curvature, join_weights, momentum_step
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Plain, Query, Reals, Round, Told, label_party
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.gate.query import MessageArrays, Plain, Query, Reals, Round, label_party
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -194,7 +194,7 @@ class BatchScores(Plain):
         """The slopes of the batch before; in the first round there is no step, but its length is told."""
         return {"slopes": of_batch(self.plan, number - 1)} if number else {"step": Reals((1,), *ANY)}
 
-    def gives_at(self, number: int, _told: Told) -> Reals:
+    def gives_at(self, number: int, _told: MessageArrays) -> Reals:
         return of_batch(self.plan, number)
 
     def value(self, round: Round) -> Array:
@@ -220,7 +220,7 @@ class BatchSlopes(Plain):
         """The scores of all parties together."""
         return {"scores": of_batch(self.plan, number)}
 
-    def gives_at(self, number: int, _told: Told) -> Reals:
+    def gives_at(self, number: int, _told: MessageArrays) -> Reals:
         return of_batch(self.plan, number)
 
     def value(self, round: Round) -> Array:

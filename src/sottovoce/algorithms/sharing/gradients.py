@@ -1,9 +1,9 @@
 """Training over columns by gradients that each party releases of its own columns: what `admm` and `fdml` share.
 
 The coordinator knows all weights. Each party m makes slopes r_i, one for each record, of its own clean scores x_m'w_m
-and of noisy scores of the other parties, and releases sum_i r_i x_m with noise. The slopes are cut to +-G: so a record
-moves the gradient by its own term alone, and noise of a central kind suffices. A form says how the others' scores are
-told (`SharedScores`), how a party's weights move (`PartWeights`) and what its slopes are (`PartSlopes`).
+and of noisy scores of the other parties, and releases sum_i r_i x_m with noise. The slopes are clipped to +-G: so a
+record moves the gradient by its own term alone, and noise of a central kind suffices. A form says how the others'
+scores are told (`SharedScores`), how a party's weights move (`PartWeights`) and what its slopes are (`PartSlopes`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from sottovoce.algorithms.base import (
 from sottovoce.algorithms.sharing.updates import check_penalty, curvature
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Query, Together
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.gate.query import Query, Together
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release

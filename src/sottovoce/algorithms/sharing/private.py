@@ -19,7 +19,7 @@ from sottovoce.algorithms.sharing.gradients import (
     unit_gradients,
 )
 from sottovoce.algorithms.sharing.updates import curvature, momentum_step
-from sottovoce.door.query import Query, Reals, Round, Together, World
+from sottovoce.gate.query import Query, Reals, Round, Together, World
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import QuadraticMetric
 from sottovoce.plan.plan import Numbers, Plan
@@ -119,8 +119,8 @@ class FreshNumbers(SharingNumbers):
     clip: float = Field(ge=1e-9, le=1e9)
 
 
-class CutScores(PartQuery):
-    """x_m'u - centre for each record, cut to +-clip and divided by clip; 0 for a null row. u and centre are public.
+class ClippedScores(PartQuery):
+    """x_m'u - centre for each record, clipped to +-clip and divided by clip; 0 for a null row. u and centre are public.
 
     Guarantee: entry i is a function of record i alone; so zero-out moves the value by at most 1, replace-one by 2.
     """
@@ -152,10 +152,10 @@ class FreshScores(SharedScores):
         self._told: dict[str, Array] = {}
 
     def queries(self, problem: Problem, party: str) -> tuple[Query, ...]:
-        return (CutScores(problem, party, self.clip),)
+        return (ClippedScores(problem, party, self.clip),)
 
     def releases(self, problem: Problem, mu: float, rounds: int) -> list[Release]:
-        scores = Together([CutScores(problem, name, self.clip) for name in problem.names])
+        scores = Together([ClippedScores(problem, name, self.clip) for name in problem.names])
         return [Release.at_mu(scores, rounds // 2, 1, mu, problem.relation)]
 
     def scores_of_others(self, plan: Plan, number: int, parts: Mapping[str, PartWeights]) -> OthersScores:
@@ -174,7 +174,7 @@ class FreshADMM(OwnGradients):
     """ADMM sharing (`NoisyRowsADMM` has the updates) with fresh noise on the scores themselves.
 
     In the first half of the rounds each party is alone with its columns. Then it tells its scores x_m'u_m, centred and
-    cut to +-c, with noise for each; u_m is the mean of the second quarter of its weights. They are what the other
+    clipped to +-c, with noise for each; u_m is the mean of the second quarter of its weights. They are what the other
     parties add to their own in the second half, turned down to theta.
 
     Guarantee: the weights are public, made of released gradients, so one record moves its own entry of a message and no

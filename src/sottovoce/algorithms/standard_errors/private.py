@@ -27,7 +27,7 @@ from sottovoce.algorithms.standard_errors.estimates import Sums
 from sottovoce.algorithms.standard_errors.queries import FittedCurvature, FittedGradient, SquaredSlopes
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.rule import Clips, Moments, Units
-from sottovoce.door.query import Integers, Query
+from sottovoce.gate.query import Integers, Query
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release

@@ -1,7 +1,7 @@
 """What records release about a model that is public: curvature, slopes and their squares. Proof: `proof.md`.
 
-Rows are seen through a public matrix P and cut to length 1: z = P'x c, c = min(1, 1 / |P'x|). A record far out weighs
-c^2 in all three sums, which are so those of one weighted problem.
+Rows are seen through a public matrix P and clipped to length 1: z = P'x c, c = min(1, 1 / |P'x|). A record far out
+weighs c^2 in all three sums, which are so those of one weighted problem.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.data.projection import short_rows
 from sottovoce.data.slopes import slopes_of
-from sottovoce.door.query import Array, Query, Round
+from sottovoce.gate.query import Array, Query, Round
 from sottovoce.losses import Loss
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.projected import POSITIVE, Shape
@@ -55,7 +55,7 @@ class ShortRows(Query):
         """One number for each record, not yet cut."""
 
     def weighed(self, shares: Array) -> Array:
-        """What is left of a factor where rows were cut to these shares."""
+        """What is left of a factor where rows were clipped to these shares."""
         return shares
 
 

@@ -12,7 +12,7 @@ from sottovoce.algorithms.base import Array, Asking, Solution, check_penalty, to
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, projection_shape
 from sottovoce.algorithms.whitened.rule import Descent, Units, White
-from sottovoce.door.query import Query
+from sottovoce.gate.query import Query
 from sottovoce.losses import ClassesLoss
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem

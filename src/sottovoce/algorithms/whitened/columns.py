@@ -13,8 +13,8 @@ from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, mean_of
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedScore, White
 from sottovoce.data.slopes import cut
-from sottovoce.door.query import Query, Told
 from sottovoce.errors import InputError
+from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
@@ -31,7 +31,7 @@ from sottovoce.queries.joint import (
     look_up_message,
 )
 from sottovoce.queries.projected import Shape
-from sottovoce.sealed.tables import (
+from sottovoce.secure.tables import (
     CLIP_LEVELS,
     FACTOR_BITS,
     FINE,
@@ -70,7 +70,7 @@ class ColumnsWhitened(PrivateWhitened):
     form: ClassVar[str] = "columns"
     title: ClassVar[str] = "whitened descent over secure columns: moments, gradients of whitened rows, a rescale"
     splits = ()
-    sealed = ("columns",)
+    secure = ("columns",)
     asks: ClassVar[tuple[type[Query], ...]] = (Query,)
     rescales: ClassVar[int] = 6
 
@@ -136,7 +136,7 @@ class ColumnsWhitened(PrivateWhitened):
         clips = Clips(least_clip(plan, white, cut, longest), slope)
         return clips, mean_factor(white.length / clips.cut)
 
-    def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, message: Told) -> Asking[None]:
+    def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, message: MessageArrays) -> Asking[None]:
         """Scores are looked up in tables of slopes; P is sent in the first round."""
         if query == "rescale":
             yield from self.rescale_gradients(plan, descent, clips, message)
@@ -153,7 +153,7 @@ class ColumnsWhitened(PrivateWhitened):
             descent.step(descent.along_directions(answer) * (clips.product / WHOLE / plan.records))
             first = {}
 
-    def rescale_gradients(self, plan: Plan, descent: Descent, clips: Clips, message: Told) -> Asking[None]:
+    def rescale_gradients(self, plan: Plan, descent: Descent, clips: Clips, message: MessageArrays) -> Asking[None]:
         """Gradients of the slope and the intercept: bits of the mean l'(a t + b, y) (t, 1) / max(|(t, 1)|, C)."""
         size, loss = len(descent.point), descent.units.loss
         weights = np.ascontiguousarray(Shape(plan.dimension, "vectors", size).matrix(message)[:, 0])

@@ -24,7 +24,7 @@ from sottovoce.algorithms.gradient.exact import Accelerated
 from sottovoce.algorithms.newton.exact import ExactNewton
 from sottovoce.algorithms.whitened.classes import centred, loss_of
 from sottovoce.data.block import SumRows
-from sottovoce.door.query import Plain, Query, Round
+from sottovoce.gate.query import Plain, Query, Round
 from sottovoce.penalties.quadratic import QuadraticMetric
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem

@@ -26,7 +26,7 @@ from sottovoce.algorithms.base import (
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedScore, Moments, Units, White
 from sottovoce.data.block import Block
-from sottovoce.door.query import Query, Told
+from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
@@ -55,7 +55,7 @@ class PrivateWhitened(Algorithm):
 
     1. The Gram matrix X'X (its diagonal above 2,000 features) is released once.
     2. A public matrix P whitens the rows as far as the noise lets anything be learned, so that the noise is shared out
-       fairly among directions: z = P'x, cut to nearly equal length.
+       fairly among directions: z = P'x, clipped to nearly equal length.
     3. Gradients sum_i z_i clip(l'): the Newton estimates that they give are averaged over a window. With much signal
        that is Newton's method, with little one long release at the constant model.
     4. Two numbers more, the slope and the intercept of the score, mend the scale that shrinking and clipping took.
@@ -67,7 +67,7 @@ class PrivateWhitened(Algorithm):
     name: ClassVar[str] = "whitened"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
-    sealed = ("rows",)
+    secure = ("rows",)
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
     asks: ClassVar[tuple[type[Query], ...]] = (GramMatrix, ColumnSquares, NumberSum, ProjectedGradient)
@@ -233,7 +233,7 @@ class PrivateWhitened(Algorithm):
             white=white,
         )
 
-    def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, message: Told) -> Asking[None]:
+    def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, message: MessageArrays) -> Asking[None]:
         """P and C are told once, or when lost; P of "gradient" was told with the lengths."""
         kept = {"cut": np.array([clips.cut]), **{name: message[name] for name in message if name != "offset"}}
         first = {"cut": kept["cut"]} if query == "gradient" else kept

@@ -22,7 +22,7 @@ from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 Array = NDArray[np.float64]
 
 GRAM, SQUARES = 0.15, 0.03  # shares of mu^2: a matrix of d^2 / 2 numbers, or d numbers
-CUT = 0.7  # of the mean length: rows are cut to nearly equal length, and .5 to .9 nearly tie
+CUT = 0.7  # of the mean length: rows are clipped to nearly equal length, and .5 to .9 nearly tie
 TOLERANCE = 5e-5  # of the loss, given to noise for the sake of wider clips
 DAMPING = 0.15  # of what the noise hides of the moments, added where a step divides by them; .1 and .2 nearly tie
 SPREAD = 2.5  # deviations within which a score is measured
@@ -174,7 +174,7 @@ def whitening(moments: Moments, units: Units, noise: float) -> Array:
 
 @dataclass(frozen=True)
 class Clips:
-    """Rows are cut to length `cut`, slopes to `slope`."""
+    """Rows are clipped to length `cut`, slopes to `slope`."""
 
     cut: float
     slope: float
@@ -293,7 +293,7 @@ def score_deviation(square: float, noise: float) -> float:
 
 
 def left_of(cut: float, size: int) -> Array:
-    """Of the mean squares of rows (t, 1), t ~ N(0, 1), or (t), when they are cut to that length."""
+    """Of the mean squares of rows (t, 1), t ~ N(0, 1), or (t), when they are clipped to that length."""
     t = np.linspace(-6.0, 6.0, 241)
     rows = np.column_stack([t, np.ones_like(t)])[:, :size]
     density = np.exp(-(t**2) / 2.0) / math.sqrt(2.0 * math.pi)

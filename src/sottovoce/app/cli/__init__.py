@@ -53,7 +53,7 @@ app.command(cls=comparing.SeveralEpsilons)(training.plan)
 for command in (
     *(training.fit, fitted.predict, starting.schema, fitted.evaluate, fitted.card, fitted.coefficients),
     *(starting.solvers, sites.provision, sites.certificates, sites.request, sites.sign, sites.revoke, sites.pin),
-    *(sites.doctor, parties.party, parties.helper, parties.align, starting.demo, starting.example),
+    *(sites.doctor, parties.party, parties.dealer, parties.align, starting.demo, starting.example),
     *(evidence.audit, evidence.reproduce),
 ):
     app.command()(command)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.app.cli.console import AsJson, Overwrite, argument, bar, group, option, out, print_json, table
-from sottovoce.app.texts import rests_of, sealed_balance
+from sottovoce.app.texts import rests_of, secure_balance
 
 if TYPE_CHECKING:
     from sottovoce.privacy.ledger import Account, Entry
@@ -170,7 +170,7 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
     for account in accounts:
         if rests := account.balance().rests_on:
             marked = sum(bool(known.rests_on) for known in account.book().reservations)
-            console.print(f"{account.dataset}: {sealed_balance(marked, rests)}", soft_wrap=True)
+            console.print(f"{account.dataset}: {secure_balance(marked, rests)}", soft_wrap=True)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from sottovoce.app.cli.console import AsJson, argument, group, option, out, prin
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.federation.models import KeptModel
+    from sottovoce.federation.models import StoredModel
 
 app = group("Models over columns that a party keeps beside its ledger: look at them, and approve them for predictions.")
 
@@ -82,7 +82,7 @@ def approve(
         out().print(f"approved: {kept.model.party} predicts with the model of plan {kept.digest.hex()[:12]}")
 
 
-def _kept(ledger: Path) -> list[KeptModel]:
+def _kept(ledger: Path) -> list[StoredModel]:
     from sottovoce.errors import InputError
     from sottovoce.federation.models import kept_beside
 
@@ -91,7 +91,7 @@ def _kept(ledger: Path) -> list[KeptModel]:
     return list(kept_beside(ledger))
 
 
-def _find(ledger: Path, plan: str, party: str | None) -> KeptModel:
+def _find(ledger: Path, plan: str, party: str | None) -> StoredModel:
     """The one model of a plan, or of one party the last; several parties may share a ledger."""
     from sottovoce.errors import InputError
 
@@ -111,7 +111,7 @@ def _find(ledger: Path, plan: str, party: str | None) -> KeptModel:
     raise InputError(f"plan={plan!r} is not one model but {len(found)}: {each}; give more of the digest, or --party.")
 
 
-def _summary(kept: KeptModel) -> dict[str, Any]:
+def _summary(kept: StoredModel) -> dict[str, Any]:
     return {
         "plan": kept.digest.hex(),
         "kept": kept.written.isoformat(timespec="seconds"),
@@ -125,14 +125,14 @@ def _summary(kept: KeptModel) -> dict[str, Any]:
     }
 
 
-def _columns(kept: KeptModel) -> list[dict[str, Any]]:
+def _columns(kept: StoredModel) -> list[dict[str, Any]]:
     model = kept.model
     names = model.feature_names or [f"x{place}" for place in range(len(model.coef))]
     numbers = zip(names, model.coef.tolist(), model.contributions.tolist(), strict=True)
     return [{"column": name, "coefficient": coef, "contribution": most} for name, coef, most in numbers]
 
 
-def _show(kept: KeptModel, console: Console) -> None:
+def _show(kept: StoredModel, console: Console) -> None:
     told = _summary(kept)
     console.print(f"plan {told['plan']}", soft_wrap=True)
     console.print(

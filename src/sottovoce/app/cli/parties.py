@@ -1,4 +1,4 @@
-"""`sottovoce party` and `helper`, ends that serve until they are stopped, and `sottovoce align`."""
+"""`sottovoce party` and `dealer`, ends that serve until they are stopped, and `sottovoce align`."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _serve_records(job: PartyJob, watch: Watch, say: Callable[[str], None], *, o
     """Read a party's records, introduce it at the terminal, and answer for it."""
     from sottovoce.app import sources
     from sottovoce.app.superuser import warn_as_root
-    from sottovoce.app.texts import sealed_balance
+    from sottovoce.app.texts import secure_balance
     from sottovoce.app.view.watched import WatchedEnd
     from sottovoce.data.resources import Resources
     from sottovoce.files import check_writable
@@ -147,7 +147,7 @@ def _serve_records(job: PartyJob, watch: Watch, say: Callable[[str], None], *, o
         say("no label: every column is a feature, and only a plan in which another party holds the labels is served")
     say(f"ledger {account.path}: epsilon {account.balance().left:.4g} left" if account else "no ledger")
     if account and (rests := account.balance().rests_on):
-        say(sealed_balance(sum(bool(known.rests_on) for known in account.book().reservations), rests))
+        say(secure_balance(sum(bool(known.rests_on) for known in account.book().reservations), rests))
     say(f"connecting to {address}; Ctrl-C stops")
     holder.holder.resources = Resources(progress=report_rows(say)).over(holder.holder.resources)
     end = WatchedEnd(holder, watch, account, results)
@@ -176,8 +176,8 @@ def report_rows(say: Callable[[str], None], every: float = 10.0) -> Callable[[st
     return hear
 
 
-def helper(
-    job: Annotated[Path, option("A helper file in TOML.", envvar=JOB)],
+def dealer(
+    job: Annotated[Path, option("A dealer file in TOML.", envvar=JOB)],
     keep: Annotated[Path | None, option("A folder for its keys of a run, to go on after a restart.")] = None,
     once: Once = False,
     patience: Patience = 3600.0,
@@ -185,37 +185,37 @@ def helper(
     no_view: NoView = False,
     log_json: LogJson = None,
 ) -> None:
-    """Serve a helper of sealed sums: it deals random numbers to the parties, and has no records and no ledger.
+    """Serve a dealer of secure sums: it deals random numbers to the parties, and has no records and no ledger.
 
-    Run it where neither the coordinator nor a party has its hands: by columns a helper that pools with a party reads
-    all columns. A party takes sealed columns with a helper whose key it has pinned. Restarted in the middle of a run,
+    Run it where neither the coordinator nor a party has its hands: by columns a dealer that colludes with a party reads
+    all columns. A party takes secure columns with a dealer whose key it has pinned. Restarted in the middle of a run,
     it has lost that run, unless its keys are in a folder (--keep), which is empty again once the run is over. Who
     reads that folder and has what one party has seen has all columns of the run.
 
-    - `sottovoce helper --job notary.toml`
+    - `sottovoce dealer --job notary.toml`
 
-    A helper file has the tables [helper] (name) and [federation] (coordinator, certificates); the coordinator's job
-    names it as federation.helper, and it has a certificate as a party has.
+    A dealer file has the tables [dealer] (name) and [federation] (coordinator, certificates); the coordinator's job
+    names it as federation.dealer, and it has a certificate as a party has.
     """
-    from sottovoce.app.jobs import load_helper_job
+    from sottovoce.app.jobs import load_dealer_job
     from sottovoce.app.superuser import warn_as_root
     from sottovoce.app.view.watch import Watch
     from sottovoce.app.view.watched import WatchedEnd
-    from sottovoce.federation.helper import Helper
+    from sottovoce.federation.dealer import Dealer
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_wire import serve_party
 
-    loaded = load_helper_job(job)
+    loaded = load_dealer_job(job)
     table = ViewOptions(view, no_view, log_json).over(loaded.view)
-    name, address = loaded.helper.name, loaded.federation.coordinator
+    name, address = loaded.dealer.name, loaded.federation.coordinator
     warn_as_root()
     credentials = Credentials.load(loaded.resolve(loaded.federation.certificates), name)
     stop, say = _stop_by_signal(), _speaker(name, table)
-    with watching(Watch("helper", name, meets_at=address), table, loaded.resolve, say) as watch:
-        say(f"a helper, without records; connecting to {address}; Ctrl-C stops")
+    with watching(Watch("dealer", name, meets_at=address), table, loaded.resolve, say) as watch:
+        say(f"a dealer, without records; connecting to {address}; Ctrl-C stops")
         if loaded.set_elsewhere:
             say(loaded.set_elsewhere)
-        end = WatchedEnd(Helper(name, keep=keep), watch)
+        end = WatchedEnd(Dealer(name, keep=keep), watch)
         watch.tell("expected", ends=(COORDINATOR,))
         known: dict[str, Any] = {"stop": stop, "give_up_after": patience, "on_change": watch.changed}
         _serve_until_stopped(lambda: serve_party(end, address, credentials, **known), stop, once=once)
@@ -248,10 +248,10 @@ def align(
     """
     from sottovoce.app.jobs import load_alignment_job
     from sottovoce.app.runs import open_wire
-    from sottovoce.door.intersection import COORDINATOR
     from sottovoce.estimators.progress import progress_bar
     from sottovoce.federation.alignment.coordinator import new_terms
     from sottovoce.federation.coordinator import Coordinator
+    from sottovoce.gate.intersection import COORDINATOR
 
     loaded = load_alignment_job(job)
     if matched_by not in (COORDINATOR, *loaded.federation.parties):
@@ -285,9 +285,9 @@ def align(
 
 def _count_shared(coordinator: Coordinator, parties: tuple[str, ...]) -> dict[str, Any]:
     """For each pair that agrees the number of people; for the others why not."""
-    from sottovoce.door.intersection import COUNT
     from sottovoce.estimators.progress import progress_bar
     from sottovoce.federation.alignment.coordinator import new_terms
+    from sottovoce.gate.intersection import COUNT
 
     sizes, pairs = dict[str, int](), list[dict[str, Any]]()
     for one, other in itertools.combinations(parties, 2):
@@ -330,7 +330,7 @@ def _show_alignment(result: dict[str, Any]) -> None:
 
 def _describe_revealed(matcher: str, parties: int) -> str:
     """Who has learned what."""
-    from sottovoce.door.intersection import COORDINATOR
+    from sottovoce.gate.intersection import COORDINATOR
 
     each = "each party learned the lengths of all lists and which of its own people are common to all"
     if matcher == COORDINATOR:

@@ -30,7 +30,7 @@ def provision(
         typer.Option(help="Where parties reach the coordinator; repeat it for more names.", show_default="localhost"),
     ] = None,
     port: Annotated[int, typer.Option(help="The coordinator's port.")] = 7443,
-    helper: Annotated[str | None, option("The name of a helper that deals for sealed sums.")] = None,
+    dealer: Annotated[str | None, option("The name of a dealer that deals for secure sums.")] = None,
     label_party: Annotated[
         str | None, typer.Option(help="By columns: who has the labels.", show_default="the first")
     ] = None,
@@ -47,14 +47,14 @@ def provision(
     are, so that a party is added by naming it.
 
     - `sottovoce provision sites north south east --host trials.example.org`
-    - `sottovoce provision sites clinic lab --split columns --helper notary --requests --host trials.example.org`
+    - `sottovoce provision sites clinic lab --split columns --dealer notary --requests --host trials.example.org`
     """
     from sottovoce.app import provisioning
     from sottovoce.app.superuser import warn_as_root
 
     warn_as_root()
     hosts = tuple(host or ["localhost"])
-    asked = provisioning.Sites(tuple(names), split.value, hosts, port, helper, label_party, days, requests)
+    asked = provisioning.Sites(tuple(names), split.value, hosts, port, dealer, label_party, days, requests)
     made, kept = provisioning.make_sites(folder, asked)
     if as_json:
         print_json({"folder": str(folder), "made": made, "kept": kept, "coordinator": asked.address})
@@ -81,7 +81,7 @@ def provision(
 
 
 def doctor(
-    job: Annotated[Path, option("A party file, a helper file or a coordinator's job.", envvar=JOB)],
+    job: Annotated[Path, option("A party file, a dealer file or a coordinator's job.", envvar=JOB)],
     as_json: AsJson = False,
 ) -> None:
     """Check a site before its first run, and say what to do. Nothing is charged and no record leaves.

@@ -279,7 +279,7 @@ def _show_cost(shown: Preview, console: Console) -> None:
     for each in shown.prepared:
         console.print(f"prepared rows: {storage_text(each)}", soft_wrap=True)
     if shown.plan.channel.secure:
-        text = f"Sealed: a party sends about {readable_size(up / parties)} and gets {readable_size(down / parties)}"
+        text = f"Secure: a party sends about {readable_size(up / parties)} and gets {readable_size(down / parties)}"
         if dealt:
             share, dealer = readable_size(dealt / parties), shown.plan.channel.dealer
             text += f"; {share} of what it gets is dealt by {dealer}, {readable_size(dealt)} in all"

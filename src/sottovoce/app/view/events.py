@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from sottovoce.errors import BudgetError, LeakError, RefusedError, WireError
 
-HOLDERS: Final = ("party", "helper")
+HOLDERS: Final = ("party", "dealer")
 CODES: Final = ("budget", "refused", "ledger")  # of refusals
 LONGEST: Final = 2000  # characters of a text; what a party says in a refusal may be longer
 _PLAIN: Final = frozenset((str, int, float, bool))
@@ -60,7 +60,7 @@ def _describe_ending(event: Fields) -> str:
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    # The program runs: as `coordinator`, `party` or `helper`.
+    # The program runs: as `coordinator`, `party` or `dealer`.
     "started": Kind("role end version", "{role} started, sottovoce {version}"),
     # Which ends of the wire are waited for.
     "expected": Kind("ends", "waiting for {ends}"),
@@ -85,11 +85,11 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     # The party here charged a plan; `left` is what its ledger has then, -1 without one.
     "agreed": Kind("plan algorithm epsilon delta relation left", _describe_agreement, told=HOLDERS),
-    # What the promise of a plan of sealed sums rests on, and what happens where that does not hold.
+    # What the promise of a plan of secure sums rests on, and what happens where that does not hold.
     "rests": Kind(
         "plan holds_if broken",
         lambda event: (
-            f"its promise rests on sealed sums, and holds if {'; if '.join(event['holds_if'])}\n{event['broken']}"
+            f"its promise rests on secure sums, and holds if {'; if '.join(event['holds_if'])}\n{event['broken']}"
         ),
         told=HOLDERS,
     ),
@@ -101,7 +101,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     # The coordinator has the answers of a round: `done` of `of` (0 if not known); bytes are totals of the process.
     # `seconds` is how long it took, -1 where the data are in the same process.
     "round": Kind("plan done of query title sent_bytes received_bytes seconds", _describe_round),
-    # What a party or helper was asked, and what left it: how many numbers, under which noise, never a value. `noise` is
+    # What a party or dealer was asked, and what left it: how many numbers, under which noise, never a value. `noise` is
     # the standard deviation by the plan, -1 where the plan names none; `counted` are the plan's own answers.
     "answer": Kind(
         "plan round counted asked left numbers noise sent_bytes received_bytes", "asked: {asked}; left: {left}"

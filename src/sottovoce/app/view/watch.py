@@ -106,7 +106,7 @@ class Watch:
 
 
 def say_to(say: Callable[[str], None], role: str = "party") -> Reader:
-    """A reader that says at the terminal of a party, helper or coordinator what is for it."""
+    """A reader that says at the terminal of a party, dealer or coordinator what is for it."""
 
     def read(_: float, event: Event) -> None:
         if role in event.kind.told:

@@ -17,15 +17,15 @@ from pydantic import ValidationError
 from sottovoce import algorithms
 from sottovoce.app.view.events import CODES, nothing
 from sottovoce.app.view.watch import Watch
-from sottovoce.door.frames import Frame, heading, numbers_in, peek
-from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import WireError
-from sottovoce.federation.helper import Helper
+from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.party import Party
 from sottovoce.federation.replies import Accepted, Refused
 from sottovoce.files import write_text
+from sottovoce.gate.frames import Frame, heading, numbers_in, peek
+from sottovoce.gate.outgoing import Outgoing
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealed_words import assumed, broken
+from sottovoce.plan.secure_text import assumed, broken
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.ledger import Account, Balance
 from sottovoce.privacy.relation import inside
@@ -43,7 +43,7 @@ _ASKED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {  # by the kind of
             "": "public facts: records, features, names",
             "classes": "public facts: records, features, names, class labels",
             "rows": "which rows with noise are kept",
-            "seal": "a public key for sealed sums",
+            "secure": "a public key for secure sums",
             "predict": "a public key for a joint prediction",
         },
     ),
@@ -60,9 +60,9 @@ _ASKED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {  # by the kind of
     "done": ("to end the run", {}),
 }
 _LEFT: Final[Mapping[str, str]] = {  # what an answer to a message of this kind is; to "ask" the plan says it
-    "predict": "words under pads, for the recipient",
+    "predict": "words under masks, for the recipient",
     "align": "words of a private set intersection",
-    "seal": "words under pads, for the other parties",
+    "secure": "words under masks, for the other parties",
 }
 
 
@@ -89,13 +89,13 @@ def describe_budget(before: Balance, after: Balance) -> dict[str, float]:
 
 
 class WatchedEnd:
-    """A party or a helper that tells its holder what was asked, what left, what was agreed to and what was refused.
+    """A party or a dealer that tells its holder what was asked, what left, what was agreed to and what was refused.
 
     `predictions` is the file for those that the party is the recipient of.
     """
 
     def __init__(
-        self, end: Party | Helper, watch: Watch, account: Account | None = None, predictions: Path | None = None
+        self, end: Party | Dealer, watch: Watch, account: Account | None = None, predictions: Path | None = None
     ) -> None:
         self.name = end.name
         self.identify = end.identify
@@ -162,7 +162,7 @@ class WatchedEnd:
         self._plan, self._titles = plan, algorithms.titles(plan)
         watch, form = self._watch, algorithms.of(plan)
         watch.plan = plan
-        if self.name not in plan.names:  # a helper
+        if self.name not in plan.names:  # a dealer
             watch.tell("planned", **describe_plan(plan, 0, max(algorithms.epsilons(plan).values())))
             return
         events = form.pricing.events(form, plan, plan.relation, self.name)
@@ -177,11 +177,11 @@ class WatchedEnd:
         shared = {name: numbers[name] for name in ("plan", "algorithm", "epsilon", "delta", "relation")}
         watch.tell("agreed", **shared, left=left)
         if rests := assumed(plan):
-            watch.tell("rests", plan=numbers["plan"], holds_if=rests, broken=broken(plan, algorithms.pooled(plan)))
+            watch.tell("rests", plan=numbers["plan"], holds_if=rests, broken=broken(plan, algorithms.colluding(plan)))
 
     def _describe_request(self, asked: Frame) -> str:
         """What was asked, in words; of a query its title."""
-        if asked.kind in ("ask", "seal"):
+        if asked.kind in ("ask", "secure"):
             return self._titles.get(asked.query, "words for the other parties")
         other, by_query = _ASKED.get(asked.kind, ("another thing", {}))
         return by_query.get(asked.query, other)
@@ -198,7 +198,7 @@ class WatchedEnd:
             return "a value", -1.0
         release = plan.release(asked.query)
         if plan.channel.secure:
-            return "a share of a sealed sum", float(release.std)
+            return "a share of a secure sum", float(release.std)
         if release.mechanism == "derived":
             return "a function of rows with noise", -1.0
         return "a value with noise" if release.std > 0.0 else "a value WITHOUT noise", float(release.std)
@@ -272,7 +272,7 @@ class WatchedWire:
             with self._watch.guard():
                 self._tell_plan(Plan.from_json(asked.text))
         replies = self._wire.exchange(messages)
-        if asked.kind in ("ask", "seal"):
+        if asked.kind in ("ask", "secure"):
             self._query = asked.query
         for name, reply in replies.items():
             with contextlib.suppress(WireError, ValidationError):  # which the coordinator finds, and names

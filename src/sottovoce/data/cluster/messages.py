@@ -38,7 +38,7 @@ CODE: Final = (
 NUMBERS: Final = (np.ndarray, np.generic, np.dtype, np.ufunc, pickle.PickleBuffer)
 PUBLIC: Final = (Slope, Slopes, Loss)
 PACKAGES: Final = ("sottovoce.queries.", "sottovoce.algorithms.")  # queries are public configuration
-SHAPES: Final = ("sottovoce.door.query.Reals", "sottovoce.door.query.Wholes")  # of messages, which queries declare
+SHAPES: Final = ("sottovoce.gate.query.Reals", "sottovoce.gate.query.Wholes")  # of messages, which queries declare
 
 
 class UnknownViewError(Exception):

@@ -234,7 +234,7 @@ class DeviceBlock:
     def number_sum(
         self, term: Callable[[Any, Any], Any], low: float = 0.0, weights: Array | None = None, numbers: Any = None
     ) -> float:
-        """sum_i of term(x_i'w, y_i) cut to [low, 1], 0 for a null row; `numbers` of each piece stand for scores."""
+        """sum_i of term(x_i'w, y_i) clipped to [low, 1], 0 for a null row; `numbers` of each piece stand for scores."""
         if self._chosen is not None:
             raise LeakError("a batch does not say which of its rows are null rows.")
         with memory_in_words():
@@ -272,7 +272,7 @@ class DeviceProjected(Projected):
         self._length, self._own = 0.0, dict[int, Any]()
 
     def number_sum(self, term: Callable[[Any, Any], Any]) -> float:
-        """sum_i of term(|z_i|, y_i) cut to [0, 1]."""
+        """sum_i of term(|z_i|, y_i) clipped to [0, 1]."""
         return self._rows_on_device.number_sum(term, numbers=self._sizes)
 
     def cut(self, length: float) -> None:

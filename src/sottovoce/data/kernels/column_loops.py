@@ -28,7 +28,7 @@ def _term(slope: float, entry: float, scale: float, limit: float) -> float:
 
 @njit(cache=True, fastmath=EXACT_SUM, error_model="numpy")
 def _clipped_sum(slopes: Array, entries: Entries, start: int, count: int, scale: float, limit: float) -> float:
-    """The sum of slope entry scale, each term cut to [-limit, limit] and rounded toward zero; limit 0 for neither."""
+    """The sum of slope entry scale, each term clipped to [-limit, limit] and rounded toward zero; limit 0 for neither."""
     total, column = 0.0, entries[start : start + count]
     if limit == 0.0:
         for i in range(count):
@@ -255,7 +255,7 @@ def add_columns_sparse(indptr: Integers, indices: Integers, data: Entries, chang
 
 @njit(cache=True, fastmath=EXACT_SUM, error_model="numpy")
 def _squares(entries: Entries, start: int, stop: int, limit: float) -> float:
-    """The sum of squares, each cut to 1 and rounded toward zero to a multiple of 1 / limit; limit 0 for neither."""
+    """The sum of squares, each clipped to 1 and rounded toward zero to a multiple of 1 / limit; limit 0 for neither."""
     total = 0.0
     for place in range(start, stop):
         total += _term(entries[place], entries[place], limit, limit) if limit > 0.0 else entries[place] ** 2

@@ -271,7 +271,7 @@ def lengths_sparse(starts: Integers, entries: Entries) -> Array:
 def clip_raw_rows(
     raw: Array, shift: Array, factor: Array, low: Array, high: Array, usable: NDArray[np.bool_], made: Array
 ) -> None:
-    """(x + shift) factor cut to [low, high]; with a NaN or an infinity, 0 in its place, a row is not usable."""
+    """(x + shift) factor clipped to [low, high]; with a NaN or an infinity, 0 in its place, a row is not usable."""
     for row in range(len(raw)):
         entries, cut = raw[row], made[row]
         lost = 0

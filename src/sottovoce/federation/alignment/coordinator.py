@@ -1,4 +1,4 @@
-"""The coordinator's side of an alignment: it passes boxes on, and matches words where no party does."""
+"""The coordinator's side of an alignment: it passes envelopes on, and matches words where no party does."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from numpy.typing import NDArray
 
 from sottovoce.data.room import named_place
 from sottovoce.data.sorted_file import WORD, WORD_KIND, SortedFile, pieces_of
-from sottovoce.door.frames import Frame
-from sottovoce.door.intersection import (
+from sottovoce.errors import WireError
+from sottovoce.federation.replies import Envelopes, Exchange, crossed, crossed_offers, envelope_of
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.intersection import (
     COORDINATOR,
     COUNT,
     PIECE,
     WORDS,
-    CheckedWords,
+    CheckedHashes,
     Member,
     Terms,
     digest_of,
-    packed_words,
+    packed_hashes,
     pieces,
-    unpacked_words,
+    unpacked_hashes,
 )
-from sottovoce.errors import WireError
-from sottovoce.federation.replies import Boxes, Exchange, box_of, crossed, crossed_offers
-from sottovoce.sealed.sums import unpacked_box
+from sottovoce.secure.sums import unpacked_envelope
 
 Progress = Callable[[int, int], None]
 
-_TAG: Final = 16  # bytes that a box has more than what is in it
+_TAG: Final = 16  # bytes that an envelope has more than what is in it
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,13 @@ class AlignmentRun:
                 for owner, name in enumerate(terms.members)
                 if PIECE * piece < lists[name]
             }
-            each = {name: {"box": sent[owner]} for owner, name in at.items()} if step else {}
+            each = {name: {"envelope": sent[owner]} for owner, name in at.items()} if step else {}
             asked = [name for name in terms.members if name in at.values()]
             replies = self._ask(asked, query, piece, text=str(step), each=each)
             after = {owner: str((owner + step + 1) % parties) for owner in at}
-            sent = {owner: box_of(name, replies[name], after[owner]) for owner, name in at.items() if step < parties}
+            sent = {
+                owner: envelope_of(name, replies[name], after[owner]) for owner, name in at.items() if step < parties
+            }
             if query == "list":
                 self._done += sum(min(PIECE, lists[terms.members[owner]] - PIECE * piece) for owner in at)
                 if self._progress is not None:
@@ -113,11 +115,11 @@ class AlignmentRun:
     def _words(self, terms: Terms, lists: Mapping[str, int]) -> SortedFile:
         """The words of all parties, in a file without a name."""
         found = SortedFile(named_place(None, None))
-        sent = {name: CheckedWords(name, lists[name]) for name in terms.members}
+        sent = {name: CheckedHashes(name, lists[name]) for name in terms.members}
         for piece in range(max(pieces(count, WORDS) for count in lists.values())):
             asked = [name for name in terms.members if WORDS * piece < lists[name]]
             for name, arrays in self._ask(asked, "words", piece).items():
-                found.add(sent[name].checked(unpacked_words(arrays)), 0)
+                found.add(sent[name].checked(unpacked_hashes(arrays)), 0)
         return found
 
     def _tell(self, terms: Terms, words: SortedFile) -> int:
@@ -126,25 +128,25 @@ class AlignmentRun:
         total, full = 0, True
         while full:
             part = next(common, np.empty(0, dtype=WORD_KIND))
-            told = {"words": packed_words(part.tobytes())}
+            told = {"words": packed_hashes(part.tobytes())}
             self._ask(terms.members, "common", total // WORDS, each=dict.fromkeys(terms.members, told))
             total, full = total + len(part), len(part) == WORDS
         return total
 
     def _passed(self, terms: Terms, lists: Mapping[str, int]) -> int:
-        """How many words all parties have, found by one of them; it is seen from the length of its boxes."""
+        """How many words all parties have, found by one of them; it is seen from the length of its envelopes."""
         matcher, place = terms.matcher, terms.members.index(terms.matcher)
         others = [name for name in terms.members if name != matcher]
         for piece in range(max(pieces(lists[name], WORDS) for name in others)):
             asked = [name for name in others if WORDS * piece < lists[name]]
             replies = self._ask(asked, "words", piece)
-            boxes = {str(terms.members.index(name)): box_of(name, replies[name], str(place)) for name in asked}
-            self._ask([matcher], "take", piece, each={matcher: boxes})
+            envelopes = {str(terms.members.index(name)): envelope_of(name, replies[name], str(place)) for name in asked}
+            self._ask([matcher], "take", piece, each={matcher: envelopes})
         total, piece, last = 0, 0, WORDS
         while last == WORDS:
             made = self._ask([matcher], "match", piece)[matcher]
-            each = {name: {"box": box_of(matcher, made, str(terms.members.index(name)))} for name in others}
-            last = (len(unpacked_box(each[others[0]]["box"])) - _TAG) // WORD
+            each = {name: {"envelope": envelope_of(matcher, made, str(terms.members.index(name)))} for name in others}
+            last = (len(unpacked_envelope(each[others[0]]["envelope"])) - _TAG) // WORD
             self._ask(others, "common", piece, each=each)
             total, piece = total + last, piece + 1
         return total
@@ -156,8 +158,8 @@ class AlignmentRun:
         number: int = 0,
         *,
         text: str = "",
-        each: Mapping[str, Boxes] | None = None,
-    ) -> dict[str, Boxes]:
+        each: Mapping[str, Envelopes] | None = None,
+    ) -> dict[str, Envelopes]:
         replies = self._exchange(parties, Frame("align", 0, self._digest, number, query, text=text), each or {})
         return {name: reply.frame.arrays for name, reply in replies.items()}
 

@@ -24,7 +24,7 @@ from sottovoce.formats import ALIGNMENT
 
 
 @dataclass(frozen=True, eq=False)
-class KeptAlignment:
+class StoredAlignment:
     """The common order of several parties, as one of them has it."""
 
     parties: tuple[str, ...]
@@ -40,7 +40,7 @@ class AlignmentFile:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.dates: list[str] = []  # when words left
-        self.kept: KeptAlignment | None = None
+        self.kept: StoredAlignment | None = None
         self._read()
 
     def check(self, ids: Identifiers | None, rule: str) -> None:
@@ -70,10 +70,10 @@ class AlignmentFile:
         self.dates.append(_now())
         self._write()
 
-    def keep(self, parties: Sequence[str], digest: bytes, places: NDArray[np.int64], ids: str) -> KeptAlignment:
+    def keep(self, parties: Sequence[str], digest: bytes, places: NDArray[np.int64], ids: str) -> StoredAlignment:
         """Keep an alignment, durably, in the place of the one before; `ids` is the fingerprint of the list."""
         self._read()
-        self.kept = KeptAlignment(tuple(parties), _now(), digest.hex(), ids, places)
+        self.kept = StoredAlignment(tuple(parties), _now(), digest.hex(), ids, places)
         self._write()
         return self.kept
 
@@ -100,7 +100,7 @@ class AlignmentFile:
             self.dates = [str(date) for date in found["dates"]]
             if (told := found["aligned"]) is not None:
                 places = np.frombuffer(base64.b64decode(told["places"]), dtype="<i8").astype(np.int64)
-                self.kept = KeptAlignment(**{**told, "parties": tuple(told["parties"]), "places": places})
+                self.kept = StoredAlignment(**{**told, "parties": tuple(told["parties"]), "places": places})
         except InputError:
             raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError):

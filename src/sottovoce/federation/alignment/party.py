@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from sottovoce.data.identifiers import Identifiers, fingerprint
 from sottovoce.data.room import named_place
-from sottovoce.door.frames import Frame
-from sottovoce.door.intersection import COUNT, Member, Session, Terms
-from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.errors import RefusedError
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.answering import answer_or_accept
 from sottovoce.federation.holder import Holder
 from sottovoce.federation.run_keys import check_pinned, known_keys
-from sottovoce.sealed.pair_keys import RunKey, fingerprint_of
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.intersection import COUNT, Member, Session, Terms
+from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
+from sottovoce.secure.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import ALIGN_KEY, Identity
 
 _log = logging.getLogger("sottovoce.holder")

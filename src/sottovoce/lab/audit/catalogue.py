@@ -13,9 +13,9 @@ from sottovoce.algorithms import forms, make_plan, plan_by
 from sottovoce.algorithms.evaluation import Subject, score_weights
 from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.games import Game
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.plan.sealing import Sealing
 from sottovoce.plan.split import SPLITS
 from sottovoce.privacy.relation import RELATIONS, Relation, either
 from sottovoce.solvers import by_name
@@ -50,11 +50,11 @@ CENTRAL: Mapping[str, Mapping[str, Any]] = {
     "greedy-cd": {"rounds": 8, "clip": 0.3, "step": 1e-6, "bounds": ENTRIES},
     "frank-wolfe": {"rounds": CHOICES, "features": 1, "bounds": ENTRIES, "regulariser": BALL},
 }
-SEALED: Mapping[str, Mapping[str, Any]] = {  # who attacks a sealed run
+SECURE: Mapping[str, Mapping[str, Any]] = {  # who attacks a secure run
     "world": {"adversary": "world"},
     "coordinator": {},
     "all other parties": {"adversary": "parties"},
-    "coordinator with all other parties": {"pools": True, "holds": False},
+    "coordinator with all other parties": {"coalitions": True, "holds": False},
 }
 # Neighbours that agree on what the second party has. Zero-out: the slope of the canary has one sign with the first
 # party's part, and the other without it, at its bound both times. Replace-one: so it has by the label alone.
@@ -186,24 +186,29 @@ def _add_by_columns(game: Callable[..., None]) -> None:
 
 
 def _add_sealed_rows(game: Callable[..., None]) -> None:
-    """Three holders whose sums are sealed; what pools beyond the promise has a third of the noise."""
+    """Three holders whose sums are secure; what pools beyond the promise has a third of the noise."""
     for solver in ("newton", "whitened", "gradient", "sgd", "cd"):
-        plan: dict[str, Any] = {"solver": solver, "split": "rows", "parties": 3, "sealing": Sealing(curious=2)}
+        plan: dict[str, Any] = {
+            "solver": solver,
+            "split": "rows",
+            "parties": 3,
+            "aggregation": SecureAggregation(colluding=2),
+        }
         plan |= {"relation": "zero-out", **CENTRAL[solver]}
-        views = SEALED if solver == "gradient" else {"coordinator": SEALED["coordinator"]}
+        views = SECURE if solver == "gradient" else {"coordinator": SECURE["coordinator"]}
         for view, fields in views.items():
             for name, account in accounts("zero-out") if fields.get("holds", True) else [("", None)]:
-                game(f"{solver} by rows, sealed, {view}{name}", plan, runs=SOME, account=account, **fields)
+                game(f"{solver} by rows, secure, {view}{name}", plan, runs=SOME, account=account, **fields)
 
 
 def _add_sealed_columns(game: Callable[..., None]) -> None:
-    """Two holders whose products are sealed. A party knows its own column, so its neighbours agree there."""
+    """Two holders whose products are secure. A party knows its own column, so its neighbours agree there."""
     for solver in ("newton", "whitened", "gradient"):
         plan: dict[str, Any] = {"solver": solver, "split": "columns", "parties": 2, "features": 1}
-        plan |= {**CENTRAL[solver], "sealing": Sealing(curious=1), "labels": "held"}
+        plan |= {**CENTRAL[solver], "aggregation": SecureAggregation(colluding=1), "labels": "held"}
         views = ("world", "coordinator", "parties") if solver == "gradient" else ("coordinator",)
         for view, relation in itertools.product(views, RELATIONS):
-            said = f"{solver} by columns, sealed, {view}{', replace-one' if relation == 'replace-one' else ''}"
+            said = f"{solver} by columns, secure, {view}{', replace-one' if relation == 'replace-one' else ''}"
             for name, account in accounts(relation):
                 parts = either(account or relation, zero_out=KNOWN_PART, replace_one=REPLACED_PART)
                 fields = parts if view == "parties" else {"adversary": view}

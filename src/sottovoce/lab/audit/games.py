@@ -19,10 +19,10 @@ from sottovoce.algorithms import Solution
 from sottovoce.data.block import Matrix
 from sottovoce.lab.audit.likelihood import AdversaryView, log_likelihood
 from sottovoce.lab.audit.measure import ALARM, Measure, lower_bound, mu_of_profile
-from sottovoce.lab.audit.sealed import Anew, Pool, SealedColumns, SealedRows, keyed
+from sottovoce.lab.audit.secure import Anew, Coalition, SecureColumns, SecureRows, keyed
 from sottovoce.lab.audit.transcript import Question, Side, Transcript
+from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import PoissonGaussian, Selection
@@ -64,8 +64,8 @@ class Game:
     holds: bool = True
     measure: Measure = "epsilon"  # of a published claim
     records: tuple[tuple[float, ...], ...] = ()  # canary, its neighbour, all others: features and label, NaN for null
-    pools: bool = False  # of sealed sums: whether the coordinator pools with all parties but the canary's
-    script: tuple[tuple[float, ...], ...] = ()  # of sealed columns: the weights of gradients, whatever was opened
+    coalitions: bool = False  # of secure sums: whether the coordinator colludes with all parties but the canary's
+    script: tuple[tuple[float, ...], ...] = ()  # of secure columns: the weights of gradients, whatever was opened
     account: Relation | None = None  # of the neighbours, and of the account that is charged; None: the plan's
 
     @property
@@ -99,26 +99,26 @@ class Game:
     def statistics(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
         """A row for each of `runs` runs on one of the two sides."""
         if self.plan.channel.secure:
-            return self._sealed(which, runs, randomness)
+            return self._secure(which, runs, randomness)
         with _quiet():
             first, second = (Side(self.plan, data) for data in neighbours(self.plan, self.records, self.relation))
         side, sources = (first, second)[which], {name: randomness(name) for name in first.blocks}
         play = functools.partial(named_rounds, side) if self.sees == "uses" else side.play
         return np.array([self.statistic((first, second), play(sources)) for _ in range(runs)])
 
-    def _sealed(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
-        """The log-likelihood ratios of sums that were sealed, less what the adversary knows of them."""
-        pool: Pool = "coordinator and parties" if self.pools else self.adversary
+    def _secure(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
+        """The log-likelihood ratios of sums that were secure, less what the adversary knows of them."""
+        coalition: Coalition = "coordinator and parties" if self.coalitions else self.adversary
         plan, keys = keyed(self.plan, randomness)
         data = neighbours(self.plan, self.records, self.relation)
         sources = {name: Anew(randomness(name)) for name in (*plan.names, COORDINATOR)}
         with _quiet():
-            if plan.sealed_columns:
-                parts = [SealedColumns(plan, one, pool, self.script) for one in data]
+            if plan.secure_columns:
+                parts = [SecureColumns(plan, one, coalition, self.script) for one in data]
                 played = (parts[which].play(plan, keys, sources) for _ in range(runs))
                 return np.array([parts[0].log_likelihood(s, keys) - parts[1].log_likelihood(s, keys) for s in played])
-            sides = [SealedRows(plan, one, pool) for one in data]
-            transcripts = (sides[which].sealed_play(plan, keys, sources) for _ in range(runs))
+            sides = [SecureRows(plan, one, coalition) for one in data]
+            transcripts = (sides[which].secure_play(plan, keys, sources) for _ in range(runs))
             return np.array([log_likelihood(sides[0], t) - log_likelihood(sides[1], t) for t in transcripts])
 
     def statistic(self, sides: tuple[Side, Side], transcript: Transcript) -> Any:

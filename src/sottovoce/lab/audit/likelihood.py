@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
-from sottovoce.door.outgoing import Released
-from sottovoce.door.query import Choice, Derived, Query, Round, Walk
+from sottovoce.gate.outgoing import Released
+from sottovoce.gate.query import Choice, Derived, Query, Round, Walk
 from sottovoce.lab.audit.transcript import Side, Transcript
 from sottovoce.plan.release import Release
 

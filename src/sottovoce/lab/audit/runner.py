@@ -118,7 +118,7 @@ def _claimed(game: Game | str) -> Claim:
 def own_games(plan: Plan) -> dict[str, Game | str]:
     """The plan against the coordinator and against the world, at audit scale; as many runs as time allows.
 
-    A plan that seals its sums is attacked by all other parties too, and on accounts under both relations.
+    A plan that secures its sums is attacked by all other parties too, and on accounts under both relations.
     """
     scaled = at_audit_scale(plan)
     views: list[dict[str, Any]] = [{}]
@@ -148,8 +148,10 @@ def at_audit_scale(plan: Plan) -> Plan:
         raise InputError("the plan's gates add no noise: there is no claim to audit. Choose a finite epsilon.")
     counts = tuple((name, min(count, MOST_RECORDS)) for name, count in plan.parties)
     changes: dict[str, Any] = {"parties": counts, "run": "audit", "coin": "audit", "keys": ()}
-    if plan.sealed_columns:
-        changes["sealing"] = plan.channel.sealing.changed(bits=plan.preparation.bits)  # fewer records would have more
+    if plan.secure_columns:
+        changes["aggregation"] = plan.channel.aggregation.changed(
+            bits=plan.preparation.bits
+        )  # fewer records would have more
     found = plan.model_copy(update=changes)
     if plan.claimed_epsilon is not None:
         return found

@@ -14,9 +14,9 @@ from sottovoce.algorithms import Ask, Solution
 from sottovoce.algorithms.base import Algorithm, Coordination, Rounds
 from sottovoce.algorithms.evaluation import score_recipe
 from sottovoce.data.block import Block, Matrix
-from sottovoce.door.gate import Gate, value_of
-from sottovoce.door.outgoing import Released
-from sottovoce.door.query import Round
+from sottovoce.gate.gate import Gate, value_of
+from sottovoce.gate.outgoing import Released
+from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.queries.pricing import queries_of

@@ -42,8 +42,8 @@ class _Answer(NamedTuple):
 def parallel_step(blocks: int, tau: int) -> Callable[[int], float]:
     """min(1, 2 d tau / (tau^2 k + 2 d)) for d blocks.
 
-    The formula of Wang et al. (2016), cut at 1: it begins at tau, and a step above 1 leaves the feasible set. With the
-    cut, their bound 2 d (f(x_0) - min f + d C) / (tau^2 k + 2 d) does not hold in the first 2 d (tau - 1) / tau^2
+    The formula of Wang et al. (2016), clipped at 1: it begins at tau, and a step above 1 leaves the feasible set. With
+    the cut, their bound 2 d (f(x_0) - min f + d C) / (tau^2 k + 2 d) does not hold in the first 2 d (tau - 1) / tau^2
     rounds, nor always later: a linear f falls by the factor 1 - tau/d a round and no faster. `recursion_bound` with
     these steps and p_min = tau/d holds.
     """

@@ -9,7 +9,8 @@ a copy of one trait with a tenth of the signs turned, and the trait makes the la
 each party do. The published rule is K T (index + feature) with T = (n epsilon)^(2/3) and m = log((n epsilon)^(1/3)) /
 zeta^2 numbers a feature; it is counted.
 
-Excess: features of +-1, a truth with ten non-zeros of 0.1 (|w|_1 = 1), label noise 0.1, labels cut to [-1, 1], radius
+Excess: features of +-1, a truth with ten non-zeros of 0.1 (|w|_1 = 1), label noise 0.1, labels clipped to [-1, 1],
+radius
 1, delta 1e-5, zero-out, no intercept; F(w) - F*, F the mean of (x'w - y)^2 / 2 on the data, F* its least value in the
 ball.
 """
@@ -26,8 +27,8 @@ from numpy.typing import NDArray
 
 import sottovoce as sv
 from sottovoce.algorithms.frank_wolfe.published import ZETA
-from sottovoce.door.frames import Frame, encode
 from sottovoce.federation.federation import Federation
+from sottovoce.gate.frames import Frame, encode
 from sottovoce.lab.reproduce.tables import Paper, PaperTable, Row, Setup, true_epsilon
 from sottovoce.penalties import L1Ball
 

@@ -1,0 +1,177 @@
+"""A dealer: a process that deals random numbers to the parties of secure sums, and has no data.
+
+    by rows      it is one more member of every roster, with the value 0 and the noise of the top-up
+    by columns   it deals, in envelopes that the party alone can read which they are for
+
+It learns the plan and the public numbers of each round, nothing else. Without it the coordinator deals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sottovoce import algorithms
+from sottovoce.algorithms import check_sums
+from sottovoce.errors import InputError, LeakError, RefusedError
+from sottovoce.federation import limits
+from sottovoce.federation.answering import Answering, acknowledged, plan_of, unknown_plan
+from sottovoce.federation.run_keys import PAIR, RunKeys, check_start, known_keys
+from sottovoce.federation.secure_columns.dealer import LocalDeals
+from sottovoce.federation.secure_columns.messages import Stage, Work
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
+from sottovoce.gate.query import MessageArrays, Query
+from sottovoce.gate.secure_gate import DealingGate
+from sottovoce.plan.aggregation import COORDINATOR
+from sottovoce.plan.plan import Plan
+from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.queries.pricing import queries_of
+from sottovoce.secure.sums import Call, Masker
+from sottovoce.transports.identity import PLAN, Identity
+
+MOST_WORDS: Final = 2**29  # of masks, for all columns of all records: 4 GiB
+
+
+@dataclass
+class _Run:
+    plan: Plan
+    queries: Mapping[str, Query]
+    gate: DealingGate
+    masker: Masker | None  # by rows
+    deals: LocalDeals | None  # by columns
+    started: bool = False
+
+
+class Dealer(Answering):
+    """An end of a wire without rows and without a ledger: it deals under plans that name it.
+
+    Guarantee: it deals under a plan once every party of it has signed it; asked again, it sends the same bytes, and for
+    other numbers it refuses. Restarted, it has lost its keys and refuses the plan, unless they are in a folder that it
+    was told to `keep` them in until the run is over: then it goes on. Whoever reads that folder and has the view of one
+    party has all columns. Run a dealer apart from the coordinator and from all parties: by columns one that colludes
+    with a party reads all columns, by rows it takes its noise away.
+    """
+
+    def __init__(self, name: str, *, randomness: Randomness | None = None, keep: Path | None = None) -> None:
+        if not name or name == COORDINATOR:
+            raise InputError(f"name={name!r} is no name of a dealer; take one that no party and no coordinator has.")
+        super().__init__()
+        self.name = name
+        self.randomness: Randomness = randomness or SystemRandomness()
+        self._identity: Identity | None = None
+        self._keys = RunKeys(None, name, keep)
+        self._keeps = keep is not None
+        self._run: _Run | None = None
+
+    def identify(self, identity: Identity) -> None:
+        """How it signs, and knows the parties; told by its own end of a wire."""
+        self._identity = identity
+
+    def _answer(self, frame: Frame) -> Outgoing:
+        limits.check_text(frame.text, 0)
+        if frame.kind == "hello" and frame.query == "secure":
+            key = declare_public("public_key", self._keys.new(), reason="random, made to be told")
+            return reply("facts", frame, (key,))
+        if frame.kind == "plan" and frame.query == PAIR:
+            return self._keys.answer(frame)
+        if frame.kind == "plan" and frame.query != "start":
+            return reply("accept", frame, self._accept(frame))
+        if frame.kind == "done":
+            self._run = None
+            self._keys.forget()
+            return reply("done", frame, acknowledged(True))
+        if frame.kind not in ("plan", "secure", "ask"):
+            raise RefusedError(f"{self.name} is a dealer: it has no records, and answers no {frame.kind!r}.")
+        run = self._run
+        if run is None or run.plan.digest != frame.plan:
+            return unknown_plan(frame)
+        if frame.kind == "plan":  # to deal from now on, if every party has signed this very digest
+            check_start(run.plan, self.name, self._identity, frame.text)
+            run.started = True
+            return reply("accept", frame, acknowledged(True))
+        if not run.started:
+            raise RefusedError(f"{self.name} deals nothing under this plan before every party of it has signed it.")
+        return self._asked(run, frame) if frame.kind == "ask" else self._dealt(run, frame)
+
+    def _accept(self, frame: Frame) -> tuple[Declared, ...]:
+        """Sign a plan that names it as the dealer and has its key; with the query "check" only say what it would."""
+        plan = plan_of(frame)
+        if self._run is None or self._run.plan.digest != plan.digest:
+            run = self._checked(plan)
+            if frame.query == "check":
+                self._keys.hold(plan)
+                return acknowledged(True)
+            self._keys.check_agreed(plan)
+            self._keys.labels(plan).begin()
+            self._keys.keep(plan)
+            self._run = run
+        if self._identity is None:
+            raise RefusedError(f"{self.name} was not told who it is; serve it over a wire (InProcess, serve_party).")
+        signature = self._identity.sign(PLAN, plan.digest)
+        return (*acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
+
+    def _checked(self, plan: Plan) -> _Run:
+        if plan.channel.separate_dealer != self.name:
+            raise RefusedError(f"the plan does not name {self.name} as its dealer.")
+        lost = "Start a new fit; where the plan was charged, it stays charged."
+        if not self._keeps:
+            lost += " A dealer that is started with a folder to keep its keys in (--keep) goes on after a restart."
+        keys = self._keys.pairs(plan, known_keys(self.name, plan.keys, None, pins=False), lost)
+        columns = plan.secure_columns
+        large = len(plan.releases) > limits.MOST_RELEASES or plan.features > limits.MOST_COLUMNS
+        if large or (columns and plan.records * plan.dimension > MOST_WORDS):
+            raise RefusedError(f"the plan has more records, columns or releases than {self.name} deals for.")
+        try:
+            form = algorithms.of(plan)
+            queries = queries_of(form, plan, plan.names[0])
+            if missing := [release.query for release in plan.releases if release.query not in queries]:
+                raise RefusedError(f"the plan releases {missing[0]!r}, which {plan.algorithm} does not have.")
+            limits.check_answers(plan, queries)
+            check_sums(form, plan, queries)
+        except (InputError, LeakError) as error:
+            raise RefusedError(f"{self.name} refuses: {error}") from None
+        used = self._keys.labels(plan)
+        return _Run(
+            plan,
+            queries,
+            DealingGate(plan, self.randomness, used),
+            None if columns else Masker(plan, self.name, keys),
+            LocalDeals(plan, keys, self.randomness, used) if columns else None,
+        )
+
+    def _asked(self, run: _Run, frame: Frame) -> Outgoing:
+        if run.masker is None:
+            raise RefusedError(f"by columns {self.name} deals, and is asked for no part of a sum.")
+        query = self._query(run, frame, frame.arrays)
+        share = run.gate.top_up(query, frame.round, Call.read(frame.text), frame.arrays, run.masker)
+        return reply("answer", frame, share)
+
+    def _dealt(self, run: _Run, frame: Frame) -> Outgoing:
+        """By columns: what single parties need for a sum."""
+        stage, deals = Stage.read(frame.text), run.deals
+        if deals is None:
+            raise RefusedError(f"by rows {self.name} adds noise to sums, and deals nothing.")
+        told = {name: array for name, array in frame.arrays.items() if name in stage.said}
+        query = self._query(run, frame, told) if frame.query else None
+        work = Work(stage.program, frame.round, query, told, stage.piece)
+        if stage.name == "recall":
+            deals.recall(work)
+            return reply("accept", frame, acknowledged(True))
+        if stage.name != "deal":
+            raise RefusedError(f"{self.name} deals, and has no stage {stage.name!r}.")
+        receiver, words = deals.deal(work)
+        return reply("answer", frame, run.gate.dealt({str(run.plan.names.index(receiver)): words}))
+
+    def _query(self, run: _Run, frame: Frame, told: MessageArrays) -> Query:
+        """The query of a frame, if the plan has it in that round and the message has what it takes."""
+        query, number = run.queries.get(frame.query), frame.round
+        release = run.plan.release(frame.query)
+        if query is None or not release.first <= number < release.first + release.count:
+            raise RefusedError(f"query {frame.query!r} in round {number} is not in the plan; nothing was dealt.")
+        reason = query.objection(number, told)
+        if reason is not None:
+            raise RefusedError(f"query {frame.query!r} in round {number} {reason}.")
+        return query

@@ -1,0 +1,189 @@
+"""The coordinator's side of a plan over secure columns: it passes envelopes on, and opens sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms import Ask
+from sottovoce.federation.replies import Envelopes, Exchange, Reply, envelope_of, share
+from sottovoce.federation.secure_columns.dealer import Deals
+from sottovoce.federation.secure_columns.messages import (
+    DEALT,
+    ENVELOPE,
+    FACTOR,
+    LOOK_UP,
+    NULL,
+    TOTAL,
+    RestartedError,
+    Stage,
+    Work,
+    adder_of,
+    asked_after,
+    pieces_of,
+    places_of,
+    widths_of,
+)
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.query import MessageArrays, Query
+from sottovoce.gate.secure_gate import noise_of
+from sottovoce.plan.plan import Plan
+from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.joint import JointSum
+from sottovoce.secure.stream_labels import GRAM, OWN, TranscriptHash, column_pieces
+from sottovoce.secure.sums import Call, Opener, label_of
+
+Array = NDArray[np.float64]
+Each = dict[str, dict[str, NDArray[Any]]]
+Reopen = Callable[[Sequence[str]], None]
+
+MOST_RESTARTS: Final = 16  # in one round
+
+
+def _nobody(names: Sequence[str]) -> None:
+    raise RestartedError(names)
+
+
+class ColumnSums:
+    """The coordinator's side of one plan over secure columns: it passes envelopes on, and opens sums.
+
+    After a restart, of its own process or of another end, it goes through the set-up again with all ends, tells each
+    what finished rounds were told, and asks for the round at hand from its first message on: everybody says the same as
+    before. `reopen` has the plan opened at ends that do not know it any more.
+    """
+
+    def __init__(self, plan: Plan, exchange: Exchange, deals: Deals, opener: Opener, reopen: Reopen = _nobody) -> None:
+        self._plan, self._exchange, self._deals, self._opener = plan, exchange, deals, opener
+        self._reopen = reopen
+        self._order = places_of(plan)
+        self._transcript = TranscriptHash()
+        self._rounds: list[Work] = []  # that are over
+        self._ready = False  # whether all ends have gone through the set-up since the last restart
+        self._factored: set[str] = set()  # queries whose factors the parties have since then
+
+    def values(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
+        """The opened value of a round; before the first the parties get what they need of one another."""
+        for left in reversed(range(MOST_RESTARTS)):
+            try:
+                if not self._ready:
+                    self.set_up()
+                return {"sum": self.sum(number, ask, queries)}
+            except RestartedError as error:
+                self._ready = False
+                if not left:
+                    raise
+                self._reopen(error.parties)
+        raise AssertionError
+
+    def recall(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> None:
+        """Take in a round that was answered before this process was started."""
+        query = next(iter(queries.values()))
+        self._transcript.after(query.name, number, ask.arrays)
+        self._rounds.append(Work("", number, query, ask.arrays))
+
+    def set_up(self) -> None:
+        """The key of the parties, their masked columns, which records are null, and what was told so far."""
+        names, holder = self._plan.names, self._plan.label_party_name
+        envelopes = self._say([holder], Stage("group"))[holder].frame.arrays
+        first: Mapping[str, Envelopes] = {
+            name: {"group": envelope_of(holder, envelopes, str(place))}
+            for place, name in enumerate(names)
+            if name != holder
+        }
+        for piece in column_pieces(self._plan.records, widths_of(self._plan)):
+            replies = self._say(names, Stage("columns", piece), each=first)
+            self._say(names, Stage("receive", piece), each=self._to_others(replies))
+            first = {}
+        self._whole_program(Work(NULL))
+        for work in self._rounds:
+            self._say(names, Stage("recall", said=tuple(work.said)), work, told=work.said)
+            self._deals.recall(work)
+        self._ready = True
+        self._factored.clear()
+
+    def sum(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> Array:
+        """The opened value of a round, in the order of the columns of a prepared row."""
+        query, told = next(iter(queries.values())), ask.arrays
+        if isinstance(query, JointSum):
+            if query.factored and query.name not in self._factored:
+                over = (work.said for work in self._rounds if work.name == query.name)
+                self._whole_program(Work(FACTOR, self._plan.release(query.name).first, query, next(over, told)))
+                self._factored.add(query.name)
+            each = self._whole_program(Work(query.program, number, query, told), ended=False)
+        else:
+            receiver, envelope = self._deals.deal(
+                Work(GRAM if isinstance(query, GramMatrix) else OWN, number, query, told)
+            )
+            each = {receiver: {DEALT: envelope}}
+        value = self._opened(number, query, told, each)
+        self._rounds.append(Work("", number, query, told))
+        if isinstance(query, GramMatrix):
+            return np.asarray(query.matrix(value)[np.ix_(self._order, self._order)][query.places])
+        if isinstance(query, JointSum) and query.program == LOOK_UP and query.lookup(told).matrix == "rows":
+            return np.asarray(value.reshape(-1, len(self._order))[:, self._order].ravel())
+        return value
+
+    def _whole_program(self, work: Work, *, ended: bool = True) -> Each:
+        """A program over all pieces; what each party is sent at the end of the last one, unless that is `ended`."""
+        each: Each = {}
+        pieces = pieces_of(self._plan)
+        for piece in pieces:
+            part = Work(work.program, work.number, work.query, work.told, piece)
+            each = self._messages(part)
+            if ended or piece != pieces[-1]:
+                last = Stage("end", piece, (), work.program, part.messages(self._plan) - 1)
+                self._say(self._plan.names, last, part, each=each)
+        return each
+
+    def _messages(self, work: Work) -> Each:
+        """All messages of a program over a piece; what each party is sent after the last."""
+        receiver, envelope = self._deals.deal(work)
+        each: Each = {receiver: {DEALT: envelope}}
+        for message in range(work.messages(self._plan)):
+            told: MessageArrays = {} if message else work.said
+            stage = Stage("say", work.piece, tuple(told), work.program, message)
+            each = self._to_others(self._say(self._plan.names, stage, work, each, told))
+            adder = adder_of(self._plan.names, work.number, message)
+            if adder is not None:  # the others get its sum in the place of all envelopes
+                reply = self._say([adder], stage._replace(name="add", said=()), work, each)[adder]
+                total = envelope_of(adder, reply.frame.arrays, ENVELOPE)
+                each = {name: {TOTAL: total} for name in self._plan.names if name != adder}
+        return each
+
+    def _opened(self, number: int, query: Query, told: MessageArrays, each: Mapping[str, Envelopes]) -> Array:
+        call = Call(self._plan.names, said=tuple(told))
+        said = Frame("ask", 0, self._plan.digest, number, query.name, told, call.text)
+        replies = self._send(self._plan.names, said, each)
+        shares = {party: share(party, query.length + 1, replies[party]) for party in call.roster}
+        label = label_of(query.name, number, *asked_after(call, told, self._transcript.after(query.name, number, told)))
+        return self._opener.open(shares, noise_of(query, self._plan), label)
+
+    def _to_others(self, replies: Mapping[str, Reply]) -> Each:
+        envelopes = {name: envelope_of(name, reply.frame.arrays, ENVELOPE) for name, reply in replies.items()}
+        places = {name: str(place) for place, name in enumerate(self._plan.names)}
+        return {
+            name: {places[other]: words for other, words in envelopes.items() if other != name}
+            for name in self._plan.names
+        }
+
+    def _say(
+        self,
+        names: Iterable[str],
+        stage: Stage,
+        work: Work | None = None,
+        each: Mapping[str, Envelopes] | None = None,
+        told: MessageArrays | None = None,
+    ) -> dict[str, Reply]:
+        """A message to some parties, and their answers; `work` says of which round and query it is."""
+        work = work or Work("")
+        frame = Frame("secure", 0, self._plan.digest, work.number, work.name, told or {}, stage.text)
+        return self._send(names, frame, each or {})
+
+    def _send(self, names: Iterable[str], frame: Frame, each: Mapping[str, Envelopes]) -> dict[str, Reply]:
+        replies = self._exchange(names, frame, each)
+        if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
+            raise RestartedError(forgot)
+        return replies

@@ -1,0 +1,179 @@
+"""The words that all sides of the protocol share: stages, programs, pieces of the records, who adds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import RefusedError, WireError
+from sottovoce.gate.query import MessageArrays, Query
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.joint import JointSum
+from sottovoce.secure.columns import Place, said_like
+from sottovoce.secure.stream_labels import GRAM, NOTHING_TOLD, OWN, WHOLE, Asked, Piece, TranscriptHash, program_pieces
+from sottovoce.secure.sums import Call
+from sottovoce.secure.tables import LookUp, Projection, exponent_of, ring_bits
+
+Wholes = NDArray[np.int64]
+
+NULL: Final = "null"  # programs, as the engine has them
+FACTOR: Final = "factor"
+LENGTH: Final = "length"
+LOOK_UP: Final = "look-up"
+DEALT: Final = "dealt"  # arrays of messages: what one party was dealt
+TOTAL: Final = "total"  # the sum of a message over all parties, from the one that added
+ENVELOPE: Final = "envelope"
+_TRANSCRIPT: Final = "transcript"
+
+
+class Stage(NamedTuple):
+    """What a message of the protocol asks for, of which records; of a program, which of its messages."""
+
+    name: str
+    piece: Piece = WHOLE
+    said: tuple[str, ...] = ()  # the arrays that everybody was told
+    program: str = ""
+    message: int = 0
+
+    @property
+    def text(self) -> str:
+        return json.dumps({"stage" if key == "name" else key: value for key, value in self._asdict().items()})
+
+    @classmethod
+    def read(cls, text: str) -> Stage:
+        """The stage of a message, or a refusal."""
+        try:
+            found = json.loads(text)
+            name, (start, stop), said = found["stage"], found["piece"], tuple(found["said"])
+            program, message = found["program"], found["message"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise RefusedError("a secure message says its stage and which records it is about.") from None
+        whole = all(type(number) is int for number in (start, stop, message))
+        if not (whole and all(type(one) is str for one in (name, program, *said))):
+            raise RefusedError("a secure message says its stage and which records it is about.")
+        return cls(name, (start, stop), said, program, message)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is dealt for, and said in turn: a program over a piece of the records, in a round of a query."""
+
+    program: str
+    number: int = 0
+    query: Query | None = None  # None: of the set-up
+    told: MessageArrays | None = None
+    piece: Piece = WHOLE
+
+    @property
+    def name(self) -> str:
+        """Of its query, as a frame has it."""
+        return "" if self.query is None else self.query.name
+
+    @property
+    def said(self) -> MessageArrays:
+        return self.told or {}
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a program that the query does not have in this round, and records that are cut otherwise."""
+        query, number = self.query, self.number
+        if isinstance(query, JointSum):
+            known = (query.program, *((FACTOR,) if query.factored else ()))
+            if self.program == FACTOR and number != plan.release(query.name).first:
+                raise RefusedError(f"query {query.name!r} has its factor of the first round, and not of {number}.")
+        else:
+            known = (NULL,) if query is None else (GRAM,) if isinstance(query, GramMatrix) else (OWN,)
+        if self.program not in known or (query is None and number):
+            raise RefusedError(f"nothing is said or dealt for {self.name!r} by a program {self.program!r}.")
+        if self.piece not in ((WHOLE,) if self.program in (GRAM, OWN) else pieces_of(plan)):
+            raise RefusedError(f"piece={list(self.piece)} is not of the records as the plan has them cut.")
+
+    def asked(self, transcript: TranscriptHash) -> Asked:
+        """What its labels have: the hash of all that was told so far."""
+        if self.query is None:
+            return Asked(0, NOTHING_TOLD)
+        return transcript.after(self.query.name, self.number, self.said)
+
+    def messages(self, plan: Plan) -> int:
+        """How many messages of each party it has."""
+        lookup = None
+        if isinstance(self.query, JointSum) and self.program == LOOK_UP:
+            lookup = self.query.lookup(self.said)
+        return len(said_like(self.program, self.piece, place_of(plan, plan.names[0]), lookup))
+
+
+def widths_of(plan: Problem) -> dict[str, int]:
+    """How many columns of a prepared row each party has; the constant is with the labels."""
+    return {name: plan.part(name).stop - plan.part(name).start + plan.part(name).constant for name in plan.names}
+
+
+def place_of(plan: Plan, name: str) -> Place:
+    """What a party knows of all parties."""
+    return Place(name, widths_of(plan), ring_bits(plan), plan.scaled_loss.kind == "classification")
+
+
+def places_of(plan: Problem) -> NDArray[np.int64]:
+    """For each column of a prepared row, where it stands among the parties' columns, one party after the other."""
+    widths = widths_of(plan)
+    found = [plan.part(name).place(local, plan.features) for name in plan.names for local in range(widths[name])]
+    return np.argsort(found)
+
+
+def projection_of(plan: Plan, work: Work) -> Projection:
+    """P of a program, over the parties' columns, one party after the other."""
+    query = work.query
+    found = query.projection(work.said) if isinstance(query, JointSum) else None
+    if found is None:
+        raise RefusedError(f"query {work.name!r} in round {work.number} has no projection.")
+    return Projection(np.ascontiguousarray(found[np.argsort(places_of(plan))]), exponent_of(plan))
+
+
+def lookup_of(plan: Plan, work: Work, factors: Mapping[str, MessageArrays]) -> LookUp | None:
+    """What a look-up looks up, with the P that its factor was told; None for other programs."""
+    query = work.query
+    if not isinstance(query, JointSum) or work.program in (FACTOR, LENGTH):
+        return None
+    lookup = query.lookup(work.said)
+    if not query.factored:
+        return lookup
+    if query.name not in factors:
+        raise RefusedError(f"query {query.name!r} in round {work.number} was not asked for its factor first.")
+    first = Work(FACTOR, plan.release(query.name).first, query, factors[query.name])
+    return replace(lookup, projection=projection_of(plan, first).matrix)
+
+
+def pieces_of(plan: Plan) -> tuple[Piece, ...]:
+    """The cuts of the records in a program: a public rule."""
+    return program_pieces(plan.records, len(plan.names))
+
+
+def adder_of(names: Sequence[str], number: int, message: int) -> str | None:
+    """Who adds a message of all parties: one after the other, from three parties on; of two each does."""
+    return names[(number + message + 1) % len(names)] if len(names) > 2 else None
+
+
+def message_label(asked: Asked, program: str, message: int | str, piece: Piece) -> list[Any]:
+    """Of a message of a program: of its mask and its envelope; of what is dealt, or of a sum, by their name."""
+    return asked.label(f"{program} {message}", piece)
+
+
+def asked_after(call: Call, told: MessageArrays, asked: Asked) -> tuple[Call, MessageArrays]:
+    """A sum's call and numbers, to make its label of: with the hash of all that was told before.
+
+    What a party has of a sum follows from that too, its factors for instance.
+    """
+    words = np.frombuffer(bytes.fromhex(asked.said), dtype=np.uint8)
+    return call._replace(said=(*call.said, _TRANSCRIPT)), {**told, _TRANSCRIPT: words}
+
+
+class RestartedError(WireError):
+    """An end that does not know the plan any more: it was restarted, and the run is played again with it."""
+
+    def __init__(self, parties: Sequence[str]) -> None:
+        super().__init__(f"{parties[0]!r} was restarted again and again in one round of a run.", tuple(parties))

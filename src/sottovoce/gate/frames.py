@@ -1,0 +1,287 @@
+"""Frames: what the coordinator and the parties say to each other, as bytes.
+
+    header | plan | query | text | a description of each array | zeros up to a multiple of 8 | the numbers
+
+All numbers are little-endian, those of each array followed by zeros up to a multiple of 8. Whole numbers have 4 bytes
+each where all of an array of one dimension fit, else 8. The encoding is canonical: a frame has one encoding, and
+`decode` accepts no other, so bytes that decode at all are the bytes that `encode` would write.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import WireError
+from sottovoce.formats import FRAME
+
+MAX_BYTES: Final = 256 * 1024 * 1024
+KINDS: Final = (
+    "hello",
+    "facts",
+    "plan",
+    "accept",
+    "refuse",
+    "ask",
+    "answer",
+    "unknown-plan",
+    "done",
+    "error",
+    "predict",
+    "secure",
+    "align",
+)
+
+_MAGIC: Final = b"sotv"
+# magic, version, kind, plan bytes, arrays, serial, round, query bytes, text bytes
+_HEADER: Final = struct.Struct("<4sBBBBQiHI")
+# name bytes, type, dimensions; the name and the dimensions (8 bytes each) follow
+_ARRAY: Final = struct.Struct("<BBB")
+_TYPES: Final = (np.dtype("<f8"), np.dtype("<i8"), np.dtype("<i4"))
+_REALS, _WHOLES, _NARROW = range(3)
+_MAX_DIMENSIONS: Final = 32
+_SHAPES: Final = [struct.Struct(f"<{dimensions}Q") for dimensions in range(_MAX_DIMENSIONS + 1)]
+_KIND_CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One message: what kind it is, which plan, round and query it belongs to, and what it carries.
+
+    `serial` pairs a reply with its request. `plan` is the plan's hash (32 bytes) or empty before there is a
+    plan. `arrays` are float64 or int64; decoded ones are read-only. Two frames are the same when their encodings are.
+    """
+
+    kind: str
+    serial: int
+    plan: bytes = b""
+    round: int = 0
+    query: str = ""
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    text: str = field(default="", repr=False)
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame as bytes.
+
+    Raises `WireError` for whatever `decode` would refuse: an unknown kind, another dtype than float64 or
+    int64, a NaN or an infinity, a name, query or text that is too long, more than `MAX_BYTES` in all.
+    """
+    code = _KIND_CODES.get(frame.kind)
+    if code is None:
+        raise WireError(f"kind={frame.kind!r} is unknown; the kinds are {', '.join(KINDS)}.")
+    if len(frame.plan) not in (0, 32):
+        raise WireError(f"plan has {len(frame.plan)} bytes; it must be empty or a hash of 32 bytes.")
+    query, text = _utf8("query", frame.query), _utf8("text", frame.text)
+    try:
+        header = _HEADER.pack(
+            _MAGIC,
+            FRAME.number,
+            code,
+            len(frame.plan),
+            len(frame.arrays),
+            frame.serial,
+            frame.round,
+            len(query),
+            len(text),
+        )
+    except struct.error:
+        raise WireError(
+            "a field of the frame is out of range: serial is an unsigned 64-bit integer, round a signed"
+            " 32-bit one, query at most 65535 bytes, text at most 4 GiB, arrays at most 255."
+        ) from None
+    parts: list[Any] = [header, frame.plan, query, text]
+    numbers: list[Any] = []
+    for label, given in frame.arrays.items():
+        array = np.asarray(given)
+        name = _utf8("an array's name", label)
+        if not 0 < len(name) < 256 or array.ndim > _MAX_DIMENSIONS:
+            raise WireError("an array's name must have 1 to 255 bytes, and an array at most 32 dimensions.")
+        if array.dtype not in _TYPES[:_NARROW]:
+            raise WireError(f"array {label!r} has dtype {array.dtype}; a frame carries float64 and int64 only.")
+        if _cells(array.shape) * 8 > MAX_BYTES:
+            raise WireError(f"array {label!r} is too large: its shape exceeds {MAX_BYTES} bytes.")
+        _require_finite(f"array {label!r}", array)
+        type_code = _REALS if array.dtype.kind == "f" else _NARROW if _fit_in_4_bytes(array, array.ndim) else _WHOLES
+        parts += (
+            _ARRAY.pack(len(name), type_code, array.ndim),
+            name,
+            _SHAPES[array.ndim].pack(*array.shape),
+        )
+        if array.size:
+            numbers.append(np.ascontiguousarray(array, dtype=_TYPES[type_code]).data)
+            numbers.append(b"\0" * (-_TYPES[type_code].itemsize * array.size % 8))
+    parts.append(b"\0" * (-sum(map(len, parts)) % 8))
+    data = b"".join(parts + numbers)
+    if len(data) > MAX_BYTES:
+        raise WireError(f"the frame is too large: {len(data)} bytes; at most {MAX_BYTES} are allowed.")
+    return data
+
+
+def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
+    """The frame that `data` encodes.
+
+    Guarantee: `data` may come from anybody; either it is exactly what `encode` writes for the returned frame,
+    or `WireError` is raised, with a text that names the fault and repeats nothing of what the message
+    carries.
+    """
+    if len(data) > limit:
+        raise WireError(f"the message is too large: {len(data)} bytes; at most {limit} are allowed.")
+    kind, plan_bytes, array_count, serial, round_, query_bytes, text_bytes = _header(data)
+    if plan_bytes not in (0, 32):
+        raise WireError(f"the plan's hash has {plan_bytes} bytes; it must be empty or have 32.")
+    words, offset = _taken(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
+    plan, rest = words[:plan_bytes], words[plan_bytes:]
+    query, text = rest[:query_bytes], rest[query_bytes:]
+
+    names, layouts, offset = _layouts(data, offset, array_count, limit)
+    expected = sum(_bytes_of(type_code, count) for type_code, _, count in layouts)
+    padding, offset = _taken(data, offset, -offset % 8)
+    if any(padding):
+        raise WireError("the padding before the arrays is not zero.")
+    left = len(data) - offset
+    if left != expected:
+        fault = "truncated" if left < expected else "followed by trailing bytes"
+        raise WireError(f"the message is {fault}: the shapes ask for {expected} bytes, {left} are there.")
+    arrays: dict[str, NDArray[Any]] = {}
+    for name_text, (type_code, shape, count) in zip(names, layouts, strict=True):
+        array = _array(f"array {len(arrays)}", data, offset, (type_code, shape, count))
+        offset += _bytes_of(type_code, count)
+        arrays[name_text] = array if len(shape) == 1 else array.reshape(shape)
+    return Frame(kind, serial, plan, round_, _text(query, "query"), arrays, _text(text, "text"))
+
+
+def peek(data: bytes) -> tuple[str, int]:
+    """Kind and serial of an encoded frame, from its header alone; the rest is not looked at."""
+    kind, _, _, serial, *_ = _header(data)
+    return kind, serial
+
+
+def other_version(data: bytes) -> str | None:
+    """What to say of a frame of another version: magic and version come first in every one of them."""
+    if len(data) <= len(_MAGIC) or not data.startswith(_MAGIC) or FRAME.read(number := data[len(_MAGIC)]):
+        return None
+    return FRAME.refusal("the message", number)
+
+
+def heading(data: bytes) -> Frame:
+    """A frame without its arrays, which are not looked at."""
+    kind, plan_bytes, _, serial, round_, query_bytes, text_bytes = _header(data)
+    words, _ = _taken(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
+    query = _text(words[plan_bytes : plan_bytes + query_bytes], "query")
+    return Frame(kind, serial, words[:plan_bytes], round_, query, {}, _text(words[plan_bytes + query_bytes :], "text"))
+
+
+def numbers_in(data: bytes) -> int:
+    """How many numbers the arrays of a frame have; none of them is looked at."""
+    _, plan_bytes, array_count, _, _, query_bytes, text_bytes = _header(data)
+    if not array_count:
+        return 0
+    _, layouts, _ = _layouts(data, _HEADER.size + plan_bytes + query_bytes + text_bytes, array_count, MAX_BYTES)
+    return sum(count for _, _, count in layouts)
+
+
+def _layouts(
+    data: bytes, offset: int, array_count: int, limit: int
+) -> tuple[list[str], list[tuple[int, tuple[int, ...], int]], int]:
+    """Name and layout (type, shape, numbers) of each array, and where their descriptions end."""
+    names: list[str] = []
+    layouts: list[tuple[int, tuple[int, ...], int]] = []
+    for _ in range(array_count):
+        packed, offset = _taken(data, offset, _ARRAY.size)
+        name_bytes, type_code, dimensions = _ARRAY.unpack(packed)
+        name, offset = _taken(data, offset, name_bytes)
+        if not name:
+            raise WireError("an array's name is empty; every array of a frame has its own name.")
+        if type_code >= len(_TYPES):
+            raise WireError(f"dtype code {type_code} is unknown; a frame carries float64 and int64 only.")
+        if dimensions > _MAX_DIMENSIONS:
+            raise WireError(f"an array has {dimensions} dimensions; at most {_MAX_DIMENSIONS} are allowed.")
+        packed, offset = _taken(data, offset, 8 * dimensions)
+        shape = _SHAPES[dimensions].unpack(packed)
+        if _cells(shape) * 8 > limit:
+            raise WireError(f"an array is too large: its shape exceeds {limit} bytes.")
+        count = math.prod(shape)
+        names.append(_text(name, "an array's name"))
+        layouts.append((type_code, shape, count))
+    if len(set(names)) < len(names):
+        raise WireError("an array's name is duplicate; every array of a frame has its own name.")
+    return names, layouts, offset
+
+
+def _header(data: bytes) -> tuple[str, int, int, int, int, int, int]:
+    if len(data) < _HEADER.size:
+        raise WireError(f"the message is truncated: {len(data)} bytes; a header has {_HEADER.size}.")
+    magic, version, code, plan, arrays, serial, round_, query, text = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise WireError("the message is not a sottovoce frame: its first four bytes (magic) are wrong.")
+    if not FRAME.read(version):
+        raise WireError(FRAME.refusal("the message", version))
+    if code >= len(KINDS):
+        raise WireError(f"kind code {code} is unknown; the codes are 0 to {len(KINDS) - 1}.")
+    return KINDS[code], plan, arrays, serial, round_, query, text
+
+
+def _taken(data: bytes, offset: int, count: int) -> tuple[bytes, int]:
+    """`count` bytes from `offset` on, and where they end; never past the end of the message."""
+    end = offset + count
+    if end > len(data):
+        raise WireError(f"the message is truncated: {count} bytes are needed, {len(data) - offset} are left.")
+    return data[offset:end], end
+
+
+def _text(data: bytes, what: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        # the original error carries the bytes
+        raise WireError(f"{what} is not UTF-8.") from None
+
+
+def _utf8(what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise WireError(f"{what} holds a lone surrogate, which UTF-8 cannot express.") from None
+
+
+def _cells(shape: tuple[int, ...]) -> int:
+    """Entries of an array whose empty dimensions count as one: NumPy refuses huge shapes even when empty."""
+    return math.prod([length or 1 for length in shape])
+
+
+def _array(what: str, data: bytes, offset: int, layout: tuple[int, tuple[int, ...], int]) -> NDArray[Any]:
+    type_code, shape, count = layout
+    array = np.frombuffer(data, _TYPES[type_code], count, offset)
+    if any(data[offset + array.nbytes : offset + _bytes_of(type_code, count)]):
+        raise WireError(f"the padding after {what} is not zero.")
+    narrow = len(shape) == 1 if type_code == _NARROW else _fit_in_4_bytes(array, len(shape))
+    if type_code != _REALS and (type_code == _NARROW) != narrow:
+        raise WireError(f"{what} has whole numbers of another size than they need.")
+    _require_finite(what, array)
+    if type_code == _NARROW:
+        array = array.astype(np.int64)
+        array.flags.writeable = False
+    return array
+
+
+def _bytes_of(type_code: int, count: int) -> int:
+    """How many bytes the numbers of an array take, with the zeros after them."""
+    return -(-_TYPES[type_code].itemsize * count // 8) * 8
+
+
+def _fit_in_4_bytes(array: NDArray[Any], dimensions: int) -> bool:
+    """Of one dimension alone: words of a prediction have two, and their length must not depend on them."""
+    fits = not array.size or bool(array.min() >= -(2**31) and array.max() < 2**31)
+    return fits and dimensions == 1
+
+
+def _require_finite(what: str, array: NDArray[Any]) -> None:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise WireError(f"{what} holds a non-finite number (NaN or infinity), which a frame never carries.")

@@ -1,0 +1,247 @@
+"""What may leave a party, secure: made in this folder alone, then neither changed nor copied.
+
+A wire accepts only `Outgoing`; an `Outgoing` is made only by `reply`; `reply` takes only what passed a
+`Gate` (`Released`, or a `Share` of a sum that is opened with all others), was declared public by name and with a reason
+(`Declared`), or is a prediction for a recipient that the holder allows (`Disclosed`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.data.preparation import MOST_CLASSES
+from sottovoce.errors import LeakError, RefusedError
+from sottovoce.gate.frames import Frame, encode
+
+GATE: Final = object()  # the gate takes it; nothing else may
+
+
+class PublicName(NamedTuple):
+    """Of a value that a party may say without noise: whether it has the right kind, and why it is public."""
+
+    fits: Callable[[Any], bool]
+    why: str
+
+
+def _is(*kinds: type, most: int | None = None) -> Callable[[Any], bool]:
+    """Whether a value has exactly one of the kinds (numpy's numbers are none); `most`: a list of so many."""
+    if most is None:
+        return lambda value: type(value) in kinds
+    return lambda value: type(value) in (list, tuple) and len(value) <= most and all(type(v) in kinds for v in value)
+
+
+_text: Final = _is(str)
+
+# What a party may say without noise. A name that is not here cannot leave.
+PUBLIC_NAMES: Final[Mapping[str, PublicName]] = {
+    "records": PublicName(_is(int), "row counts are fixed between neighbours"),
+    "features": PublicName(_is(int), "the schema is public"),
+    "feature_names": PublicName(_is(str, most=10**9), "the schema is public"),
+    "classes": PublicName(_is(bool, int, float, str, most=MOST_CLASSES), "the class labels are schema"),
+    "accepted": PublicName(_is(bool), "an acknowledgement"),
+    "refused": PublicName(
+        _text, "made from the plan, the party's policy, its ledger and its alignment; never from rows"
+    ),
+    "error": PublicName(_text, "one of a fixed list of texts"),
+    "public_key": PublicName(_text, "random, and made to be told"),
+    "receipt": PublicName(
+        _text, "a number that follows from plans alone, and a hash by a key that stays in the ledger"
+    ),
+    "budget": PublicName(_is(float, most=16), "what plans cost on an account; told where the policy says so"),
+    "signature": PublicName(_text, "over a plan's digest or a public key, by a key that has no part in the data"),
+    "id_rule": PublicName(_text, "by which rule identifiers are written is schema"),
+    "aligned": PublicName(_text, "a hash of the common order by keys of all parties, which they have forgotten"),
+    "solvers": PublicName(_is(str, most=100), "where a holder keeps its rows, in memory or elsewhere, is its choice"),
+}
+
+
+class _Guarded:
+    """Made with the secure of this module, then neither changed nor copied."""
+
+    __slots__ = ()
+
+    def __new__(cls, *arguments: Any, made_by: object = None) -> Any:  # noqa: ARG004
+        if made_by is not GATE:
+            raise LeakError(f"{cls.__name__} is made by the gate alone; pass the value through it.")
+        return object.__new__(cls)
+
+    def _fill(self, arrays: Mapping[str, NDArray[Any]] | None = None, **fields: Any) -> None:
+        if arrays is not None:
+            for array in arrays.values():
+                array.setflags(write=False)
+            fields["arrays"] = MappingProxyType(dict(arrays))
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise LeakError(f"{type(self).__name__} cannot be changed; pass the value through the gate.")
+
+    def __delattr__(self, name: str) -> None:
+        raise LeakError(f"{type(self).__name__} cannot be changed; pass the value through the gate.")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise LeakError(f"{type(self).__name__} is neither copied nor pickled; it leaves through a wire.")
+
+
+class Released(_Guarded):
+    """A value that was charged for and carries its noise.
+
+    It is integers on the grid `step`, or the plain value of a run that was planned without privacy.
+    """
+
+    __slots__ = ("arrays", "query", "round")
+    arrays: Mapping[str, NDArray[Any]]
+    query: str
+    round: int
+
+    def __init__(self, query: str, round_: int, arrays: Mapping[str, NDArray[Any]], *, made_by: object) -> None:  # noqa: ARG002
+        self._fill(arrays, query=query, round=round_)
+
+
+class Share(_Guarded):
+    """A party's part of a secure sum: it tells nothing without the shares of all others in its roster.
+
+    It was charged for, and carries its share of the noise.
+    """
+
+    __slots__ = ("arrays", "query", "round", "text")
+    arrays: Mapping[str, NDArray[Any]]
+    query: str
+    round: int
+    text: str
+
+    def __init__(self, query: str, round_: int, words: NDArray[np.int64], text: str, *, made_by: object) -> None:  # noqa: ARG002
+        self._fill({"share": words}, query=query, round=round_, text=text)
+
+
+# What a party may send to the other parties under a mask and in an envelope, and why each tells nobody else anything.
+MASKED_NAMES: Final[Mapping[str, str]] = {
+    "offers": "ciphertexts of random secrets for later members, by which two ends agree on a key",
+    "group": "a random key of the holder of the labels, in an envelope for each other party",
+    "columns": "whole numbers less a stream that no reader has, once a plan",
+    "message": "bits and whole numbers less streams that no reader has, one content a label",
+    "total": "the sum of such messages of all parties, each less a stream of its own",
+    "salt": "random bytes of the sender, in an envelope for each other party",
+    "list": "identifiers hashed to points and multiplied by fresh scalars, in an envelope for the next party",
+    "words": "hashes of such points under scalars of all parties, sorted, for who matches them",
+    "digest": "a hash of the common order by keys of all parties, in an envelope for each other party",
+    "dealt": "random numbers of a dealer, which has no data, in an envelope that one party alone can read",
+}
+
+
+class Masked(_Guarded):
+    """What the other parties of a plan may read: masked words in an envelope. The coordinator passes it on."""
+
+    __slots__ = ("arrays", "name")
+    arrays: Mapping[str, NDArray[Any]]
+    name: str
+
+    def __init__(self, name: str, envelopes: Mapping[str, NDArray[np.int64]], *, made_by: object) -> None:  # noqa: ARG002
+        if name not in MASKED_NAMES:
+            raise LeakError(f"name={name!r} is nothing that leaves under a mask; nothing was released.")
+        self._fill(envelopes, name=name)
+
+
+class Declared(_Guarded):
+    """A public value with its name and the reason why it is public."""
+
+    __slots__ = ("name", "reason", "value")
+    name: str
+    reason: str
+    value: Any
+
+    def __init__(self, name: str, value: Any, reason: str, *, made_by: object) -> None:  # noqa: ARG002
+        self._fill(name=name, value=value, reason=reason)
+
+
+class Disclosed(_Guarded):
+    """Values about people for one recipient, whom the holder allows to learn them. No epsilon covers them."""
+
+    __slots__ = ("arrays", "recipient")
+    arrays: Mapping[str, NDArray[Any]]
+    recipient: str
+
+    def __init__(self, recipient: str, arrays: Mapping[str, NDArray[Any]], *, made_by: object) -> None:  # noqa: ARG002
+        self._fill(arrays, recipient=recipient)
+
+
+class Outgoing(_Guarded):
+    """Bytes that may leave a party. Wires take nothing else."""
+
+    __slots__ = ("data",)
+    data: bytes
+
+    def __init__(self, data: bytes, *, made_by: object) -> None:  # noqa: ARG002
+        self._fill(data=data)
+
+
+LEAVES: Final = (Released, Share, Masked, Disclosed)  # a subclass could skip the secure
+
+
+def declare_public(name: str, value: Any, *, reason: str) -> Declared:
+    """Let a public value out, by name and with a reason.
+
+    Guarantee: none is spent, so only schema, counts fixed between neighbours and fixed texts qualify;
+    names outside `PUBLIC_NAMES`, and values of another kind than the name has, are refused.
+    """
+    if name not in PUBLIC_NAMES:
+        raise LeakError(f"name={name!r} is not a public value; public values are {', '.join(PUBLIC_NAMES)}.")
+    if not reason:
+        raise LeakError(f"declare_public({name!r}) needs a reason that says why the value is public.")
+    if not PUBLIC_NAMES[name].fits(value):
+        raise LeakError(
+            f"declare_public({name!r}) got a value of another kind than this name has: records and features are int, "
+            "feature_names and solvers lists of str, classes a few plain values, accepted a bool, the others "
+            "a str."
+        )
+    return Declared(name, tuple(value) if isinstance(value, list) else value, reason, made_by=GATE)
+
+
+def check_recipient(recipient: str, allowed: Collection[str]) -> None:
+    """Refuse a recipient of predictions whom the holder did not name."""
+    if recipient not in allowed:
+        raise RefusedError(
+            f"it takes no part in predictions for {recipient!r}; its holder can allow that with "
+            f"Policy(predict_for=({recipient!r},)). A prediction tells about the person it is made for, at no epsilon."
+        )
+
+
+def disclose(name: str, value: NDArray[np.int64], *, recipient: str, allowed: Collection[str]) -> Disclosed:
+    """Let values about people out for a recipient that their holder named; anybody else is refused."""
+    check_recipient(recipient, allowed)
+    if type(value) is not np.ndarray or value.dtype != np.int64:
+        raise LeakError("a prediction leaves as whole numbers under masks; nothing was disclosed.")
+    return Disclosed(recipient, {name: value}, made_by=GATE)
+
+
+def reply(kind: str, request: Frame, content: Released | Share | Masked | Disclosed | tuple[Declared, ...]) -> Outgoing:
+    """The frame that answers `request`: something released, shared, masked or disclosed, or what was declared."""
+    arrays: Mapping[str, NDArray[Any]] = {}
+    text = ""
+    if isinstance(content, Released | Share | Masked | Disclosed) and type(content) in LEAVES:
+        if type(content) is Disclosed and content.recipient != request.query:
+            raise LeakError(f"a prediction for {content.recipient!r} answers no request for another recipient.")
+        arrays = content.arrays
+    elif type(content) is tuple and all(type(item) is Declared for item in content):
+        text = json.dumps({item.name: item.value for item in content})
+    else:
+        raise LeakError(
+            "a reply is made of a Released value, a Share of a sum, a Disclosed value or Declared ones; pass the value "
+            "through the gate."
+        )
+    frame = Frame(
+        kind=kind,
+        serial=request.serial,
+        plan=request.plan,
+        round=request.round,
+        query=request.query,
+        arrays={name: np.asarray(array) for name, array in arrays.items()},
+        text=text,
+    )
+    return Outgoing(encode(frame), made_by=GATE)

@@ -1,0 +1,431 @@
+"""A party's side of secure products over columns: each party's share of sums over records that nobody has whole.
+
+    masked columns   E_m = D_m - A_m                    the other parties read it, the dealer knows A_m
+    Gram matrix      D_m'D_j = E_m'D_j (party j) + A_m'E_j (party m) + A_m'A_j (dealer),   m < j
+
+and four programs, in which the parties talk in turn. What a party says is masked; all that is opened is the sum over
+the parties of what they said, less the sum of their masks, which the dealer knows:
+
+    null      n = 1 for a record that is null at no party
+    factor    f = min(1, C / |P'x|), in 5 bits and from below: of a row that nobody has whole
+    length    sum_i of a bit with the mean min(1, |P'x| / 2C)
+    look_up   sum_i (v t - v y') R_i, t a bit looked up at the shared score, v = n or f, R the rows or P times them
+
+Words are modulo 2^k. What a method returns or a program says is neither masked nor masked, and nothing of it may leave
+so: the gate takes masks off, or adds noise and masks. Proof: `proofs/columns.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import InputError, LeakError, RefusedError
+from sottovoce.secure import ring
+from sottovoce.secure.ring import Signed
+from sottovoce.secure.stream_labels import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
+from sottovoce.secure.streams import Bits, Fields, pack_bits, stream, stream_fields, unpack_bits
+from sottovoce.secure.tables import FACTOR_BITS, FINE, LEVELS, ROW_BITS, UNIT_BITS, LookUp, Projection
+
+Program = Generator[Fields, Fields, Signed | None]
+
+FINE_LEVELS, COARSE_LEVELS, NULL_LEVELS = 128, 128, 32  # of |z|^2 in C^2 / 8 and in 2 C^2; of how many parts are null
+KEPT: Final = 7  # coarse levels, counted from 1, in which a row is kept: |z|^2 < 14 C^2
+INDEX: Final = 16  # bits of an index of |z|^2
+_PUBLIC: Final = bytes(32)  # the key of streams that everybody knows
+_CHUNK = 2**15  # records whose products are on the table at a time
+
+
+def places(widths: Mapping[str, int]) -> dict[str, slice]:
+    """Where each party's columns stand in the whole table."""
+    found, start = {}, 0
+    for name, width in widths.items():
+        found[name] = slice(start, start + width)
+        start += width
+    return found
+
+
+class Place(NamedTuple):
+    """Which of the parties one is, and what all of them know."""
+
+    name: str
+    widths: Mapping[str, int]  # columns by party, in their order
+    bits: int  # k: of a word
+    classes: bool  # whether labels are of classes, and enter products
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.widths)
+
+    @property
+    def first(self) -> bool:
+        """Whether this party adds what one of them has to add."""
+        return self.name == self.names[0]
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A number v of each record: a share of it, this party's mask, and the opened V = v - (all masks)."""
+
+    share: Signed
+    mask: Signed
+    opened: Signed
+
+    def times_bits(self, bits: Bits, gamma: Signed, product: Signed) -> Signed:
+        """A share of v t, by c = t xor gamma and shares of gamma and of (all masks) gamma: (records, outputs)."""
+        c = bits.astype(np.int64)
+        return np.asarray(c * self.share[:, None] + (1 - 2 * c) * (self.opened[:, None] * gamma + product))
+
+    def times(self, other: Masked, product: Signed, *, first: bool) -> Signed:
+        """A share of v u, by one of the product of all masks of both."""
+        found = self.opened * other.mask + self.mask * other.opened + product
+        return np.asarray(found + self.opened * other.opened if first else found)
+
+
+class Levels(NamedTuple):
+    """Where |z|^2 is looked up: the lowest 2^modulus of its shares, `fine` bits of the index below a level."""
+
+    modulus: int
+    fine: int
+
+    def index_of(self, squares: Signed, parties: int, *, first: bool) -> NDArray[np.int16]:
+        """A share of the top 16 bits; the first party adds what the others' low bits may carry, and rounds up."""
+        top = (squares & ((1 << self.modulus) - 1)) >> (self.modulus - INDEX)
+        added = parties - 1 + (1 << self.fine) - 1 if first else 0
+        return (top + added).astype(np.int16)
+
+    def place(self, opened: NDArray[np.int16]) -> Signed:
+        """The level that everybody sees."""
+        return np.asarray(opened.astype(np.int64) & 0xFFFF) >> self.fine
+
+
+def coarse_levels(exponent: int) -> Levels:
+    """128 levels of 2 C^2, C^2 = 4 2^g."""
+    return Levels(exponent + 10, 9)
+
+
+def fine_levels(exponent: int) -> Levels:
+    """128 levels of C^2 / 8."""
+    return Levels(exponent + 6, 9)
+
+
+class Columns:
+    """What one party computes from its columns, the other parties' masked ones and what it is dealt.
+
+    `rows` are integers in units of 2^-8; `usable` says which records are not null here, `labels` are the holder's, of
+    classes -1 and 1. `seed` is what the party shares with the dealer. That a label has one content is the gate's duty:
+    this class computes whatever it is asked.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        rows: Signed,
+        usable: NDArray[np.bool_],
+        labels: NDArray[np.float64] | None,
+        seed: bytes,
+    ) -> None:
+        names, width = place.names, place.widths.get(place.name)
+        if width is None or not 2 <= len(names) < NULL_LEVELS or rows.shape != (len(usable), width):
+            raise InputError(f"rows of shape {rows.shape} do not fit the columns {dict(place.widths)!r} of {names!r}.")
+        if rows.size and (int(rows.min()) < -(2**ROW_BITS) or int(rows.max()) > 2**ROW_BITS):
+            raise LeakError(f"an entry of a row is beyond 2^{ROW_BITS}; nothing was released.")
+        self.place, self.records = place, len(rows)
+        self._seed, self._usable = seed, np.asarray(usable, dtype=bool)
+        self._own: NDArray[np.int16] = np.ascontiguousarray(rows, dtype=np.int16)
+        self._columns = places(place.widths)[place.name]
+        self._masked: Signed = np.empty((len(rows), sum(place.widths.values())), dtype=np.int64)
+        self._missing = set(column_pieces(len(rows), place.widths))
+        self._labels = None if labels is None else np.where(self._usable, labels, 0.0)
+        self._nulls: dict[Piece, Bits] = {}  # shares of [the record is null at a party]
+        self._weights: dict[tuple[str, Piece], tuple[Masked, Signed]] = {}  # n and f, and shares of n y' and f y'
+        self._second: dict[Piece, Masked] = {}  # y'
+
+    def columns(self, piece: Piece) -> Fields:
+        """D_m, (records, own columns): masked it is E_m."""
+        return (self._own[slice(*piece)].astype(np.int64),)
+
+    def columns_label(self, piece: Piece) -> list[Any]:
+        """Of the mask of its columns, and of their envelope."""
+        return label(COLUMNS, 0, piece, NOTHING_TOLD)
+
+    def receive_columns(self, others: Mapping[str, Fields], piece: Piece) -> None:
+        """The other parties' E; one's own follows from the mask. Those that are there stay."""
+        if set(others) != set(self.place.names) - {self.place.name}:
+            raise RefusedError("masked columns of the wrong parties.")
+        if piece not in self._missing:
+            return
+        where = places(self.place.widths)
+        own = self.columns(piece)
+        (mask,) = stream_fields(self._seed, self.columns_label(piece), own)
+        everyone = {**{party: fields[0] for party, fields in others.items()}, self.place.name: own[0] - mask}
+        for party, words in everyone.items():
+            self._masked[slice(*piece), where[party]] = words
+        self._missing.remove(piece)
+
+    def gram(self, asked: Asked, dealt: Fields | None = None) -> Signed:
+        """A share of D'D, its upper triangle row by row; the sum over the parties is D'D and the noise dealt.
+
+        `dealt` is what this party was dealt, None for those who make theirs from the seed.
+        """
+        self._check_complete()
+        place, width = self._columns, self._masked.shape[1]
+        total = np.zeros((width, width), dtype=np.int64)
+        for start in range(0, self.records, _CHUNK):
+            masked = self._masked[start : start + _CHUNK]
+            own = self._own[start : start + _CHUNK].astype(np.int64)
+            total[: place.start, place] += ring.cross(masked[:, : place.start], own)
+            total[place, place] += ring.cross(own, own)
+            total[place, place.stop :] += ring.cross(own - masked[:, place], masked[:, place.stop :])
+        triangle = total[np.triu_indices(width)]
+        (share,) = self._shares(dealt, asked.label(GRAM), (triangle,))
+        return np.asarray(triangle + share)
+
+    def own(self, asked: Asked, values: Signed, dealt: Fields | None = None) -> Signed:
+        """A share of a sum of what each party has by itself; the sum over the parties has the noise dealt."""
+        (share,) = self._shares(dealt, asked.label(OWN), (values,))
+        return np.asarray(values + share)
+
+    def null(self, asked: Asked, piece: Piece, dealt: Fields | None = None) -> Program:
+        """n, and of classes y' = [the label is 1]: every sum that is looked up has the factor n or f."""
+        count = piece[1] - piece[0]
+        table, gamma, product = self._dealt(dealt, "null", asked, piece)
+        flags = (~self._usable[slice(*piece)]).astype(np.int8)
+        said: Fields = (flags, self._second_class(piece)) if self.place.classes else (flags,)
+        opened = yield said
+        total = opened[0].astype(np.int64) & (NULL_LEVELS - 1)
+        bits = self._nulls[piece] = ring.looked_up(table, np.zeros(count, dtype=np.uint8), total)
+        (packed,) = yield (pack_bits(bits),)
+        share = -_words_of(unpack_bits(packed, count), gamma, first=self.place.first)[:, 0]
+        share += self.place.first
+        weight = yield from self._opened("null", 2, asked, piece, share)
+        if self.place.classes:
+            mask = stream_fields(self._seed, asked.label("null 0", piece), said)[1]
+            self._second[piece] = Masked(said[1], mask, opened[1])
+        self._keep("null", piece, weight, product)
+        return None
+
+    def factor(self, asked: Asked, piece: Piece, projection: Projection, dealt: Fields | None = None) -> Program:
+        """f, 0 for a record that is null at a party and for a long row: |f P'x| <= 31 C, C^2 = 4 2^g."""
+        count = piece[1] - piece[0]
+        squares, coarse, fine, gamma, product = self._dealt(dealt, "factor", asked, piece)
+        bits = yield from self._clipped(piece, projection, (squares, coarse, fine))
+        (packed,) = yield (pack_bits(bits),)
+        words = _words_of(unpack_bits(packed, count), gamma, first=self.place.first)
+        share = np.asarray(words @ (1 << np.arange(FACTOR_BITS, dtype=np.int64)))
+        weight = yield from self._opened("factor", 3, asked, piece, share)
+        self._keep("factor", piece, weight, product)
+        return None
+
+    def length(self, asked: Asked, piece: Piece, projection: Projection, dealt: Fields | None = None) -> Program:
+        """sum_i t_i in units of 2^-8, t_i of the mean min(1, |P'x_i| / 2C); 0 for null records and long rows."""
+        count = piece[1] - piece[0]
+        squares, coarse, fine, gamma, noise = self._dealt(dealt, "length", asked, piece)
+        bits = yield from self._clipped(piece, projection, (squares, coarse, fine))
+        (packed,) = yield (pack_bits(bits),)
+        words = _words_of(unpack_bits(packed, count), gamma, first=self.place.first)
+        return np.asarray((words.sum(axis=0) << UNIT_BITS) + noise)
+
+    def look_up(
+        self,
+        asked: Asked,
+        piece: Piece,
+        lookup: LookUp,
+        weights: NDArray[np.float64],
+        dealt: Fields | None = None,
+    ) -> Program:
+        """The sum of a look-up over the records of a piece; `weights` are those of this party's columns."""
+        count = piece[1] - piece[0]
+        table, gamma, product, noise = self._dealt(dealt, "look-up", asked, piece, lookup)
+        if (lookup.weight, piece) not in self._weights:
+            raise RefusedError(f"round {asked.number} was asked for a sum before its {lookup.weight!r} was shared.")
+        weight, labels = self._weights[lookup.weight, piece]
+        (opened,) = yield (self._scores(asked, piece, lookup, weights),)
+        levels = np.asarray(opened.astype(np.int64) & 0xFF) >> FINE
+        bits = ring.looked_up(table, np.zeros(count, dtype=np.uint8), levels)
+        (packed,) = yield (pack_bits(bits),)
+        words = weight.times_bits(unpack_bits(packed, count), gamma, product)
+        words = 2 * words - weight.share[:, None] if lookup.twice else words
+        if lookup.matrix == "one":
+            return np.asarray((words * lookup.scales).sum(axis=0) + noise)
+        slopes = words[:, 0] - labels if lookup.minus_label else words[:, 0]
+        (e,) = yield (slopes,)
+        return np.asarray(self._weighted_rows(asked, piece, lookup, e) + noise)
+
+    def _weighted_rows(self, asked: Asked, piece: Piece, lookup: LookUp, e: Signed) -> Signed:
+        """A share of sum_i (e + rho)_i R_i without that of the dealer."""
+        self._check_complete()
+        (rho,) = stream_fields(self._seed, asked.label("look-up 2", piece), (e,))
+        total = ring.weighted_sum(self._masked[slice(*piece)], rho)
+        total[self._columns] += ring.weighted_sum(self._own[slice(*piece)], e)
+        return total if lookup.projection is None else ring.through(total[None], lookup.projection)[0]
+
+    def _clipped(
+        self, piece: Piece, projection: Projection, dealt: tuple[Signed, Bits, Bits]
+    ) -> Generator[Fields, Fields, Bits]:
+        """Bits looked up at |P'x|^2: first whether the row is kept, then, of those that are, at which level."""
+        squares, coarse, fine = dealt
+        count, parties, first = piece[1] - piece[0], len(self.place.names), self.place.first
+        if coarse_levels(projection.exponent).modulus > self.place.bits:  # shares have no such bits: f would be any
+            raise LeakError(f"words of {self.place.bits} bits do not hold |P'x|^2; nothing was released.")
+        if piece not in self._nulls:
+            raise RefusedError("a row was to be clipped before it was shared which records are null.")
+        squares = squares + self._squares(piece, projection.matrix)
+        levels = coarse_levels(projection.exponent)
+        packed, opened = yield pack_bits(self._nulls[piece]), levels.index_of(squares, parties, first=first)
+        left_out = ring.looked_up(coarse, unpack_bits(packed, count)[:, 0], levels.place(opened))
+        levels = fine_levels(projection.exponent)
+        packed, opened = yield pack_bits(left_out), levels.index_of(squares, parties, first=first)
+        return ring.looked_up(fine, unpack_bits(packed, count)[:, 0], levels.place(opened))
+
+    def _squares(self, piece: Piece, matrix: Signed) -> Signed:
+        """A share of |P'x|^2 without that of the dealer: x = E + A, and a party has all of E and its own A."""
+        self._check_complete()
+        found = np.empty(piece[1] - piece[0], dtype=np.int64)
+        for start in range(*piece, _CHUNK):
+            stop = min(start + _CHUNK, piece[1])
+            masked = self._masked[start:stop]
+            masks = self._own[start:stop] - masked[:, self._columns]
+            seen = ring.through(masked, matrix)
+            part = 2 * ring.dots(seen, ring.through(masks, matrix[self._columns]))
+            found[start - piece[0] : stop - piece[0]] = part + ring.dots(seen, seen) if self.place.first else part
+        return found
+
+    def _scores(self, asked: Asked, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]) -> NDArray[np.int8]:
+        """2^-8 D_m w_m 2^q / h rounded, modulo 2^8, 0 where not finite; the holder adds what label or table need.
+
+        A public dither rounds it. The first party adds 2^q - 1: with the low bits of the masks, uniform on
+        0 .. 2^q - 1, the sum is rounded at random to a level.
+        """
+        weights = np.asarray(weights, dtype=np.float64)
+        if weights.shape != self._own.shape[1:] or not np.isfinite(weights).all():
+            raise RefusedError(f"weights of shape {weights.shape}: must be {self._own.shape[1]} finite numbers.")
+        steps = 2.0**FINE / lookup.level
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as 0
+            values = ring.scores(self._own[slice(*piece)], weights) * (steps * 2.0**-ROW_BITS)
+            if self._labels is not None:
+                values += self._shift(self._labels[slice(*piece)], lookup, steps)
+        found = ring.wrapped(values, self._dithers(asked, piece))
+        return found + np.int8((1 << FINE) - 1) if self.place.first else found
+
+    def _dithers(self, asked: Asked, piece: Piece) -> NDArray[np.uint8]:
+        """Of party m: u + 2^8 m / M, u one public number of each record and round.
+
+        Rounded to the nearest instead, a part that has few values, as one-hot codes have, would be off by the same in
+        all records. Evenly spread over the parties, the errors add up to little more than those of the nearest.
+        """
+        dithers = stream(_PUBLIC, asked.label("dither", piece), piece[1] - piece[0], np.uint8)
+        names = self.place.names
+        return np.asarray(dithers + np.uint8(256 * names.index(self.place.name) // len(names)))
+
+    def _shift(self, labels: NDArray[np.float64], lookup: LookUp, steps: float) -> NDArray[np.float64]:
+        """The centre of the table; of that half of it that is for the label; or of it less the label."""
+        centre = float(LEVELS << FINE) / 2
+        if lookup.index == "label":
+            return np.where(labels > 0, centre / 2, -centre / 2)
+        return centre - labels * steps if lookup.index == "residual" else np.full(len(labels), centre)
+
+    def _second_class(self, piece: Piece) -> Signed:
+        """The numbers y': 1 for a record of the second class, at the holder; 0 elsewhere."""
+        if self._labels is None:
+            return np.zeros(piece[1] - piece[0], dtype=np.int64)
+        return (self._labels[slice(*piece)] > 0).astype(np.int64)
+
+    def _opened(
+        self, program: str, number: int, asked: Asked, piece: Piece, share: Signed
+    ) -> Generator[Fields, Fields, Masked]:
+        """Have the shares of a number opened under masks that the dealer knows."""
+        (opened,) = yield (share,)
+        (mask,) = stream_fields(self._seed, asked.label(f"{program} {number}", piece), (share,))
+        return Masked(share, mask, opened)
+
+    def _keep(self, name: str, piece: Piece, weight: Masked, product: Signed) -> None:
+        """A weight of the records, and its product with y'."""
+        labels = product
+        if self.place.classes:
+            labels = weight.times(self._second[piece], product, first=self.place.first)
+        self._weights[name, piece] = weight, labels
+
+    def _dealt(
+        self, dealt: Fields | None, program: str, asked: Asked, piece: Piece, lookup: LookUp | None = None
+    ) -> Fields:
+        """Its shares of what is dealt for a program."""
+        of = asked.label(f"{program} dealt", piece)
+        return self._shares(dealt, of, dealt_like(program, piece, self.place, lookup))
+
+    def _shares(self, dealt: Fields | None, of: list[Any], like: Fields) -> Fields:
+        """Its shares of what the dealer knows: as it was dealt them, or by the seed."""
+        if dealt is None:
+            return stream_fields(self._seed, of, like)
+        if [(field.dtype, field.shape) for field in dealt] != [(field.dtype, field.shape) for field in like]:
+            raise RefusedError("what was dealt has other fields than its step has.")
+        return dealt
+
+    def _check_complete(self) -> None:
+        if self._missing:
+            raise RefusedError("a product was asked for before all masked columns were there.")
+
+
+def said_like(program: str, piece: Piece, place: Place, lookup: LookUp | None = None) -> tuple[Fields, ...]:
+    """The kinds and shapes of the messages of a program about a piece of the records, one after the other."""
+    count = piece[1] - piece[0]
+    flags, word, index = _zeros(np.int8, count), _zeros(np.int64, count), _zeros(np.int16, count)
+    if program == "null":
+        return (flags, word) if place.classes else (flags,), (_packed(count, 1),), (word,)
+    if program == "factor":
+        return (_packed(count, 1), index), (_packed(count, 1), index), (_packed(count, FACTOR_BITS),), (word,)
+    if program == "length":
+        return (_packed(count, 1), index), (_packed(count, 1), index), (_packed(count, 1),)
+    assert lookup is not None, program  # noqa: S101
+    said: tuple[Fields, ...] = (_zeros(np.int8, count),), (_packed(count, lookup.outputs),)
+    return said if lookup.matrix == "one" else (*said, (word,))
+
+
+def dealt_like(program: str, piece: Piece, place: Place, lookup: LookUp | None = None) -> Fields:
+    """The kinds and shapes of what is dealt for a piece of a program."""
+    count, labels = piece[1] - piece[0], _words(((piece[1] - piece[0]) * place.classes,))
+    if program == "null":
+        return _bits((count, 1, 1, NULL_LEVELS // 8)), _words((count, 1)), labels
+    if program == "factor":
+        return *_clip_fields(count, FACTOR_BITS), _words((count, FACTOR_BITS)), labels
+    if program == "length":
+        return *_clip_fields(count, 1), _words((count, 1)), _words((1,))
+    assert lookup is not None, program  # noqa: S101
+    words = _words((count, lookup.outputs))
+    table = _bits((count, 1, lookup.outputs, LEVELS // 8))
+    return table, words, words, _words((lookup.width(sum(place.widths.values())),))
+
+
+def _clip_fields(count: int, outputs: int) -> Fields:
+    """Of |z|^2: masks' squares, whether a row is kept, and what is looked up for those that are."""
+    return (
+        _words((count,)),
+        _bits((count, 2, 1, COARSE_LEVELS // 8)),
+        _bits((count, 2, outputs, FINE_LEVELS // 8)),
+    )
+
+
+def _words_of(bits: Bits, gamma: Signed, *, first: bool) -> Signed:
+    """Shares of bits t as numbers, by c = t xor gamma and shares of gamma: t = c + (1 - 2c) gamma."""
+    c = bits.astype(np.int64)
+    return np.asarray((1 - 2 * c) * gamma + c if first else (1 - 2 * c) * gamma)
+
+
+def _zeros(kind: type[Any], *shape: int) -> NDArray[Any]:
+    return np.broadcast_to(kind(0), shape)
+
+
+def _words(shape: tuple[int, ...]) -> Signed:
+    return _zeros(np.int64, *shape)
+
+
+def _bits(shape: tuple[int, ...]) -> Bits:
+    return _zeros(np.uint8, *shape)
+
+
+def _packed(records: int, outputs: int) -> Bits:
+    return _zeros(np.uint8, -(-records // 8), outputs)

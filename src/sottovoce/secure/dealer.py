@@ -1,0 +1,218 @@
+"""The dealer's side of secure products over columns: random numbers for the parties, and no data.
+
+It shares a seed with each party, so it knows all masks, and gives what the parties lack:
+
+    Gram matrix   A_m'A_j, m < j, and noise
+    a look-up     the table, moved by the mask of the index: bits, shared by XOR
+    bits          the mask gamma of a bit as a number, and its product with the mask of what the bit is multiplied by
+    |P'x|^2       |P'a|^2, a the masks of a row
+    a sum         P'(A'rho), rho the masks of the slopes, and noise
+
+Each is shared: all parties but one make their share from the seed, and that one, in turn, is dealt the rest, in one
+envelope for a program. What is dealt goes to its party alone: with the streams of the others it is the table itself.
+Proof:
+`proofs/columns.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import InputError
+from sottovoce.privacy.randomness import Randomness
+from sottovoce.secure import ring
+from sottovoce.secure.columns import (
+    COARSE_LEVELS,
+    FINE_LEVELS,
+    KEPT,
+    NULL_LEVELS,
+    Place,
+    coarse_levels,
+    fine_levels,
+    places,
+    said_like,
+)
+from sottovoce.secure.ring import Signed
+from sottovoce.secure.stream_labels import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
+from sottovoce.secure.streams import Bits, Fields, add_fields, stream_fields, subtract_fields, unpack_bits
+from sottovoce.secure.tables import CHANCE_BITS, CLIP_LEVELS, FACTOR_BITS, FINE, LookUp, Projection, factors
+
+Noise = Signed | int
+
+ALWAYS = 1 << CHANCE_BITS
+_CHUNK = 2**15
+
+
+def receiver_of(names: Sequence[str], round: int) -> str:
+    """Who is dealt the words of a round: one party after the other."""
+    return names[round % len(names)]
+
+
+class ColumnDealer:
+    """What the dealer makes, from the seeds that it shares with the parties, in their order.
+
+    Nothing here depends on data: for one set of seeds, noise and coins the words dealt are always the same.
+    """
+
+    def __init__(
+        self, seeds: Mapping[str, bytes], widths: Mapping[str, int], records: int, bits: int, *, classes: bool
+    ) -> None:
+        if tuple(seeds) != tuple(widths) or len(seeds) < 2:
+            raise InputError("seeds and widths must be of the same two parties or more, in one order.")
+        self.names, self.records = tuple(seeds), records
+        self._place = Place(self.names[0], dict(widths), bits, classes)
+        self._seeds = dict(seeds)
+        self._columns: Signed | None = None
+        self._asked = {"null": Asked(0, NOTHING_TOLD)}  # by which n and f were shared
+
+    def gram(self, asked: Asked, noise: Noise = 0) -> tuple[str, Fields]:
+        """(who gets it, A_m'A_j for all m < j and noise, less the others' shares), the upper triangle row by row."""
+        masks = self._masks_of_columns()
+        total = np.zeros((masks.shape[1], masks.shape[1]), dtype=np.int64)
+        for place in places(self._place.widths).values():
+            total[place, place.stop :] = ring.cross(masks[:, place], masks[:, place.stop :])
+        triangle = total[np.triu_indices(len(total))]
+        return self._rest(asked.label(GRAM), asked, (triangle + noise,))
+
+    def own(self, asked: Asked, noise: Signed) -> tuple[str, Fields]:
+        """(who gets it, noise less the others' shares), for a sum of what each party has by itself."""
+        return self._rest(asked.label(OWN), asked, (noise,))
+
+    def null(self, asked: Asked, piece: Piece) -> tuple[str, Fields]:
+        """Bits at the number of parts that are null: 1 but for none of them."""
+        count = piece[1] - piece[0]
+        index, *second = self._masks("null", 0, asked, piece)
+        chances = np.full((1, 1, NULL_LEVELS), ALWAYS)
+        chances[0, 0, 0] = 0
+        table = ring.tables(chances, _certain(count, 1), index.astype(np.int64) & (NULL_LEVELS - 1), _zeros(count))
+        gamma = self._gammas("null", 1, asked, piece)
+        (mask,) = self._masks("null", 2, asked, piece)
+        product = mask * second[0] if second else np.zeros(0, dtype=np.int64)
+        return self._rest(asked.label("null dealt", piece), asked, (table, gamma, product))
+
+    def factor(self, asked: Asked, piece: Piece, projection: Projection) -> tuple[str, Fields]:
+        """What f is found with."""
+        self._asked["factor"] = asked
+        count, found = piece[1] - piece[0], factors()
+        chances = ALWAYS * ((found[None, :] >> np.arange(FACTOR_BITS)[:, None]) & 1)
+        clip = self._clip("factor", asked, piece, projection, (chances, _certain(count, FACTOR_BITS)))
+        gamma = self._gammas("factor", 2, asked, piece)
+        (mask,) = self._masks("factor", 3, asked, piece)
+        product = np.zeros(0, dtype=np.int64)
+        if self._place.classes:  # y' was told under these masks before anything else was
+            product = mask * self._masks("null", 0, self._asked["null"], piece)[1]
+        return self._rest(asked.label("factor dealt", piece), asked, (*clip, gamma, product))
+
+    def length(
+        self, asked: Asked, piece: Piece, projection: Projection, noise: Noise, coins: Randomness
+    ) -> tuple[str, Fields]:
+        """Bits of the mean min(1, |z| / 2C). Noise is that of the whole sum: for one piece, 0 for the others."""
+        chances = np.minimum(ALWAYS, np.rint(ALWAYS * np.sqrt(np.arange(FINE_LEVELS) / CLIP_LEVELS) / 2)).astype(
+            np.int64
+        )[None]
+        clip = self._clip("length", asked, piece, projection, (chances, _uniform(piece[1] - piece[0], 1, coins)))
+        gamma = self._gammas("length", 2, asked, piece)
+        return self._rest(asked.label("length dealt", piece), asked, (*clip, gamma, np.reshape(noise, 1)))
+
+    def look_up(
+        self, asked: Asked, piece: Piece, lookup: LookUp, noise: Noise, coins: Randomness
+    ) -> tuple[str, Fields]:
+        """The table, what bits are multiplied with, and what the sum lacks."""
+        count = piece[1] - piece[0]
+        (index,) = self._masks("look-up", 0, asked, piece, lookup)
+        shifts = (index.astype(np.int64) & 0xFF) >> FINE
+        table = ring.tables(lookup.chances[None], _uniform(count, lookup.outputs, coins), shifts, _zeros(count))
+        gamma = self._gammas("look-up", 1, asked, piece, lookup)
+        product = gamma * self._weight_masks(lookup, piece)[:, None]
+        exact = np.zeros(lookup.outputs, dtype=np.int64)
+        if lookup.matrix != "one":
+            (rho,) = self._masks("look-up", 2, asked, piece, lookup)
+            exact = ring.weighted_sum(self._masks_of_columns()[slice(*piece)], rho)
+        if lookup.projection is not None:
+            exact = ring.through(exact[None], lookup.projection)[0]
+        return self._rest(asked.label("look-up dealt", piece), asked, (table, gamma, product, exact + noise))
+
+    def _clip(
+        self,
+        program: str,
+        asked: Asked,
+        piece: Piece,
+        projection: Projection,
+        last: tuple[Signed, NDArray[np.uint16]],
+    ) -> Fields:
+        """|P'a|^2, whether a row is kept, and a table (chances, uniform numbers) for those that are."""
+        count, masks = piece[1] - piece[0], self._masks_of_columns()
+        squares, (chances, uniform) = np.empty(count, dtype=np.int64), last
+        for start in range(*piece, _CHUNK):
+            stop = min(start + _CHUNK, piece[1])
+            seen = ring.through(masks[start:stop], projection.matrix)
+            squares[start - piece[0] : stop - piece[0]] = ring.dots(seen, seen)
+        kept = np.full((2, 1, COARSE_LEVELS), ALWAYS)
+        kept[0, 0, :KEPT] = 0
+        choice, index = self._masks(program, 0, asked, piece)
+        levels = coarse_levels(projection.exponent)
+        swaps = unpack_bits(choice, count)[:, 0]
+        coarse = ring.tables(kept, _certain(count, 1), levels.place(index), swaps)
+        choice, index = self._masks(program, 1, asked, piece)
+        levels = fine_levels(projection.exponent)
+        both = np.stack([chances, np.zeros_like(chances)])
+        fine = ring.tables(both, uniform, levels.place(index), unpack_bits(choice, count)[:, 0])
+        return squares, coarse, fine
+
+    def _gammas(self, program: str, number: int, asked: Asked, piece: Piece, lookup: LookUp | None = None) -> Signed:
+        """The masks of bits, as numbers."""
+        (packed,) = self._masks(program, number, asked, piece, lookup)
+        return unpack_bits(packed, piece[1] - piece[0]).astype(np.int64)
+
+    def _weight_masks(self, lookup: LookUp, piece: Piece) -> Signed:
+        """Of what the bits are multiplied with."""
+        program = lookup.weight
+        (mask,) = self._masks(program, -1, self._asked[program], piece)
+        return np.asarray(mask)
+
+    def _masks(self, program: str, number: int, asked: Asked, piece: Piece, lookup: LookUp | None = None) -> Fields:
+        """The sum over the parties of the masks of a message; -1 is the last of the program."""
+        messages = said_like(program, piece, self._place, lookup)
+        number %= len(messages)
+        of = asked.label(f"{program} {number}", piece)
+        return functools.reduce(
+            add_fields, (stream_fields(seed, of, messages[number]) for seed in self._seeds.values())
+        )
+
+    def _rest(self, of: list[Any], asked: Asked, exact: Fields) -> tuple[str, Fields]:
+        """(who is dealt to, what is to be shared less the others' shares)."""
+        receiver = receiver_of(self.names, asked.number)
+        for party, seed in self._seeds.items():
+            if party != receiver:
+                exact = subtract_fields(exact, stream_fields(seed, of, exact))
+        return receiver, exact
+
+    def _masks_of_columns(self) -> Signed:
+        """(A_1 ... A_M), made once."""
+        if self._columns is None:
+            widths = self._place.widths
+            found = self._columns = np.empty((self.records, sum(widths.values())), dtype=np.int64)
+            for piece in column_pieces(self.records, widths):
+                for party, place in places(widths).items():
+                    like = (np.broadcast_to(np.int64(0), (piece[1] - piece[0], widths[party])),)
+                    of = label(COLUMNS, 0, piece, NOTHING_TOLD)
+                    (found[slice(*piece), place],) = stream_fields(self._seeds[party], of, like)
+        return self._columns
+
+
+def _zeros(records: int) -> Bits:
+    return np.zeros(records, dtype=np.uint8)
+
+
+def _certain(records: int, outputs: int) -> NDArray[np.uint16]:
+    """For tables that leave nothing to chance."""
+    return np.zeros((records, outputs), dtype=np.uint16)
+
+
+def _uniform(records: int, outputs: int, coins: Randomness) -> NDArray[np.uint16]:
+    return np.frombuffer(coins.bytes(2 * records * outputs), dtype="<u2").reshape(records, outputs)

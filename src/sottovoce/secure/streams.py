@@ -1,0 +1,215 @@
+"""Streams and envelopes: what two ends of a run make of the key that they share (`pair_keys.py`), and nobody else can.
+
+    stream       AES-256 in counter mode under HMAC-SHA256(key, "stream", label): uniform words, one AES key a label
+    envelope          AES-256-GCM under HMAC-SHA256(key, "envelope", label, sender): unreadable, and unchanged or refused
+    noise        AES-256 in counter mode under HMAC-SHA256(own key, "noise", label), own key by HKDF of the run key
+
+A label is a list that says all about the one use of a stream or an envelope; it is written as JSON, so that two
+different lists are two different labels. Both uses of a key start at the counter 0, under different AES keys. An
+envelope that is made again has the same content, or does not leave: its AES key serves one message.
+
+What parties say to one another over columns is a tuple of arrays (`Fields`), masked, added up and packed:
+
+    uint8                 bits, eight a byte: masked, shared and added by XOR
+    int8, int16, int64    numbers modulo 2^8, 2^16 and 2^k: masked, shared and added modulo that
+
+A word of 64 bits stands for its residue modulo 2^k, k <= 64: all arithmetic is modulo 2^64, which 2^k divides, and
+k / 8 bytes of it travel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
+
+from sottovoce.errors import LeakError, RefusedError
+from sottovoce.privacy.randomness import Randomness
+
+RingArray = NDArray[np.uint64]
+Label = Sequence[Any]
+Fields = tuple[NDArray[Any], ...]
+Bits = NDArray[np.uint8]
+
+_ZEROS: Final = memoryview(bytes(2**18))
+
+
+class KeyedRandomness:
+    """Random bits that are a function of a key and a label: the same in every process, copy and backup with that key.
+
+    Guarantee: `of` gives bits that look uniform to whoever lacks the key, and independent for different labels; without
+    a label nothing is drawn.
+    """
+
+    secure = True
+
+    def __init__(self, key: bytes, label: Label | None = None) -> None:
+        self._key = key
+        own = b"" if label is None else hmac.digest(key, b"noise" + write_label(label), "sha256")
+        self._stream = None if label is None else Cipher(AES256(own), CTR(bytes(16))).encryptor()
+
+    def of(self, label: Label) -> KeyedRandomness:
+        """The bits of a label, from the first on."""
+        return KeyedRandomness(self._key, label)
+
+    def bytes(self, count: int) -> bytes:
+        if self._stream is None:
+            raise LeakError("what enters an opened value is drawn by its label; nothing was released.")
+        return self._stream.update(bytes(count))
+
+
+def labelled(source: Randomness, label: Label) -> Randomness:
+    """Where what enters an opened value is drawn; of a seeded run the source itself. No other source is taken."""
+    if isinstance(source, KeyedRandomness):
+        return source.of(label)
+    if source.secure:
+        raise LeakError("what enters an opened value is drawn by a key and a label; nothing was released.")
+    return source
+
+
+def stream(
+    key: bytes,
+    label: Label,
+    count: int,
+    kind: type[np.unsignedinteger[Any]] = np.uint64,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """`count` words that look uniform to whoever lacks the key; the same for both ends, once for each label.
+
+    `out`, contiguous and of that size and kind, is filled where it is given: new memory costs more than the words do.
+    """
+    return _stream(key, write_label(label), count, kind, out)
+
+
+def _stream(
+    key: bytes, label: bytes, count: int, kind: type[np.unsignedinteger[Any]], out: NDArray[Any] | None
+) -> NDArray[Any]:
+    """The same for a label that is written already."""
+    own = hmac.digest(key, b"stream" + label, "sha256")
+    words = np.empty(count, dtype=np.dtype(kind).newbyteorder("<")) if out is None else out
+    left: Any = words.reshape(-1).view(np.uint8)
+    encryptor = Cipher(AES256(own), CTR(bytes(16))).encryptor()
+    for start in range(0, len(left), len(_ZEROS)):
+        piece = left[start : start + len(_ZEROS)]
+        encryptor.update_into(_ZEROS[: len(piece)], piece)
+    return words.astype(kind, copy=False)
+
+
+def seal_envelope(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
+    """Data for whoever has the key, under a label that is used once by this sender."""
+    return _box_cipher(key, label, sender).encrypt(bytes(12), data, write_label(label))
+
+
+def open_envelope(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
+    """What was in an envelope; anything that was altered, cut, sent under another label or by another sender is refused."""
+    try:
+        return _box_cipher(key, label, sender).decrypt(bytes(12), data, write_label(label))
+    except InvalidTag:
+        raise RefusedError("a secure message was altered, or is of another sender, round or run.") from None
+
+
+def masks(keys: Mapping[str, bytes], own: str, roster: Sequence[str], label: Label, count: int) -> RingArray:
+    """What `own` adds to its words so that they tell nothing, and the sum over the roster everything.
+
+    sum_{j > own} stream(k_j) - sum_{j < own} stream(k_j), modulo 2^64. `keys` are the pair keys by name.
+    """
+    total, words = np.zeros(count, dtype=np.uint64), np.empty(count, dtype="<u8")
+    said = write_label(label)  # once: it names the whole roster
+    for other in roster:
+        if other > own:
+            total += _stream(keys[other], said, count, np.uint64, words)
+        elif other < own:
+            total -= _stream(keys[other], said, count, np.uint64, words)
+    return total
+
+
+def hash_of(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Of public arrays, by name, type and shape: what was asked. Private ones are never hashed so."""
+    said = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        said.update(write_label([name, array.dtype.str, array.shape]) + array.tobytes())
+    return said.hexdigest()
+
+
+def _box_cipher(key: bytes, label: Label, sender: str) -> AESGCM:
+    return AESGCM(hmac.digest(key, b"envelope" + write_label([list(label), sender]), "sha256"))
+
+
+def write_label(label: Label) -> bytes:
+    """A label as bytes: two different ones are different bytes."""
+    return json.dumps(list(label), separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+
+
+def stream_fields(key: bytes, label: Label, like: Fields) -> Fields:
+    """Fields that look uniform to whoever lacks the key, each of a stream of its own."""
+    unsigned: dict[int, Any] = {1: np.uint8, 2: np.uint16, 8: np.uint64}
+    found = (stream(key, [*label, at], field.size, unsigned[field.itemsize]) for at, field in enumerate(like))
+    return tuple(words.view(field.dtype).reshape(field.shape) for words, field in zip(found, like, strict=True))
+
+
+def add_fields(left: Fields, right: Fields) -> Fields:
+    """Field by field, each in its ring."""
+    return tuple(a ^ b if a.dtype == np.uint8 else a + b for a, b in _pair_fields(left, right))
+
+
+def subtract_fields(left: Fields, right: Fields) -> Fields:
+    """Field by field, each in its ring."""
+    return tuple(a ^ b if a.dtype == np.uint8 else a - b for a, b in _pair_fields(left, right))
+
+
+def _pair_fields(left: Fields, right: Fields) -> Iterable[tuple[NDArray[Any], NDArray[Any]]]:
+    if [(a.dtype, a.shape) for a in left] != [(b.dtype, b.shape) for b in right]:
+        raise RefusedError("messages between parties that are added have the same fields.")
+    return zip(left, right, strict=True)
+
+
+def pack_fields(fields: Fields, bits: int) -> bytes:
+    """As bytes, words of so many bits."""
+    parts = []
+    for field in fields:
+        data = np.ascontiguousarray(field)
+        if field.dtype == np.int64:
+            data = data.astype("<i8", copy=False).view(np.uint8).reshape(-1, 8)[:, : bits // 8]
+        parts.append(data.tobytes())
+    return b"".join(parts)
+
+
+def unpack_fields(data: bytes, like: Fields, bits: int) -> Fields:
+    """The fields of such bytes, of the shapes and kinds of others, or a refusal."""
+    found, start = list[NDArray[Any]](), 0
+    for field in like:
+        wide = field.dtype == np.int64
+        stop = start + field.size * (bits // 8 if wide else field.itemsize)
+        part = np.frombuffer(data[start:stop], dtype=np.uint8)
+        if stop > len(data):
+            break
+        if wide:
+            words = np.zeros((field.size, 8), dtype=np.uint8)
+            words[:, : bits // 8] = part.reshape(field.size, bits // 8)
+            part = words.reshape(-1)
+        found.append(part.view(field.dtype.newbyteorder("<")).reshape(field.shape))
+        start = stop
+    if len(found) < len(like) or start != len(data):
+        raise RefusedError("a message between parties has other fields than its step has.")
+    return tuple(found)
+
+
+def unpack_bits(packed: Bits, records: int) -> Bits:
+    """(records, outputs) of 0 and 1, of which eight records are a byte."""
+    return np.unpackbits(packed, axis=0, count=records)
+
+
+def pack_bits(bits: Bits) -> Bits:
+    """The inverse of `unpack_bits`."""
+    return np.packbits(bits, axis=0)
