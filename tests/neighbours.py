@@ -1,8 +1,8 @@
 """How far one record moves a sum of secure columns, over what is charged for it: `python tests/neighbours.py`.
 
-Tables, P, weights, chances, coins and pads are drawn; parties and dealer run the programs, and every record's term is
+Tables, P, weights, chances, coins and masks are drawn; parties and dealer run the programs, and every record's term is
 read off what was opened. A record is compared with the same one that one party leaves blank, or all of them, and with
-another one, of which one party has another part, or all have; coins and pads are the same. Half of the rows are as long
+another one, of which one party has another part, or all have; coins and masks stay. Half of the rows are as long
 as a clip lets pass, and half of the tables say the most that a slope can be. Bounds are those of the queries.
 
 A sum is the sum of its terms, and a term is of its own record alone: both are checked, in whole numbers.
@@ -234,11 +234,11 @@ class Terms:
         return np.random.default_rng([self.told.seed, 4]).random((outputs, 64))
 
     def _length_bits(self) -> Array:
-        """What was opened in the program's last message, without the pads."""
+        """What was opened in the program's last message, without the masks."""
         run, asked = self.run, Asked(LENGTH, "length")
         total = run.opened["length", LENGTH, 2]
         for name in run.names:
-            total = add_fields(total, run.pads(name, asked.label("length 2", run.whole()), total))
+            total = add_fields(total, run.masks(name, asked.label("length 2", run.whole()), total))
         return unpack_bits(total[0], run.records).astype(np.int64)
 
 

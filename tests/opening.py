@@ -145,7 +145,7 @@ def asked(weights: Sequence[Array]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fixed_coins() -> Iterator[None]:
-    """The same keys and the same name of the run each time: all masks, masks and coins are the same."""
+    """The same keys and the same name of the run each time: all masks and coins are the same."""
     numbers = itertools.count(1)
 
     def key(private: bytes | None = None) -> RunKey:

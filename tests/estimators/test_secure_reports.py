@@ -54,7 +54,7 @@ def at(plan: Plan, left: float) -> float:
 @pytest.mark.parametrize("parties", [2, 8, 50])
 def test_the_curve_is_that_of_the_variance_left(parties: int) -> None:
     plan = planned(rows(parties))
-    found = privacy_report(plan, seeded=False).colluding()
+    found = privacy_report(plan, seeded=False).colluding
     others = "1 party" if parties == 2 else f"{parties - 1} parties"
     table = {
         "world": 2 - 1 / parties,
@@ -80,30 +80,30 @@ def test_numbers_of_the_sealing_move_the_curve_and_the_words(
     report = privacy_report(plan, seeded=False)
     share = 1 / (8 - aggregation.get("colluding_with_dealer", 0))
     assert view in report.against("coordinator" if "colluding_with_dealer" in aggregation else "parties").sentence()
-    assert report.colluding()[f"coordinator and {colluding} part{'y' if colluding == 1 else 'ies'}"] == pytest.approx(
+    assert report.colluding[f"coordinator and {colluding} part{'y' if colluding == 1 else 'ies'}"] == pytest.approx(
         at(plan, (8 - colluding) * share)
     )
     left = share + max(0.0, 1 - max(1, 8 - aggregation.get("colluding", 7)) * share)
-    assert report.colluding()["any 7 parties"] == pytest.approx(at(plan, left))
+    assert report.colluding["any 7 parties"] == pytest.approx(at(plan, left))
     assert (left >= 1 - 1e-12) == (others == 1.0)
 
 
 def test_parties_that_leave_are_not_counted_on_and_spare_sums_cost_the_coalitions_as_well() -> None:
     plan = planned(rows(4, dropouts=1, retries=2))
-    found = privacy_report(plan, seeded=False).colluding()
+    found = privacy_report(plan, seeded=False).colluding
     assert found["coordinator"] == pytest.approx(at(plan, 1.0))
     assert found["coordinator and 3 parties"] == pytest.approx(at(plan, 1 / 3))
 
 
 def test_samples_are_accounted_with_the_noise_that_is_left() -> None:
-    found = privacy_report(planned(rows(4), sv.solvers.SGD(rounds=3, rate=0.2)), seeded=False).colluding()
+    found = privacy_report(planned(rows(4), sv.solvers.SGD(rounds=3, rate=0.2)), seeded=False).colluding
     assert pytest.approx(found["any 3 parties"], rel=1e-3) == 1.0
     assert found["coordinator"] < found["coordinator and 1 party"] < found["coordinator and 3 parties"] < math.inf
 
 
 def test_by_columns_a_dealer_with_a_party_has_everything() -> None:
     report = privacy_report(planned(columns()), seeded=False)
-    found = report.colluding()
+    found = report.colluding
     assert math.isinf(found["coordinator and 1 party"])
     assert found["any 2 parties"] == pytest.approx(report.parties.epsilon)
     assert found["any 1 party"] < found["any 2 parties"]
@@ -138,9 +138,9 @@ def test_the_words_of_rows_are_these() -> None:
     one, seven = (at(plan, x) for x in (7 / 8, 1 / 8))
     assert report.world.if_broken == (
         f"If the coordinator colludes with 1 party, or is run by one, epsilon is {one:.4g}; with all 7 others "
-        f"{seven:.4g}. A party that adds no noise counts as one that colludes. If the encryption is broken, who recorded "
-        f"the messages has the sums of each party apart, at epsilon {seven:.4g}. The promise holds as long as the "
-        "encryption does, also against who records messages today."
+        f"{seven:.4g}. A party that adds no noise counts as one that colludes. If the encryption is broken, who "
+        f"recorded the messages has the sums of each party apart, at epsilon {seven:.4g}. The promise holds as long as "
+        "the encryption does, also against who records messages today."
     )
     assert "pinned)" in assumed(plan, pinned=True)[2]
     assert "authority)" in assumed(plan, pinned=False)[2]
@@ -161,7 +161,7 @@ def test_a_dealer_is_named_and_takes_the_coordinator_out() -> None:
     report = privacy_report(helped, seeded=False)
     assert assumed(helped)[0] == "the dealer 'notary' colludes with no party, and is run by none"
     assert "the coordinator and the dealer follow" in assumed(helped)[1]
-    found = report.colluding()
+    found = report.colluding
     assert found["coordinator and 7 parties"] == pytest.approx(at(plan, 1.0))
     assert found["dealer and 7 parties"] == pytest.approx(at(plan, 1 / 8))
     assert found["dealer"] == pytest.approx(at(plan, 1.0))
@@ -171,7 +171,7 @@ def test_plans_that_secure_nothing_say_nothing_of_it() -> None:
     plain = sv.Federation.by_rows([(X[:80], Y[:80]), (X[80:], Y[80:])])
     report = privacy_report(planned(plain), seeded=False)
     assert not report.weakest.computational
-    assert not report.colluding()
+    assert not report.colluding
     assert "encryption" not in str(report)
     assert assumed(planned(plain)) == ()
 
@@ -215,7 +215,7 @@ DROPPED = ("assumes", "computational", "if_broken", "view")
 
 def test_a_policy_limits_what_is_left_against_all_others() -> None:
     plan = planned(rows(8))
-    form, colluding = algorithms.of(plan), privacy_report(plan, seeded=False).colluding()["coordinator and 7 parties"]
+    form, colluding = algorithms.of(plan), privacy_report(plan, seeded=False).colluding["coordinator and 7 parties"]
 
     def refusal(**policy: Any) -> str | None:
         return sv.Policy(**policy).refuse(plan, form, "party-1", known)
@@ -245,7 +245,7 @@ def test_a_policy_that_limits_coalitions_refuses_secure_columns_and_counts_plain
 def test_the_worlds_promise_does_not_count_on_those_who_may_leave() -> None:
     plan = planned(rows(4, dropouts=1, retries=1))
     report = privacy_report(plan, seeded=False)
-    assert report.world.epsilon == report.colluding()["world"]
+    assert report.world.epsilon == report.colluding["world"]
     aggregation = plan.aggregation
     assert aggregation is not None
     assert aggregation.left(4, 0, gone=1) < plan.noises()

@@ -459,7 +459,9 @@ def test_nothing_that_passes_depends_on_identifiers_but_by_keys(matcher: str, mo
     assert len(words[0]) > 100
     assert not {word for word in alike if abs(word) > 2**32}  # the ends of envelopes are short; else once in 2^40
 
-    monkeypatch.setattr(intersection, "envelope", lambda key, label, sender, data: data)  # planted fault: no envelope
+    monkeypatch.setattr(
+        intersection, "seal_envelope", lambda key, label, sender, data: data
+    )  # planted fault: no envelope
     monkeypatch.setattr(intersection, "open_envelope", lambda key, label, sender, data: data)
     monkeypatch.setattr(intersection.Workers, "blinded", lambda self, scalar, points: points)
     parties = holders(ids)

@@ -195,9 +195,9 @@ class Clinic:
         return decode(party.handle(encode(dataclasses.replace(frame, arrays=NO_OFFERS))).data), request
 
     def read(self, answer: Frame, request: Request) -> Any:
-        """The scores under pads that the attacker takes off."""
-        pads = request.pads("lab", self.pairs, len(self.people))
-        return each_score(added(answer.arrays[MASKED].view(np.uint64), pads))
+        """The scores under masks that the attacker takes off."""
+        masks = request.masks("lab", self.pairs, len(self.people))
+        return each_score(added(answer.arrays[MASKED].view(np.uint64), masks))
 
 
 def test_whoever_has_the_key_of_the_authority_reads_no_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

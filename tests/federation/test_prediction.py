@@ -230,7 +230,7 @@ def high_bits(words: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("recipient", [COORDINATOR, "ben"])
-def test_an_answer_is_hidden_by_pads_and_only_the_whole_sum_is_not(recipient: str) -> None:
+def test_an_answer_is_hidden_by_masks_and_only_the_whole_sum_is_not(recipient: str) -> None:
     """Of 4096 masks 1/2 have the highest bit set, within 6 standard deviations: a false alarm in 5e8."""
     fitted, federation = trained()
     X = np.full((4096, 6), 0.1)
@@ -269,7 +269,7 @@ def test_an_answer_is_hidden_by_pads_and_only_the_whole_sum_is_not(recipient: st
         assert parties[0].predictions is parties[2].predictions is None
 
 
-def test_two_requests_have_other_pads_and_one_request_has_the_same() -> None:
+def test_two_requests_have_other_masks_and_one_request_has_the_same() -> None:
     fitted, federation = trained()
     remote, parties, wire = elsewhere(federation, rows(1)[0])
     for _ in range(2):
@@ -390,7 +390,7 @@ def test_a_record_that_one_party_cannot_use_does_not_show_what_the_others_say() 
     np.testing.assert_array_equal(again.arrays[MASKED].view(np.uint64), words["anna"])
 
 
-def test_a_recipient_answers_alike_whether_or_not_pads_cancel() -> None:
+def test_a_recipient_answers_alike_whether_or_not_masks_cancel() -> None:
     """Else a coordinator that shifts one person's sum finds the score by bisection, from who is refused."""
     fitted, federation = trained()
     remote, parties, wire = elsewhere(federation, rows(1)[0], "ben")

@@ -231,8 +231,8 @@ class Attack:
 
     def columns(self, answer: Frame) -> np.ndarray:
         """What the coordinator reads with the key that it put in b's place."""
-        pads = self.request.pads("b", self.pairs, PEOPLE)
-        return spelled(scores_of(added(masked_of(answer, PEOPLE), pads)))
+        masks = self.request.masks("b", self.pairs, PEOPLE)
+        return spelled(scores_of(added(masked_of(answer, PEOPLE), masks)))
 
 
 @pytest.mark.parametrize("recipient", [COORDINATOR, "b"])

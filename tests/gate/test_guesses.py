@@ -96,7 +96,7 @@ class Play:
 
     def _replace(self, patch: pytest.MonkeyPatch) -> None:
         handle, masker, session = Party.handle, ColumnMasker.__init__, Session.__init__
-        reply, enveloped = outgoing.reply, envelope
+        reply, enveloped = outgoing.reply, seal_envelope
 
         def handled(end: Party, request: bytes) -> Any:
             self._actor = end.name
@@ -121,7 +121,7 @@ class Play:
             made = self.bytes_of("scalar", self._actor, next(self._count), lacks=self.lacks(self._actor))
             return (int.from_bytes(made, "little") & (2**254 - 8) | 2**254).to_bytes(32, "little")
 
-        def masked_share(own: ColumnMasker, *said: Any) -> None:
+        def with_group(own: ColumnMasker, *said: Any) -> None:
             masker(own, *said)
             own.group = own.group and self.bytes_of("group", lacks=self.lacks(SENDER, OTHER))
 
@@ -149,11 +149,11 @@ class Play:
         patch.setattr(pair_keys, "_encapsulated", encapsulated)  # its coins are not those of the package
         patch.setattr(RunKey, "decapsulated", lambda _, ciphertext: hashlib.sha256(ciphertext).digest())
         patch.setattr(intersection, "new_scalar", new_scalar)
-        patch.setattr(ColumnMasker, "__init__", secure)
+        patch.setattr(ColumnMasker, "__init__", with_group)
         patch.setattr(Session, "__init__", aligned)
         patch.setattr(Opener, "open", opened)
         for module in (intersection, sums):
-            patch.setattr(module, "envelope", in_envelope)
+            patch.setattr(module, "seal_envelope", in_envelope)
         for module in (alignment, answering, introduction, plans, training):
             patch.setattr(module, "reply", replied)
 

@@ -194,7 +194,7 @@ def told_in(frame: Any) -> frozenset[str] | None:
 
 
 def random_in(frame: Any) -> bool:
-    """Whether a request, or its reply, has keys or pads that the system draws."""
+    """Whether a request, or its reply, has keys or masks that the system draws."""
     return frame.kind == "predict" or frame.query in ("predict", "pair")
 
 
@@ -416,7 +416,7 @@ class Tape:
         self.texts: list[Any] = []
         self.bytes = hashlib.sha256()
         self.masks = hashlib.sha256()
-        self.random = self.secure = False  # whether there were frames with keys or pads, and secure sums
+        self.random = self.secure = False  # whether there were frames with keys or masks, and secure sums
         self._exchange = federation.transport.exchange
         federation.transport.exchange = self
 

@@ -120,8 +120,8 @@ SECURE: dict[str, Any] = {"computational": True, "assumes": ASSUMES, "if_broken"
 def test_a_computational_sentence_ends_with_what_it_assumes_and_what_breaks_it() -> None:
     text = guarantee(1.0, **SECURE).sentence()
     assert text.endswith(
-        " This holds against anybody who cannot break the encryption, and if the coordinator colludes with no party, and "
-        f"is run by none; if everybody follows the protocol. {BROKEN}"
+        " This holds against anybody who cannot break the encryption, and if the coordinator colludes with no party, "
+        f"and is run by none; if everybody follows the protocol. {BROKEN}"
     )
     assert "encryption" not in guarantee(1.0).sentence()
     assert "encryption" not in guarantee(math.inf, **SECURE).sentence()  # nothing is promised, so nothing is assumed
@@ -160,7 +160,7 @@ def test_a_report_of_secure_sums_says_the_curve_the_noise_and_who_left_and_comes
     }
     left = (("north", "gradient, round 12"),)
     made = dataclasses.replace(report(1, 1, 1, **SECURE), colluding=curve, noise=1.323, left=left)
-    assert made.colluding() == curve
+    assert made.colluding == curve
     assert made.remarks() == (
         "Epsilon against those who collude: coordinator and 1 party infinite (in the clear); coordinator and 2 parties "
         "infinite (in the clear); coordinator and 3 parties infinite (in the clear); any 1 party 0.8; any 2 parties "
@@ -171,6 +171,6 @@ def test_a_report_of_secure_sums_says_the_curve_the_noise_and_who_left_and_comes
     assert all(remark in str(made) for remark in made.remarks())
     assert PrivacyReport.from_dict(json.loads(made.to_json())) == made
     assert not report(1, 1, 1).remarks()
-    assert report(1, 1, 1).colluding() == {}
+    assert report(1, 1, 1).colluding == {}
     assert not {"colluding", "noise", "left"} & set(report(1, 1, 1).to_dict())
     assert not {"assumes", "computational", "if_broken"} & set(guarantee(1.0).to_dict())

@@ -157,7 +157,7 @@ class Values:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: dict[str, bytes] = {}
         self.twice: list[str] = []
-        plain = sums.Masker.secure
+        plain = sums.Masker.masked_share
 
         def masked_share(end: Any, values: Any, noise: Any, label: Any, randomness: Any) -> Any:
             if end.name == "a":
@@ -165,7 +165,7 @@ class Values:
                 self.twice += [json.dumps(label)] if known != values.tobytes() else []
             return plain(end, values, noise, label, randomness)
 
-        monkeypatch.setattr(sums.Masker, "secure", secure)
+        monkeypatch.setattr(sums.Masker, "masked_share", masked_share)
 
 
 def replay_with_other_numbers(folder: Path, solver: str) -> int:

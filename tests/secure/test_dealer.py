@@ -183,8 +183,8 @@ def test_a_look_up_is_cut_as_the_plan_has_it() -> None:
     assert "has no stage 'say'" in decode(dealer.handle(encode(say)).data).text
 
 
-def pads_seen(wire: Watched, federation: sv.Federation, fitted: Any, seeds: dict[str, bytes]) -> Iterator[Any]:
-    """What passes the coordinator of the masks of bits, with the streams of two parties taken off, as if it were one."""
+def masks_seen(wire: Watched, federation: sv.Federation, fitted: Any, seeds: dict[str, bytes]) -> Iterator[Any]:
+    """What passes the coordinator of the masks of bits, without the streams of two parties, as if it were one."""
     plan, transcript = fitted.plan_, TranscriptHash()
     query = next(release.query for release in plan.releases)
     gradient = queries_of(algorithms.of(plan), plan, plan.names[0])[query]
@@ -207,7 +207,7 @@ def pads_seen(wire: Watched, federation: sv.Federation, fitted: Any, seeds: dict
 
 @pytest.mark.parametrize("enveloped", [True, False])
 def test_who_passes_on_what_is_dealt_reads_nothing(enveloped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the seeds of two of three parties. Without envelopes masks of bits are bits: what is looked up can be read."""
+    """With the seeds of two of three parties. Without envelopes masks of bits are bits: what is looked up is read."""
     maskers: dict[str, sums.ColumnMasker] = {}
     whole = sums.ColumnMasker.__init__
 
@@ -230,7 +230,7 @@ def test_who_passes_on_what_is_dealt_reads_nothing(enveloped: bool, monkeypatch:
     wire = Watched(federation := by_columns(dealer=Dealer(NOTARY)))
     fitted = model(solver="gradient").fit(federation)
     seeds = {name: masker.seed for name, masker in maskers.items()}
-    found = list(pads_seen(wire, federation, fitted, seeds))
+    found = list(masks_seen(wire, federation, fitted, seeds))
     assert len(found) == 2
     for words in found:
         read = (words == 0) | (words == 1)

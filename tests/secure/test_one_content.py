@@ -49,7 +49,7 @@ class Contents:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: Seen = {}
         secure, masked, enveloped, opened = (
-            sums.Masker.secure,
+            sums.Masker.masked_share,
             sums.ColumnMasker.enveloped,
             dealer.LocalDeals._enveloped,
             sums.Opener.open,
@@ -75,7 +75,7 @@ class Contents:
             self.note((end.plan.digest.hex(), "opened", json.dumps(label)), found)
             return found
 
-        monkeypatch.setattr(sums.Masker, "secure", on_secure)
+        monkeypatch.setattr(sums.Masker, "masked_share", on_secure)
         monkeypatch.setattr(sums.ColumnMasker, "enveloped", on_masked)
         monkeypatch.setattr(dealer.LocalDeals, "_enveloped", on_enveloped)
         monkeypatch.setattr(sums.Opener, "open", on_opened)

@@ -179,7 +179,7 @@ class TestOnce:
 
     def test_a_roster_is_no_smaller_than_the_noise_allows(self) -> None:
         plan, keys = made(3, dropouts=1, retries=1)
-        with pytest.raises(RefusedError, match=r"1 of 3 parties; .* allows for 1 absent"):
+        with pytest.raises(RefusedError, match=r"1 of 3 parties; .* allows for 1 dropout"):
             Holder(plan, "p01", keys["p01"]).share(("p01",))
 
     @pytest.mark.usefixtures("noiseless")

@@ -1,4 +1,4 @@
-"""Whatever is told otherwise, in whichever round: no mask, mask, envelope or dealt word of secure columns has two
+"""Whatever is told otherwise, in whichever round: no mask, envelope or dealt word of secure columns has two
 contents.
 
 Lives of one run, all with the same keys and without memory of one another, as copies of all ends have: each is told one
@@ -44,23 +44,23 @@ class Contents:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: dict[tuple[str, ...], set[bytes]] = {}
-        envelope, masked, secure, rest = (
-            sums.envelope,
+        envelope, masked, share, rest = (
+            sums.seal_envelope,
             sums.ColumnMasker.masked,
-            sums.Masker.secure,
+            sums.Masker.masked_share,
             dealer.ColumnDealer._rest,
         )
 
         def on_envelope(key: bytes, label: Any, sender: str, data: bytes) -> bytes:
             self.note("envelope", key.hex(), label, sender, content=data)
-            return seal_envelope(key, label, sender, data)
+            return envelope(key, label, sender, data)
 
         def on_masked(end: Any, label: Any, fields: Any) -> Any:
             self.note("mask", end.name, label, content=pack_fields(fields, 64))
             return masked(end, label, fields)
 
         def on_secure(end: Any, values: Any, noise: Any, label: Any, randomness: Any) -> Any:
-            found = secure(end, values, noise, label, randomness)
+            found = share(end, values, noise, label, randomness)
             self.note("mask", end.name, label, content=found)
             return found
 
@@ -69,9 +69,9 @@ class Contents:
             return rest(end, of, asked, exact)
 
         for module in (sums, dealing_side):
-            monkeypatch.setattr(module, "envelope", on_envelope)
+            monkeypatch.setattr(module, "seal_envelope", on_envelope)
         monkeypatch.setattr(sums.ColumnMasker, "masked", on_masked)
-        monkeypatch.setattr(sums.Masker, "secure", on_secure)
+        monkeypatch.setattr(sums.Masker, "masked_share", on_secure)
         monkeypatch.setattr(dealer.ColumnDealer, "_rest", on_rest)
 
     def note(self, *label: Any, content: Any) -> None:

@@ -216,7 +216,7 @@ def one_level(self: Any, weights: Any, gram: Any = None) -> dict[str, Any]:
     return {**look_up_message(weights, level), "chances": slope_chances(self.loss, self.slope_bound, level)}
 
 
-def test_a_copy_without_a_ledger_has_other_pads_for_other_numbers(
+def test_a_copy_without_a_ledger_has_other_masks_for_other_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So who has the key of the envelopes reads nothing; planted labels without what was told show the column."""

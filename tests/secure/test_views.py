@@ -260,7 +260,7 @@ def rows_of(run: _Protocol, name: str) -> NDArray[np.int64]:
     return run.runs[name]._engine._own.astype(np.int64)
 
 
-def columns_pads(run: _Protocol, name: str) -> NDArray[np.int64]:
+def columns_masks(run: _Protocol, name: str) -> NDArray[np.int64]:
     """What the dealer knows."""
     engine = run.runs[name]._engine
     (found,) = stream_fields(run.deals._keys[name], engine.columns_label((0, 8)), engine.columns((0, 8)))
@@ -272,7 +272,7 @@ def test_the_dealer_with_one_party_has_every_column() -> None:
     run, _ = played()
     read = run.runs["party 2"]._engine._masked[:, places(widths_of(run.plan))["party 1"]]  # what the party may read
     lost = 64 - run.maskers["party 1"].bits
-    assert np.array_equal(((read + columns_pads(run, "party 1")) << lost) >> lost, rows_of(run, "party 1"))
+    assert np.array_equal(((read + columns_masks(run, "party 1")) << lost) >> lost, rows_of(run, "party 1"))
     assert not np.array_equal((read << lost) >> lost, rows_of(run, "party 1"))
 
 
@@ -317,7 +317,7 @@ def test_the_masks_keep_the_dealer_from_products_with_its_own_numbers(monkeypatc
         )
         like = dealt_like("look-up", (0, 8), place_of(run.plan, "party 1"), look_up_of(run, ask))
         dealt = stream_fields(run.deals._keys["party 1"], asked.label("look-up dealt", (0, 8)), like)[-1]
-        product = (rows_of(run, "party 2") - columns_pads(run, "party 2")).T @ rho  # E_2'rho_1
+        product = (rows_of(run, "party 2") - columns_masks(run, "party 2")).T @ rho  # E_2'rho_1
         found = run.shares["party 1"][3:6].view(np.uint64) - ((product + dealt[3:]) << (64 - bits)).view(np.uint64)
         return np.abs(found.view(np.int64).astype(np.float64))
 

@@ -214,8 +214,8 @@ class Job(RecordsFile):
         for key in ("colluding_with_dealer", "dropouts", "retries"):
             if self.columns is not None and key in set_here:
                 raise self.fault(
-                    f"federation.{key} = {set_here[key]!r} is for data split by rows; by columns a dealer that colludes "
-                    "with a party reads every column, and no party may leave. Leave it out."
+                    f"federation.{key} = {set_here[key]!r} is for data split by rows; by columns a dealer that "
+                    "colludes with a party reads every column, and no party may leave. Leave it out."
                 )
         if table.dealer in (*table.parties, COORDINATOR):
             raise self.fault(
@@ -224,8 +224,8 @@ class Job(RecordsFile):
             )
         if set_here and (table.colluding_with_dealer + table.dropouts >= parties or (table.colluding or 1) >= parties):
             raise self.fault(
-                f"federation.colluding_with_dealer = {table.colluding_with_dealer}, dropouts = {table.dropouts} and colluding = {table.colluding} leave "
-                f"none of {parties} parties to rely on; lower them."
+                f"federation.colluding_with_dealer = {table.colluding_with_dealer}, dropouts = {table.dropouts} and "
+                f"colluding = {table.colluding} leave none of {parties} parties to rely on; lower them."
             )
         if table.retries and not table.dropouts:
             raise self.fault(

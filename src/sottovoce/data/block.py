@@ -557,7 +557,7 @@ class Block:
         return sums, squares
 
     def column_squares(self) -> Array:
-        """sum_i x_ij^2 for every column j; with privacy each square is clipped to 1 and on a grid, and the sum exact."""
+        """sum_i x_ij^2 for every column j; with privacy squares are clipped to 1 and on a grid, and the sum exact."""
         limit = 0.0 if self.bits is None else 2.0**self.sum_bits
         squares = (column_loops.column_squares_dense, column_loops.column_squares_sparse)
         return np.asarray(self._on_columns(*squares, limit, layout="columns"))

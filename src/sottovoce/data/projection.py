@@ -1,5 +1,4 @@
-"""Rows seen through a public matrix and clipped to a public length, and sums over them in which a record has its own
-term.
+"""Rows times a public matrix, clipped to a public length, and sums over them in which a record has its own term.
 
 Proof: `algorithms/whitened/proof.md`.
 """

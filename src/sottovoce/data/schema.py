@@ -5,7 +5,7 @@ row and nothing else, and all parties with one schema encode alike. No cell is a
 
 | column | features | a cell that is missing or of no use |
 |---|---|---|
-| number with a range | its value, clipped to the range | the fill, by default the middle; with `missing` a flag beside it |
+| number with a range | its value, clipped to the range | the fill, by default the middle; with `missing` also a flag |
 | number whose range is estimated | its value | missing until there is a range, then its middle; with `missing` a flag |
 | category with levels | one for each level, 1 or 0 | all 0; with `missing`, with `other` a feature of its own |
 | yes/no | 1 or -1 | 0; with `missing` a flag beside it |
@@ -173,7 +173,7 @@ class Number(Column):
         return (self.low + self.high) / 2 if self.fill is None else self.fill
 
     def encode(self, cells: Cells) -> Array:
-        """Values clipped to the range; what is no finite number counts as the fill, or is NaN where the range is estimated."""
+        """Values clipped to the range; what is not finite counts as the fill, or is NaN if the range is estimated."""
         values = read_numbers(cells, cell_key)
         known = np.isfinite(values)
         values = np.where(known, np.clip(values, self.low, self.high), math.nan if self.estimated else self._fill)

@@ -198,7 +198,7 @@ def warn_of(problem: Problem) -> None:
 
 
 def warn_of_norms(problem: Problem) -> None:
-    """Of secure columns whose parts are clipped to shares of a row norm that follow nothing but the number of columns."""
+    """Warn if secure columns clip parts of rows to shares of the row norm that follow from the number of columns."""
     if problem.aggregation is None or not problem.norms:
         return
     widths = [problem.bounds.columns(problem.features)[p.start : p.stop] for p in map(problem.part, problem.names)]

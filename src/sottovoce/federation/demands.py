@@ -70,8 +70,8 @@ def _secure(asked: Asked) -> str | None:
     if asked.policy.secure:
         return None
     return (
-        "the plan secures its sums, whose promise rests on encryption and on who colludes with whom; its holder can allow "
-        "that with Policy(secure=True)"
+        "the plan secures its sums, whose promise rests on encryption and on who colludes with whom; its holder can "
+        "allow that with Policy(secure=True)"
     )
 
 
@@ -96,8 +96,8 @@ def _colluding(asked: Asked) -> str | None:
     if asked.aggregation.colluding >= least:
         return None
     return (
-        f"the plan assumes that parties collude with one another in groups of {asked.aggregation.colluding} at most, and here "
-        f"its noise has to hold against {least} of {others}; its holder can allow it with "
+        f"the plan assumes that parties collude with one another in groups of {asked.aggregation.colluding} at most, "
+        f"and here its noise has to hold against {least} of {others}; its holder can allow it with "
         f"Policy(colluding={asked.aggregation.colluding})"
     )
 

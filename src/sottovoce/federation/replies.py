@@ -259,7 +259,7 @@ def envelope_of(sender: str, envelopes: Envelopes, name: str) -> NDArray[Any]:
 
 
 def crossed(names: Sequence[str], envelopes: Mapping[str, Envelopes]) -> dict[str, dict[str, NDArray[Any]]]:
-    """Of the envelopes that each party made for each other, by its place: those for each, by the place of their sender."""
+    """Sort the envelopes that parties made for one another by receiver, then by the place of the sender."""
     places = {name: str(place) for place, name in enumerate(names)}
     return {
         name: {places[other]: envelope_of(other, envelopes[other], places[name]) for other in names if other != name}

@@ -249,7 +249,7 @@ def known_keys(
     pins: bool = True,
     dealer: str = "",
 ) -> dict[str, PeerKey]:
-    """The keys of the other ends, to share secrets with: the check of who they are, before any mask, mask or envelope.
+    """The keys of the other ends, to share secrets with: the check of who they are, before any mask or envelope.
 
     Two names with one key are refused, and with `pins` a name whose key this end does not know by itself. A dealer, who
     has no data, needs no pins, nor does a party by rows whose policy counts all others among those who collude. The

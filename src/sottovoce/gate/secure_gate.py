@@ -139,8 +139,7 @@ class SecureGate(Gate):
         self._counted: set[tuple[int, str]] = set()  # shares in the ledger whose rosters are kept, and attempts counted
 
     def masked(self, name: str, label: Label, make: Callable[[], Fields]) -> tuple[Masked, Fields]:
-        """What the other parties may read of this party's numbers: less a mask, and in an envelope. And the masked
-        ones.
+        """What the other parties may read of this party's numbers, masked and in an envelope; and the masked numbers.
 
         Guarantee: a mask has one content. Made again it is the same envelope; anything else is refused. With a ledger
         that holds over all restarts, copies and forks of the party: what may leave under a label is on disk before it
@@ -156,7 +155,7 @@ class SecureGate(Gate):
             return self._enveloped(name, label, masked, masker), masked
 
     def added(self, name: str, label: Label, masked: Fields) -> Masked:
-        """The sum of masked numbers of all parties, in an envelope for them: it tells what they tell, and has one content."""
+        """The sum of masked numbers of all parties, in an envelope for them: it tells what they tell; one content."""
         with self._one_at_a_time:
             return self._enveloped(name, label, masked, self._column_masker(name))
 
@@ -337,7 +336,7 @@ class DealingGate:
         return share
 
     def dealt(self, envelopes: Mapping[str, NDArray[np.int64]]) -> Masked:
-        """What is dealt by columns, in envelopes for single parties: `LocalDeals` makes each of them with one content."""
+        """What is dealt by columns, in envelopes for single parties: `LocalDeals` gives each one content."""
         return Masked("dealt", envelopes, made_by=GATE)
 
 

@@ -40,8 +40,7 @@ def clamp(value: float, low: float, high: float) -> float:
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def logistic_weight(t: float) -> float:
-    """1 / (1 + exp(t)) to about 1e-15, t first clipped to [-690, 690]; no branches or calls, so that a loop is
-    vectorised.
+    """1 / (1 + exp(t)) to about 1e-15, t first clipped to [-690, 690]; without branches, so that loops are vectorised.
 
     t = k ln 2 + r, and exp(r) = (A + B) / (A - B) by Pade's formula of order 5, whose error is below 1e-15.
     """

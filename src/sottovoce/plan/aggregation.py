@@ -72,7 +72,8 @@ class SecureAggregation(Frozen):
         honest = parties - self.colluding_with_dealer - self.dropouts
         if honest < 1:
             raise RefusedError(
-                f"colluding_with_dealer={self.colluding_with_dealer} and dropouts={self.dropouts} leave no honest party of {parties}; lower one."
+                f"colluding_with_dealer={self.colluding_with_dealer} and dropouts={self.dropouts} leave no honest "
+                f"party of {parties}; lower one."
             )
         return honest
 

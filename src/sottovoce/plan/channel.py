@@ -212,13 +212,14 @@ class SecureProducts(SecureSums):
     def _check_dropouts(self) -> None:
         if self.aggregation.colluding_with_dealer or self.aggregation.dropouts or self.aggregation.retries:
             raise RefusedError(
-                "by columns no party may collude with the dealer, or leave: colluding_with_dealer, dropouts and retries are 0."
+                "by columns no party may collude with the dealer, or leave: colluding_with_dealer, dropouts and "
+                "retries are 0."
             )
 
     def _check_rounds(self, plan: Plan) -> None:
         taken = sorted((release.first, release.first + release.count) for release in plan.releases)
         if any(stop > start for (_, stop), (start, _) in itertools.pairwise(taken)):
-            raise RefusedError("over secure columns a round has one sum: pads are by rounds, and are used once.")
+            raise RefusedError("over secure columns a round has one sum: masks are by rounds, and are used once.")
 
 
 def parties_text(count: int) -> str:

@@ -237,14 +237,6 @@ class PrivacyReport:
         """What the paper would print; only for `calibration="paper"`."""
         return self.weakest.claimed_epsilon
 
-    def colluding(self) -> dict[str, float]:
-        """The epsilon against those who collude, by name, such as "coordinator and 1 party"; empty if nothing is
-        secure.
-
-        Without secure sums every party adds all of its noise, and who colludes learns no more of the others.
-        """
-        return dict(self.colluding)
-
     def remarks(self) -> tuple[str, ...]:
         """What a report of secure sums says besides its sentences, a line each: the curve, the noise, who left."""
         lines = []

@@ -194,7 +194,7 @@ class Ledger:
             if not hmac.compare_digest(_receipt_hash(entries, receipt.number), receipt.hash):
                 raise LedgerError(
                     f"ledger {self.path}: it has {entries.head[0]} entries, and receipt {str(receipt)[:24]}... is of "
-                    "none of them. It was set back, clipped at its end, or is another ledger. Nothing more is spent from "
+                    "none of them. It was set back, cut at its end, or is another ledger. Nothing more is spent from "
                     "it: restore the newest copy, or treat the budget as spent."
                 )
 

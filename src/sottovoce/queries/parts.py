@@ -199,7 +199,7 @@ class PartSlopes(ABC):
 
 
 def cut(slopes: Array, bound: float, bits: int | None) -> Array:
-    """PartSlopes clipped to +-bound, NaN to the bound, and put on the exact grid; as they are in a run without privacy."""
+    """Slopes clipped to +-bound, NaN to the bound, and put on the exact grid; as they are in a run without privacy."""
     if bits is None:
         return np.ascontiguousarray(slopes)
     cutoff = np.fmax(np.fmin(np.asarray(slopes, dtype=np.float64), bound), -bound)  # float32 would pass the bound

@@ -240,7 +240,7 @@ def check_choice_errors(count: int, query: Choice, epsilon: float, delta: float)
 
 
 def coalition_events(run: Run, relation: Relation, coalition: Coalition, party: str) -> tuple[Event, ...]:
-    """What a record of a party pays against a coalition; of a plan that secures nothing what it pays against everybody."""
+    """What a record of a party pays against a coalition; without secure sums, what it pays against everybody."""
     form, plan, pricing = run
     if not plan.channel.secure:
         return pricing.events(form, plan, relation, party)

@@ -3,7 +3,7 @@
     run key       a seed; HKDF-SHA256 of it gives the scalar of X25519, the seed of ML-KEM-768, and secrets for others
     public key    that of X25519, that of ML-KEM-768: 32 + 1184 bytes; a plan has its fingerprint, SHA-256 of it
     pair          what the run is, names and fingerprints of the two ends, the earlier one first
-    offer         c, and an envelope of s under HKDF-SHA256(x || k; "offer", pair, c):       from the earlier end to the later
+    offer         c, and an envelope of s under HKDF-SHA256(x || k; "offer", pair, c): from the earlier end to the later
                   x = X25519(earlier, later), (k, c) = Encapsulate(later), s = HKDF-SHA256(seed of the earlier; pair)
     pair key      HKDF-SHA256(x || s; "pair", pair)
 
@@ -44,7 +44,7 @@ OFFERS: Final = "offers"  # of one end to all later ones, or of all earlier ones
 class PeerKey(str):
     """The fingerprint of another end that was found to be one to share secrets with: `known_keys` makes it, alone.
 
-    Guarantee: no mask, mask or envelope is made for an end whose key did not pass that check.
+    Guarantee: no mask or envelope is made for an end whose key did not pass that check.
     """
 
     __slots__ = ()

@@ -1,7 +1,7 @@
 """Streams and envelopes: what two ends of a run make of the key that they share (`pair_keys.py`), and nobody else can.
 
     stream       AES-256 in counter mode under HMAC-SHA256(key, "stream", label): uniform words, one AES key a label
-    envelope          AES-256-GCM under HMAC-SHA256(key, "envelope", label, sender): unreadable, and unchanged or refused
+    envelope     AES-256-GCM under HMAC-SHA256(key, "envelope", label, sender): unreadable, and unchanged or refused
     noise        AES-256 in counter mode under HMAC-SHA256(own key, "noise", label), own key by HKDF of the run key
 
 A label is a list that says all about the one use of a stream or an envelope; it is written as JSON, so that two
@@ -111,7 +111,7 @@ def seal_envelope(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
 
 
 def open_envelope(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
-    """What was in an envelope; anything that was altered, cut, sent under another label or by another sender is refused."""
+    """What was in an envelope; refused if it was altered, cut, or sent under another label or by another sender."""
     try:
         return _box_cipher(key, label, sender).decrypt(bytes(12), data, write_label(label))
     except InvalidTag:

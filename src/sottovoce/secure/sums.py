@@ -165,7 +165,7 @@ class Masker:
 
 
 class ColumnMasker(Masker):
-    """The same by columns, with what masks and envelopes are made of: the seed shared with the dealer, the group's key."""
+    """The same by columns, with the seed shared with the dealer and the key of the group, for masks and envelopes."""
 
     def __init__(self, plan: Plan, name: str, keys: PairKeys) -> None:
         super().__init__(plan, name, keys)
@@ -258,9 +258,9 @@ class Roster:
         if len(self.left) + len(gone) > aggregation.dropouts or self.again >= aggregation.retries:
             raise WireError(
                 f"{error} The run ends in round {number}: {', '.join([*self.left, *gone])} left, and the plan has "
-                f"dropouts={aggregation.dropouts} and retries={aggregation.retries}, of which {self.again} are used. The plan's whole "
-                f"cost, epsilon {self.plan.epsilon:g} at delta {self.plan.delta:g}, stays spent; the sum of this round "
-                f"was not opened.{self.advice}",
+                f"dropouts={aggregation.dropouts} and retries={aggregation.retries}, of which {self.again} are used. "
+                f"The plan's whole cost, epsilon {self.plan.epsilon:g} at delta {self.plan.delta:g}, stays spent; the "
+                f"sum of this round was not opened.{self.advice}",
                 gone,
             )
         self.left |= dict.fromkeys(gone, number)

@@ -244,7 +244,7 @@ class Linear(bcfw.Objective):
 
 
 def test_steps_of_wang(problems):
-    """2 d tau / (tau^2 k + 2 d), clipped at 1; one block at a time it is Lacoste-Julien's, and it bounds by recursion."""
+    """2 d tau / (tau^2 k + 2 d), at most 1; one block at a time it is Lacoste-Julien's, and it bounds by recursion."""
     d, tau = 6, 3
     k = np.arange(60)
     np.testing.assert_allclose([bcfw.parallel_step(d, 1)(i) for i in k], 2 * d / (k + 2 * d))

@@ -28,7 +28,7 @@ def _term(slope: float, entry: float, scale: float, limit: float) -> float:
 
 @njit(cache=True, fastmath=EXACT_SUM, error_model="numpy")
 def _clipped_sum(slopes: Array, entries: Entries, start: int, count: int, scale: float, limit: float) -> float:
-    """The sum of slope entry scale, each term clipped to [-limit, limit] and rounded toward zero; limit 0 for neither."""
+    """The sum of slope entry scale, each clipped to [-limit, limit] and rounded toward zero; limit 0 for neither."""
     total, column = 0.0, entries[start : start + count]
     if limit == 0.0:
         for i in range(count):

@@ -1,6 +1,6 @@
 """Sums over the records of parties that have columns: who says what, in which order.
 
-    set-up     the holder of the labels sends the others the key of their envelopes; each party sends its masked columns;
+    set-up     the holder of the labels sends the others the key of the envelopes; each party sends its masked columns;
                then the program "null" shares which records are null at a party
     a sum      of what each party has by itself, or of products of masked columns: one share of each
     a program  messages in turn, each needed as the sum over the parties alone; then shares of the sum, if it has one
@@ -8,7 +8,7 @@
 The coordinator asks, and each message names its stage:
 
     stage     the coordinator sends                          a party answers with
-    group     nothing, to who has the labels                 the key of the parties' envelopes, in an envelope for each other party
+    group     nothing, to who has the labels                 the group's key, in an envelope for each other party
     columns   that key, once                                 its masked columns, in an envelope for the others
     receive   the others' envelopes                              nothing
     say       what is told and dealt with message 0, then    its next message, masked, in an envelope for the others

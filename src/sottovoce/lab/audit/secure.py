@@ -5,7 +5,7 @@
     all other parties         less what they put in, with their noise: by rows all but one party's part
     coordinator and parties   less both: beyond what is promised
 
-Gates, masks, masks and the dealer are the real ones; no frames and no ledgers, and the keys of pairs are seeded. By
+Gates, masks and the dealer are the real ones; no frames and no ledgers, and the keys of pairs are seeded. By
 columns masks, what the dealer draws for bits, and how rows were rounded are coins that some adversary knows. They are
 functions of the keys and of what was told: the likelihood is by the same questions put to a data set without noise.
 """
