@@ -1,64 +1,62 @@
-"""The code stays as simple as it is: files are short, and a fit takes no longer way through them."""
+"""The code stays as simple as it is: files are short, names stand once, and a run takes no longer way through them."""
 
 from __future__ import annotations
 
-import re
-import sys
-import threading
-import warnings
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import pytest
 
-import sottovoce as sv
-
-SOURCE = Path(sv.__file__).parent
-TEXTS = [path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.py"))]
-BY_VALUE = re.compile(r"split (==|!=) [\"']|split in \(|secure aggregation is (not )?None")
+import house
 
 
-def test_splits_and_channels_are_rarely_compared_by_value() -> None:
-    assert sum(len(BY_VALUE.findall(text)) for text in TEXTS) <= 20
+def test_the_package_does_not_grow() -> None:
+    assert sum(house.lines().values()) <= 59_100
 
 
 def test_files_are_short() -> None:
-    assert sum(len(text.splitlines()) > 500 for text in TEXTS) <= 12
+    assert len(house.long_files()) <= 8, house.long_files()
 
 
-@pytest.mark.parametrize("name", [name for name in sv.__all__ if name.startswith("Private")])
-def test_no_estimator_has_more_than_twenty_parameters(name: str) -> None:
-    assert len(getattr(sv, name)._get_param_names()) <= 20
+def test_names_stand_in_one_module() -> None:
+    assert len(house.repeated_classes()) <= 30, house.repeated_classes()
+    assert len(house.repeated_functions()) <= 90, house.repeated_functions()
 
 
-def walk(work: Any) -> tuple[int, int]:
-    """How many functions of the package, in how many files, work runs through."""
-    seen = set[tuple[str, str]]()
-
-    def note(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(str(SOURCE)):
-            seen.add((frame.f_code.co_filename, frame.f_code.co_qualname))
-
-    threading.setprofile(note)
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    return len(seen), len({path for path, _ in seen})
+def test_arguments_are_read() -> None:
+    assert house.unused_arguments() <= 42
 
 
-def test_a_fit_in_one_place_takes_no_longer_way() -> None:
-    rng = np.random.default_rng(0)
-    X, y = rng.uniform(-1, 1, (200, 4)), rng.integers(0, 2, 200)
+def test_splits_and_channels_are_rarely_compared_by_value() -> None:
+    assert house.compared_by_value() <= 20
 
-    def fit() -> None:
-        sv.PrivateLogisticRegression(epsilon=1.0, row_norm=2.0, classes=(0, 1)).fit(X, y)
 
-    fit()  # what is imported and compiled once is not of the walk
-    with warnings.catch_warnings(action="ignore"):
-        functions, files = walk(fit)
-    assert functions <= 760
-    assert files <= 110
+@pytest.mark.parametrize(("name", "parameters"), house.constructor_parameters().items())
+def test_no_estimator_has_more_than_twenty_parameters(name: str, parameters: int) -> None:
+    assert parameters <= 20
+
+
+def test_algorithms_read_like_their_papers() -> None:
+    longest, path = house.longest_coordinate()
+    assert longest <= 20, path
+
+
+@pytest.mark.parametrize(
+    ("name", "functions", "files"),
+    [
+        ("central fit", 700, 95),
+        pytest.param("by rows over gRPC, coordinator", 460, 62, marks=pytest.mark.slow),
+        pytest.param("by columns, secure products", 1060, 105, marks=pytest.mark.slow),
+        pytest.param("sottovoce fit job.toml", 1040, 130, marks=pytest.mark.slow),
+        pytest.param("evaluate", 560, 80, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_takes_no_longer_way(name: str, functions: int, files: int) -> None:
+    walk = house.WALKS[name]()
+    assert walk.functions <= functions, walk.by_package()
+    assert walk.files <= files
+
+
+def test_a_longer_way_is_seen() -> None:
+    """The control: a walk has what was run, comprehensions and all, and nothing else."""
+    walk = house.trace(lambda: house.sv.losses.get("logistic"))
+    assert ("losses/base.py", "get") in walk.passed
+    assert walk.named <= walk.functions < 20
+    assert walk.files < 5
