@@ -32,7 +32,7 @@ from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 SOURCE = Path(sv.__file__).parent
 DOCS = Path(__file__).parent.parent / "docs"
 LONG = 500  # lines of a file
-BY_VALUE = re.compile(r"split (==|!=) [\"']|split in \(|secure aggregation is (not )?None")
+BY_VALUE = re.compile(r"split (==|!=) [\"']|split in \(|aggregation is (not )?None")
 UNNAMED = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>"}
 
 
