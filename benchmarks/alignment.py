@@ -88,7 +88,7 @@ def serve(name: str, port: str, folder: Path, parties: int, count: int) -> None:
     from sottovoce.federation.party import Party
     from sottovoce.federation.policy import Policy
     from sottovoce.transports.certificates import Credentials, pin_in
-    from sottovoce.transports.grpc_wire import serve_party
+    from sottovoce.transports.grpc_party import serve_party
 
     names = [f"p{place}" for place in range(parties)]
     own = names.index(name)
@@ -119,7 +119,8 @@ def measured(parties: int, count: int, matcher: str) -> dict[str, Any]:
     """One alignment."""
     from sottovoce.federation.alignment.coordinator import new_terms
     from sottovoce.federation.coordinator import Coordinator
-    from sottovoce.transports.certificates import Credentials, create_authority, issue
+    from sottovoce.transports.authority import create_authority, issue
+    from sottovoce.transports.certificates import Credentials
     from sottovoce.transports.grpc_wire import GrpcCoordinator
 
     names = [f"p{place}" for place in range(parties)]

@@ -43,11 +43,12 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.gate.frames import peek
+from sottovoce.transports.authority import create_authority, issue
 from sottovoce.transports.base import Transport
-from sottovoce.transports.certificates import Credentials, create_authority, issue
-from sottovoce.transports.certified import Certified
-from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
-from sottovoce.transports.identity import PLAN, Identity
+from sottovoce.transports.certificates import Credentials
+from sottovoce.transports.grpc_party import serve_party
+from sottovoce.transports.grpc_wire import GrpcCoordinator
+from sottovoce.transports.identity import PLAN, Certified, Identity
 
 COLUMNS = 20
 SOLVERS = {"newton": sv.solvers.Newton, "whitened": sv.solvers.Whitened, "gradient": sv.solvers.Gradient}

@@ -38,8 +38,9 @@ from slow_wire import Network, SlowWire
 import sottovoce as sv
 from secure import DELTA, prepared, split_of
 from sottovoce.gate.frames import decode
+from sottovoce.transports.authority import create_authority, issue
 from sottovoce.transports.base import Transport
-from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import GrpcCoordinator
 
 PROGRAM = Path(__file__).parent.parent / "tests" / "programs" / "serve_secure.py"

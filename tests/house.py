@@ -26,8 +26,10 @@ from typer.testing import CliRunner
 
 import sottovoce as sv
 from sottovoce.app.cli import app
-from sottovoce.transports.certificates import Credentials, create_authority, issue
-from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials
+from sottovoce.transports.grpc_party import serve_party
+from sottovoce.transports.grpc_wire import GrpcCoordinator
 
 SOURCE = Path(sv.__file__).parent
 DOCS = Path(__file__).parent.parent / "docs"

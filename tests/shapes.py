@@ -26,7 +26,7 @@ from sottovoce import __version__, algorithms, formats
 from sottovoce.app import model_file
 from sottovoce.data import schema
 from sottovoce.federation import journal, models
-from sottovoce.federation.alignment.file import AlignmentFile
+from sottovoce.federation.alignment.party import AlignmentFile
 from sottovoce.formats import Numbered
 from sottovoce.gate import frames
 from sottovoce.plan.families import FAMILIES, OTHERS
@@ -161,7 +161,7 @@ def _journal(path: Path) -> dict[str, Any]:
     while start < len(data):
         length, *_ = journal._HEAD.unpack_from(data, start)
         start += journal._HEAD.size
-        entry = journal._unpacked(data[start : start + length])
+        entry = journal._unpack_entry(data[start : start + length])
         found[entry.kind] = {"said": sorted(entry.said), "arrays": sorted(entry.arrays)}
         start += length
     return found

@@ -17,7 +17,7 @@ from sottovoce.app import model_file
 from sottovoce.data import schema
 from sottovoce.errors import SottovoceError
 from sottovoce.federation import journal, models
-from sottovoce.federation.alignment import file as alignment
+from sottovoce.federation.alignment import party as alignment
 from sottovoce.gate import frames
 from sottovoce.plan import plan
 from sottovoce.privacy import ledger_file

@@ -43,8 +43,10 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
-from sottovoce.transports.certificates import Credentials, create_authority, issue
-from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials
+from sottovoce.transports.grpc_party import serve_party
+from sottovoce.transports.grpc_wire import GrpcCoordinator
 from support import at, epsilons_of, events_of, forged, handle, plan_of, query_of
 
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")

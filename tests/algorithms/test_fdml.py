@@ -31,8 +31,10 @@ from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 from sottovoce.solvers import by_name
-from sottovoce.transports.certificates import Credentials, create_authority, issue
-from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials
+from sottovoce.transports.grpc_party import serve_party
+from sottovoce.transports.grpc_wire import GrpcCoordinator
 from support import at, epsilons_of, forged, handle, plan_of, query_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has not converged")  # short runs are what is compared

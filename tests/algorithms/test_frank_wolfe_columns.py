@@ -47,8 +47,10 @@ from sottovoce.queries.sketches import (
     sketch_of,
     sketch_room,
 )
-from sottovoce.transports.certificates import Credentials, create_authority, issue
-from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials
+from sottovoce.transports.grpc_party import serve_party
+from sottovoce.transports.grpc_wire import GrpcCoordinator
 from sottovoce.transports.in_process import InProcess
 from support import at, epsilons_of, events_of, handle, plan_of, query_of, world_events_of
 

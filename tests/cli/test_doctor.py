@@ -21,7 +21,8 @@ from sottovoce.federation.journal import Journal
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports import certificates
-from sottovoce.transports.certificates import Credentials, create_authority, issue, peer_line, pin_in, revoke
+from sottovoce.transports.authority import create_authority, issue, revoke_certificate
+from sottovoce.transports.certificates import Credentials, peer_line, pin_in
 from sottovoce.transports.grpc_wire import GrpcCoordinator
 
 LINES = ["id,age,dose,outcome", *(f"p{k},{k % 7 / 7},{k % 5 / 5},{k % 2}" for k in range(40))]
@@ -91,7 +92,7 @@ def unsigned(north: Path, sites: Sites) -> None:
 def in_another_time(days: int) -> Callable[[Path, Sites], None]:
     def break_it(north: Path, sites: Sites) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(certificates, "_now", lambda: datetime.now(UTC) + timedelta(days=days))
+            patch.setattr(certificates, "now", lambda: datetime.now(UTC) + timedelta(days=days))
             authority = Path(shutil.copytree(sites.folder / "authority", north / "authority"))
             issue(authority, "north", days=30)
         for name in ("north.pem", "north.key"):
@@ -102,7 +103,7 @@ def in_another_time(days: int) -> Callable[[Path, Sites], None]:
 
 def taken_back(north: Path, sites: Sites) -> None:
     authority = Path(shutil.copytree(sites.folder / "authority", north / "authority"))
-    revoke(authority, "north")
+    revoke_certificate(authority, "north")
     shutil.copy(authority / "revoked.pem", north / "certificates/revoked.pem")
 
 

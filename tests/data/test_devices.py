@@ -19,7 +19,7 @@ from sottovoce.data.device.pieces import Arrays
 from sottovoce.data.devices import kind_of_rows
 from sottovoce.data.matrix import dense
 from sottovoce.errors import InputError
-from sottovoce.federation.plan_checks import check_place
+from sottovoce.federation.policy import check_place
 
 
 def test_a_device_that_is_none_is_refused() -> None:

@@ -20,7 +20,7 @@ from sottovoce.algorithms.evaluation import EvaluatedClasses
 from sottovoce.app import model_file
 from sottovoce.errors import BudgetError, InputError, RefusedError, RepeatedFitWarning
 from sottovoce.estimators import repeats
-from sottovoce.federation import prediction
+from sottovoce.federation import models as partial_models
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import Party
 from sottovoce.federation.rounds import PlainAnswers
@@ -428,7 +428,7 @@ class TestByColumns:
         self, model: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Planted fault: the plan of one party alone is served, and nobody charges the columns of the other."""
-        monkeypatch.setattr(prediction.Predictor, "scored", lambda self, digest, parties: self._scored[2])
+        monkeypatch.setattr(partial_models.Predictor, "scored", lambda self, digest, parties: self._scored[2])
         alone = self.ALONE | {"split": "columns", "columns": (2,)}
         cells = self.asked(model, lambda plan: plan.model_copy(update=alone), ("ben",))
         assert cells.sum() == pytest.approx(2000, abs=200)
@@ -476,9 +476,9 @@ class TestByColumns:
             return np.where(np.isnan(scores).any(), math.nan, scores)
 
         assert counted() == pytest.approx(1999, abs=0.9)
-        real = prediction.each_score
+        real = partial_models.decode_scores
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(prediction, "each_score", all_or_none)
+            patch.setattr(partial_models, "decode_scores", all_or_none)
             assert counted() < 10
 
     @pytest.mark.parametrize("how", ["rows", "y", "ledger", "no labels"])

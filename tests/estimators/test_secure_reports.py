@@ -13,7 +13,7 @@ from sottovoce import algorithms
 from sottovoce.app.card import as_markdown, sections
 from sottovoce.app.page import page
 from sottovoce.estimators import privacy_report
-from sottovoce.federation.demands import Known
+from sottovoce.federation.policy import Known
 from sottovoce.plan.channel import Coalition
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.secure_text import COMPUTING, assumed

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.transports import certificates
+from sottovoce.transports import authority, certificates
 
 COORDINATOR, DEALER, ALONE = "coordinator", "notary", "central"
 RECORDS: Final = 60  # by columns of all parties, by rows of each
@@ -118,14 +118,14 @@ CASES: Final = {title(case): case for case in _CASES}
 
 def make_site(folder: Path) -> None:
     """What all cases share: certificates of every role, and the records."""
-    now = certificates._now
-    certificates._now = lambda: now() - BEFORE
+    now = certificates.now
+    certificates.now = lambda: now() - BEFORE
     try:
-        certificates.create_authority(folder / "certificates")
+        authority.create_authority(folder / "certificates")
         for name in (COORDINATOR, "north", "south", DEALER):
-            certificates.issue(folder / "certificates", name)
+            authority.issue(folder / "certificates", name)
     finally:
-        certificates._now = now
+        certificates.now = now
     generator = np.random.default_rng(17)
     rows = generator.uniform(-1.0, 1.0, (2 * RECORDS, 3)).round(3)
     scores = rows @ [2.0, -3.0, 1.0] + 0.3 * generator.logistic(size=len(rows))

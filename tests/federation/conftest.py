@@ -11,7 +11,8 @@ from processes import Program
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import GrpcCoordinator
 from support import plan_of
 

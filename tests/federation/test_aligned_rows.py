@@ -17,12 +17,13 @@ from sottovoce.app.job_tables import SourceTable
 from sottovoce.app.sources import read_party
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation.alignment.coordinator import new_terms
-from sottovoce.federation.alignment.file import AlignmentFile
+from sottovoce.federation.alignment.party import AlignmentFile
 from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.models import Predictor
 from sottovoce.federation.party import Party
-from sottovoce.federation.plans import Plans
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import MASKED, Predictor
+from sottovoce.federation.replies import MASKED
+from sottovoce.federation.training import Plans
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.transports.in_process import InProcess
 

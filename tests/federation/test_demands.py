@@ -14,9 +14,7 @@ import pytest
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app.job_tables import PolicyTable
-from sottovoce.federation import demands
-from sottovoce.federation.demands import NOTHING, Known
-from sottovoce.federation.policy import Policy
+from sottovoce.federation.policy import DEMANDS, NOTHING, Known, Policy
 from sottovoce.federation.run_keys import invitation
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
@@ -90,20 +88,20 @@ def words_of(one: Assumption, plan: Plan) -> str:
 @pytest.mark.parametrize("one", secure_text.ASSUMPTIONS, ids=lambda one: one.name)
 def test_what_is_assumed_was_agreed_to_by_its_key(one: Assumption, monkeypatch: pytest.MonkeyPatch) -> None:
     check_assumption(one)
-    monkeypatch.setitem(demands.DEMANDS, one.key, lambda _: None)  # type: ignore[misc]  # planted fault: nothing is demanded
+    monkeypatch.setitem(DEMANDS, one.key, lambda _: None)  # type: ignore[misc]  # planted fault: nothing is demanded
     with pytest.raises(AssertionError):
         check_assumption(one)
 
 
 def test_a_new_assumption_has_a_key_or_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(CASES) == {one.name for one in secure_text.ASSUMPTIONS}
-    assert set(demands.DEMANDS) == {one.key for one in secure_text.ASSUMPTIONS}
+    assert set(DEMANDS) == {one.key for one in secure_text.ASSUMPTIONS}
     new = Assumption("weather", "weather", lambda _, __: "it does not rain")  # planted fault
     monkeypatch.setattr(secure_text, "ASSUMPTIONS", (*secure_text.ASSUMPTIONS, new))
     assert "it does not rain" in assumed(secure("rows"))
     with pytest.raises(KeyError):
         check_assumption(new)
-    assert set(demands.DEMANDS) != {one.key for one in secure_text.ASSUMPTIONS}
+    assert set(DEMANDS) != {one.key for one in secure_text.ASSUMPTIONS}
 
 
 def test_every_sentence_that_a_guarantee_assumes_is_in_the_registry() -> None:
@@ -175,7 +173,7 @@ def test_a_dealer_is_pinned_also_where_a_limit_does_in_the_place_of_other_pins(m
     assert refused("notary") == "None"
     for policy in ({}, {"dealer": "notary"}):
         assert "has not pinned the key of notary" in refused(**policy)
-    monkeypatch.setitem(demands.DEMANDS, "dealer", lambda _: None)  # type: ignore[misc]  # planted fault
+    monkeypatch.setitem(DEMANDS, "dealer", lambda _: None)  # type: ignore[misc]  # planted fault
     assert refused() == "None"
 
 

@@ -14,8 +14,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms.base import Rounds
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
-from sottovoce.federation.conversation import Message
-from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.coordinator import Coordinator, Message
 from sottovoce.federation.federation import Federation, as_account
 from sottovoce.federation.party import Party
 from sottovoce.gate.frames import Frame, decode, encode

@@ -25,11 +25,11 @@ import sottovoce as sv
 from sottovoce.app.sources import join
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation.alignment.coordinator import AlignmentResult, new_terms
-from sottovoce.federation.alignment.file import AlignmentFile
+from sottovoce.federation.alignment.party import AlignmentFile
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.predicting import check_aligned
+from sottovoce.federation.prediction import check_aligned
 from sottovoce.gate import intersection
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.intersection import Session, Terms

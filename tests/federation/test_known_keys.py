@@ -17,21 +17,22 @@ from pairing import NO_OFFERS, impostor
 from secure_fits import by_columns, by_rows, data, model
 from sottovoce.app import jobs
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.federation import demands, introduction, run_keys
+from sottovoce.federation import party, policy, run_keys
 from sottovoce.federation.alignment import party as alignment
 from sottovoce.federation.alignment.coordinator import new_terms
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.models import Models, PartialModel, parts_of
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import MASKED, Request, added, each_score
+from sottovoce.federation.prediction import Request, add_words, decode_scores
+from sottovoce.federation.replies import MASKED
 from sottovoce.federation.run_keys import known_keys
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.secure.pair_keys import CHECKED, OFFERS, PairKeys, PeerKey, RunKey, fingerprint_of
-from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
-from sottovoce.transports.certified import Certified
-from sottovoce.transports.identity import PREDICTION_KEY, local_identities
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials, pin_in
+from sottovoce.transports.identity import PREDICTION_KEY, Certified, local_identities
 from sottovoce.transports.in_process import InProcess
 
 SOURCE = Path(run_keys.__file__).parents[1]
@@ -93,7 +94,7 @@ def check_way(way: Callable[[], None]) -> None:
 @pytest.mark.parametrize("name", WAYS)
 def test_no_secret_is_shared_with_whom_is_not_pinned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_way(WAYS[name])
-    for module in (run_keys, alignment, demands, introduction):  # planted fault: nobody has to be pinned
+    for module in (run_keys, alignment, party, policy):  # planted fault: nobody has to be pinned
         monkeypatch.setattr(module, "check_pinned", lambda *_: None)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         check_way(WAYS[name])
@@ -133,7 +134,7 @@ def test_every_shared_secret_is_behind_the_one_check() -> None:
     assert unpinned == {
         "federation/coordinator.py",  # a dealer has no data
         "federation/dealer.py",  # nor has a dealer
-        "federation/plans.py",  # by rows, as the policy says
+        "federation/training.py",  # by rows, as the policy says
         "lab/audit/secure.py",  # all ends in one process
     }
 
@@ -197,7 +198,7 @@ class Clinic:
     def read(self, answer: Frame, request: Request) -> Any:
         """The scores under masks that the attacker takes off."""
         masks = request.masks("lab", self.pairs, len(self.people))
-        return each_score(added(answer.arrays[MASKED].view(np.uint64), masks))
+        return decode_scores(add_words(answer.arrays[MASKED].view(np.uint64), masks))
 
 
 def test_whoever_has_the_key_of_the_authority_reads_no_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from sottovoce.algorithms.base import Rounds
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import RefusedError
-from sottovoce.federation.answering import plan_of as read_plan
+from sottovoce.federation.answering import read_plan
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.queries.pricing import queries_of
-from sottovoce.transports.base import MOST_NAMED, listed
+from sottovoce.transports.base import MOST_NAMED, list_names
 from sottovoce.transports.identity import PLAN, local_identities
 from support import plan_of
 
@@ -115,12 +115,12 @@ def test_a_plan_is_read_once_by_all_parties_of_a_process_and_another_one_again()
     problem = problem_of(("a", 3), ("b", 3))
     first, second = (plan_of(problem, "newton", run=run) for run in ("one", "two"))
     one, other = (Frame("plan", 1, plan.digest, text=plan.to_json()) for plan in (first, second))
-    found = read_plan(one)
-    assert read_plan(one) is found
-    assert (found.digest, read_plan(other).digest) == (first.digest, second.digest)
+    found = read_plan(one.text, one.plan)
+    assert read_plan(one.text, one.plan) is found
+    assert (found.digest, read_plan(other.text, other.plan).digest) == (first.digest, second.digest)
 
 
 def test_a_text_names_a_few_of_many_parties() -> None:
     names = [f"p{place}" for place in range(MOST_NAMED + 1)]
-    assert listed(names[:-1]) == ", ".join(names[:-1])
-    assert listed(names) == ", ".join(names[:-1]) + " and 1 more"
+    assert list_names(names[:-1]) == ", ".join(names[:-1])
+    assert list_names(names) == ", ".join(names[:-1]) + " and 1 more"

@@ -16,7 +16,7 @@ from sottovoce.app.flare_files import write_flare_job
 from sottovoce.app.jobs import load_job
 from sottovoce.app.model_file import load
 from sottovoce.solvers import by_name
-from sottovoce.transports.certificates import create_authority, issue
+from sottovoce.transports.authority import create_authority, issue
 
 pytestmark = flare.needs_flare
 NAMES = ("anna", "ben")

@@ -27,11 +27,9 @@ from sottovoce.data.dataset import Dataset
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.federation.answering import FAILED
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.federation.introduction import Introduction
-from sottovoce.federation.party import Party
-from sottovoce.federation.plans import MOST_PREPARED
+from sottovoce.federation.party import Party, check_rows, label_values
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.records import check_rows, label_values
+from sottovoce.federation.training import MOST_PREPARED
 from sottovoce.gate import gate as gate_module
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.outgoing import Outgoing
@@ -1382,7 +1380,7 @@ def test_an_error_that_rows_could_cause_travels_as_a_fixed_text(
     elif place == "answer":
         monkeypatch.setattr(GradientSum, "value", failing(error))
     else:
-        monkeypatch.setattr(Introduction, "facts", failing(error))
+        monkeypatch.setattr(Party, "facts", failing(error))
     coordinator = Coordinator(InProcess([party]), record=True)
 
     def train() -> None:

@@ -34,8 +34,8 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside, own_part, parts_of
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of, words_of
-from sottovoce.federation.replies import crossed_offers
+from sottovoce.federation.prediction import COORDINATOR, Request, add_words, encode_scores, read_scores
+from sottovoce.federation.replies import MASKED, crossed_offers
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.outgoing import disclose, reply
 from sottovoce.gate.query import Plain, Query, Round
@@ -209,16 +209,16 @@ def test_a_record_that_a_party_cannot_use_has_no_score() -> None:
     )
 )
 def test_sums_of_words_are_sums_of_scores(each: np.ndarray) -> None:
-    total = words_of(each[0])
+    total = encode_scores(each[0])
     for scores in each[1:]:
-        total = added(total, words_of(scores))
-    np.testing.assert_allclose(scores_of(total), each.sum(axis=0), rtol=1e-14, atol=len(each) * 2.0**-44)
+        total = add_words(total, encode_scores(scores))
+    np.testing.assert_allclose(read_scores(total), each.sum(axis=0), rtol=1e-14, atol=len(each) * 2.0**-44)
 
 
 def test_the_largest_and_smallest_scores() -> None:
     scores = np.array([2.0**61, -(2.0**61), 2.0**-44, -(2.0**-44), 0.0, -1.0, 2.0**20 + 0.25, -(2.0**20) - 2.0**-30])
-    np.testing.assert_array_equal(scores_of(words_of(scores)), scores)
-    np.testing.assert_array_equal(scores_of(words_of(np.array([1e300, -math.inf]))), [2.0**62, -(2.0**62)])
+    np.testing.assert_array_equal(read_scores(encode_scores(scores)), scores)
+    np.testing.assert_array_equal(read_scores(encode_scores(np.array([1e300, -math.inf]))), [2.0**62, -(2.0**62)])
 
 
 # Nobody but the recipient can read anything.
@@ -245,17 +245,17 @@ def test_an_answer_is_hidden_by_masks_and_only_the_whole_sum_is_not(recipient: s
     for name, words in answers.items():
         own = partial[name]
         assert own is not None
-        bare = words_of(own.scores(split(X)[NAMES.index(name)]))
+        bare = encode_scores(own.scores(split(X)[NAMES.index(name)]))
         assert high_bits(bare) in (0.0, 1.0)  # what no mask hides is all alike here
         assert abs(high_bits(words) - 0.5) < 6 / (2 * 64)
         assert not np.any(np.all(words == bare, axis=1))
         assert len(np.unique(words[:, 0])) == len(words)
-    several = [added(answers[a], answers[b]) for a, b in itertools.combinations(answers, 2)]
+    several = [add_words(answers[a], answers[b]) for a, b in itertools.combinations(answers, 2)]
     total = answers["anna"]
     for name in list(answers)[1:]:
-        total = added(total, answers[name])
+        total = add_words(total, answers[name])
     if recipient == COORDINATOR:
-        np.testing.assert_allclose(scores_of(total), truth, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(read_scores(total), truth, rtol=0, atol=1e-9)
         assert all(abs(high_bits(two) - 0.5) < 6 / (2 * 64) for two in several)
     else:  # the sum that the coordinator passes on is unreadable to it
         assert abs(high_bits(total) - 0.5) < 6 / (2 * 64)
@@ -357,7 +357,7 @@ def unmarked(total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     marks = (total[:, 1] + np.uint64(1 << 51)) >> np.uint64(52)
     rest = total.copy()
     rest[:, 1] -= marks << np.uint64(52)
-    return marks, scores_of(rest)
+    return marks, read_scores(rest)
 
 
 def test_a_record_that_one_party_cannot_use_does_not_show_what_the_others_say() -> None:
@@ -372,7 +372,7 @@ def test_a_record_that_one_party_cannot_use_does_not_show_what_the_others_say() 
     assert np.isnan(fitted.decision_function(remote)).all()
     answers = [(name, frame) for name, frame in wire.up if MASKED in frame.arrays]
     words = {name: frame.arrays[MASKED].view(np.uint64) for name, frame in answers}
-    total = added(added(words["anna"], words["ben"]), words["carl"])
+    total = add_words(add_words(words["anna"], words["ben"]), words["carl"])
     _, found = unmarked(total)
     assert np.abs(found).min() > 2.0**30
     assert abs((found > 0).mean() - 0.5) < 6 / (2 * 64)
@@ -380,7 +380,7 @@ def test_a_record_that_one_party_cannot_use_does_not_show_what_the_others_say() 
     model = parties[1].predictor.models.get(bytes.fromhex(fitted.charged_as_))
     assert model is not None
     own = model.scores(X[:, 3:5])
-    bare = added(added(words_of(X[:, 0]), words_of(own)), words_of(X[:, 5]))
+    bare = add_words(add_words(encode_scores(X[:, 0]), encode_scores(own)), encode_scores(X[:, 5]))
     marks, read = unmarked(bare)
     assert np.all(marks == 2)
     np.testing.assert_allclose(read, own, rtol=0, atol=1e-12)

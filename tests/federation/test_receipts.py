@@ -13,7 +13,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.errors import LedgerError, RefusedError
 from sottovoce.federation.prediction import COORDINATOR
-from sottovoce.federation.receipts import packed, unpacked
+from sottovoce.federation.replies import pack_receipt, unpack_receipt
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Receipt
 from sottovoce.transports.in_process import InProcess
@@ -124,8 +124,8 @@ def test_a_party_does_not_start_on_a_ledger_that_is_lost_or_damaged(accounts: li
 
 def test_a_receipt_survives_its_frame() -> None:
     receipt = Receipt(2**40 + 7, "0123456789abcdef" * 4)
-    assert unpacked(packed(receipt)) == receipt
-    assert unpacked(np.zeros(4, dtype=np.int64)).number == 0
+    assert unpack_receipt(pack_receipt(receipt)) == receipt
+    assert unpack_receipt(np.zeros(4, dtype=np.int64)).number == 0
 
 
 def test_what_a_run_is_about_is_in_every_ledger(accounts: list[sv.Account]) -> None:

@@ -11,9 +11,9 @@ import pytest
 from plans import PLANS, plan_for
 from serving import draw_data
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
-from sottovoce.federation import limits
+from sottovoce.federation import answering
 from sottovoce.federation.party import Party
-from sottovoce.federation.replies import answered, checked
+from sottovoce.federation.replies import check_reply, read_answer
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.transports.identity import local_identities
@@ -29,7 +29,7 @@ def plan() -> Plan:
 
 def facts(text: str, query: str = "") -> dict[str, Any]:
     said = Frame("hello", 7, query=query)
-    return checked("anna", said, encode(Frame("facts", 7, query=query, text=text))).facts
+    return check_reply("anna", said, encode(Frame("facts", 7, query=query, text=text))).facts
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_public_key_has_1216_bytes(key: Any) -> None:
 
 def test_a_number_of_columns_that_fills_the_memory_is_no_fact() -> None:
     with pytest.raises(WireError, match=r"'anna'.*features"):
-        facts(json.dumps(FACTS | {"features": limits.MOST_COLUMNS + 1}))
+        facts(json.dumps(FACTS | {"features": answering.MOST_COLUMNS + 1}))
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_a_number_of_columns_that_fills_the_memory_is_no_fact() -> None:
 def test_a_refusal_is_raised_and_names_the_party(code: str, kind: type[Exception]) -> None:
     reply = encode(Frame("refuse", 7, text=json.dumps({"error": code, "refused": "no."})))
     with pytest.raises(kind, match=r"^anna: no\."):
-        checked("anna", Frame("hello", 7), reply)
+        check_reply("anna", Frame("hello", 7), reply)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"error": "budget"}', '{"error": 1, "refused": "no"}'])
 def test_a_refusal_without_a_reason_is_none(text: str) -> None:
     with pytest.raises(WireError, match="'anna' sent a 'refuse'"):
-        checked("anna", Frame("hello", 7), encode(Frame("refuse", 7, text=text)))
+        check_reply("anna", Frame("hello", 7), encode(Frame("refuse", 7, text=text)))
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_an_answer_has_the_type_the_shape_and_the_range_of_its_query(grid: Any) 
     query, said = query_of(small, "gram"), Frame("ask", 7, small.digest, 0, "gram")
 
     def value_of(**arrays: Any) -> Any:
-        reply = checked("anna", said, encode(Frame("answer", 7, small.digest, 0, "gram", arrays)))
-        return answered("anna", small, query, {}, reply)
+        reply = check_reply("anna", said, encode(Frame("answer", 7, small.digest, 0, "gram", arrays)))
+        return read_answer("anna", small, query, {}, reply)
 
     assert value_of(grid=np.arange(3)).tolist() == [0.0, small.release("gram").step, 2 * small.release("gram").step]
     with pytest.raises(WireError, match=r"party 'anna' answered 'gram' in round 0 with .* numbers, which has to be 3"):
@@ -131,14 +131,14 @@ def proposed(small: Plan, **fields: Any) -> str:
 
 def test_a_plan_of_other_sizes_is_refused_before_anything_is_made_of_it() -> None:
     small = plan()
-    several = [*small.parties, *((f"p{k}", 6) for k in range(limits.MOST_PARTIES))]
+    several = [*small.parties, *((f"p{k}", 6) for k in range(answering.MOST_PARTIES))]
     releases = [release.model_dump() | {"query": f"q{k}"} for k in range(100) for release in small.releases[:1]]
     for fields, fault in (
         ({"features": 2**31 - 1}, "the plan has 2147483647 columns"),
         ({"features": 3}, "does not have party 1 with its declared records and features"),
-        ({"parties": several}, f"parties; party 1 serves at most {limits.MOST_PARTIES}"),
-        ({"releases": releases}, f"releases; party 1 serves at most {limits.MOST_RELEASES}"),
-        ({"run": "x" * (limits.MOST_TEXT + 1000)}, "a party reads at most"),
+        ({"parties": several}, f"parties; party 1 serves at most {answering.MOST_PARTIES}"),
+        ({"releases": releases}, f"releases; party 1 serves at most {answering.MOST_RELEASES}"),
+        ({"run": "x" * (answering.MOST_TEXT + 1000)}, "a party reads at most"),
     ):
         assert fault in proposed(small, **fields), fault
 
@@ -155,4 +155,4 @@ def test_answers_that_fit_in_no_message_are_refused() -> None:
 def test_more_turns_than_are_drawn_are_refused() -> None:
     form, split, more = PLANS["sgd, private, rows, one party a round"]
     small = plan_for(form, split, **more)
-    assert f"at most {limits.MOST_DRAWN} are drawn" in proposed(small, rounds=limits.MOST_DRAWN + 1)
+    assert f"at most {answering.MOST_DRAWN} are drawn" in proposed(small, rounds=answering.MOST_DRAWN + 1)

@@ -27,7 +27,7 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import COORDINATOR, Request, added, masked_of, scores_of
+from sottovoce.federation.prediction import COORDINATOR, Request, add_words, read_masked, read_scores
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account, Ledger
@@ -232,7 +232,7 @@ class Attack:
     def columns(self, answer: Frame) -> np.ndarray:
         """What the coordinator reads with the key that it put in b's place."""
         masks = self.request.masks("b", self.pairs, PEOPLE)
-        return spelled(scores_of(added(masked_of(answer, PEOPLE), masks)))
+        return spelled(read_scores(add_words(read_masked(answer, PEOPLE), masks)))
 
 
 @pytest.mark.parametrize("recipient", [COORDINATOR, "b"])

@@ -27,11 +27,10 @@ import pytest
 import sottovoce as sv
 from sottovoce.data.identifiers import fingerprint, hash_of_list
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.federation import answering, introduction, plans, training
+from sottovoce.federation import answering, party, training
 from sottovoce.federation.alignment import party as alignment
 from sottovoce.federation.alignment.coordinator import new_terms
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.federation.introduction import Introduction
 from sottovoce.federation.party import Party
 from sottovoce.gate import intersection, outgoing
 from sottovoce.gate.intersection import COORDINATOR, Session
@@ -154,7 +153,7 @@ class Play:
         patch.setattr(Opener, "open", opened)
         for module in (intersection, sums):
             patch.setattr(module, "seal_envelope", in_envelope)
-        for module in (alignment, answering, introduction, plans, training):
+        for module in (alignment, answering, party, training):
             patch.setattr(module, "reply", replied)
 
     def _note(self, content: Any) -> None:
@@ -355,11 +354,11 @@ def test_points_that_were_not_blinded_are_found(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_public_fact_that_is_made_of_identifiers_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def facts(self: Introduction) -> tuple[Declared, ...]:
-        listed = fingerprint(self._holder.ids or (), "usual")
+    def facts(self: Party) -> tuple[Declared, ...]:
+        listed = fingerprint(self.holder.ids or (), "usual")
         return (Declared("aligned", listed, "random, it says", made_by=GATE),)
 
-    monkeypatch.setattr(Introduction, "alignment", facts)
+    monkeypatch.setattr(Party, "alignment_fact", facts)
     for reader in READERS:
         assert guessable("refusal", reader, tmp_path)[0] == {"aligned"}
 

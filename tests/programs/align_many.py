@@ -17,7 +17,7 @@ import numpy as np
 
 from sottovoce.data.sorted_file import SortedFile
 from sottovoce.federation.alignment.coordinator import AlignmentRun, new_terms
-from sottovoce.federation.alignment.file import AlignmentFile
+from sottovoce.federation.alignment.party import AlignmentFile
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy

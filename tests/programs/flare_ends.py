@@ -20,8 +20,7 @@ from party_process import ScriptedEndpoint
 import sottovoce as sv
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.transports.certificates import Credentials
-from sottovoce.transports.certified import Certified
-from sottovoce.transports.identity import local_identities
+from sottovoce.transports.identity import Certified, local_identities
 from sottovoce.transports.nvflare_wire import CoordinatorEnd, PartyEnd, Site, answering
 
 AGAIN = "sottovoce-tests"  # asks a scripted party to be as it was in the beginning

@@ -43,7 +43,7 @@ import serving
 from plans import PLANS, plan_for
 from sottovoce import algorithms
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
-from sottovoce.federation import limits, replies
+from sottovoce.federation import rounds, training
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
@@ -56,7 +56,7 @@ from sottovoce.transports.in_process import InProcess
 from support import give_scores
 
 ALLOWED = (WireError, RefusedError, BudgetError, LedgerError, InputError)
-MOST_MEMORY = 2**30  # bytes, as `limits` states it
+MOST_MEMORY = 2**30  # bytes, as `federation/answering.py` states it
 LIFE = 500  # frames that one party gets
 NUMBERS: tuple[Any, ...] = (
     *(0, 1, -1, 2, 3, 7, 64, 1000, 10**6, 2**24, 2**31 - 1, 2**31, 2**62, 2**63, 10**30, True, False),
@@ -499,11 +499,11 @@ serving.ForTheRun = _Remembering  # type: ignore[misc]
 
 PLANTED: Mapping[str, tuple[Any, str, Callable[..., Any]]] = {  # faults that must be found
     "an unchecked reply": (
-        replies,
-        "answered",
+        rounds,
+        "read_answer",
         lambda name, plan, query, said, reply: value_of(reply.frame.arrays, 1.0),
     ),
-    "a plan that allocates before it compares": (limits, "check_size", lambda *_: None),
+    "a plan that allocates before it compares": (training, "check_plan_size", lambda *_: None),
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.federation.models import Models
 from sottovoce.transports.certificates import Credentials, pin_in
-from sottovoce.transports.grpc_wire import serve_party
+from sottovoce.transports.grpc_party import serve_party
 
 if __name__ == "__main__":
     name, data, address, certificates, ledger, recipient = sys.argv[1:]

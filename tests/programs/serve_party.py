@@ -12,7 +12,7 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.transports.certificates import Credentials
-from sottovoce.transports.grpc_wire import serve_party
+from sottovoce.transports.grpc_party import serve_party
 
 if __name__ == "__main__":
     name, data, address, certificates, *ledger = sys.argv[1:]

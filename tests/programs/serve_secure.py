@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.federation.alignment.file import AlignmentFile
+from sottovoce.federation.alignment.party import AlignmentFile
 from sottovoce.transports.certificates import Credentials, pin_in
-from sottovoce.transports.grpc_wire import serve_party
+from sottovoce.transports.grpc_party import serve_party
 
 if __name__ == "__main__":
     name, address, certificates, *own = sys.argv[1:]

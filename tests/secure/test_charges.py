@@ -23,9 +23,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.data.bounds import Bounds
 from sottovoce.estimators.report import privacy_report
-from sottovoce.federation.demands import Known
-from sottovoce.federation.plan_checks import charge_of
-from sottovoce.federation.policy import Policy
+from sottovoce.federation.policy import Known, Policy, charge_of
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan, Whole

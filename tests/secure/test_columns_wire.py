@@ -21,15 +21,15 @@ from secure_fits import NOTARY, RECORDS, Watched, by_columns, by_rows, data, dou
 from sottovoce.data.block import Block
 from sottovoce.data.identifiers import fingerprint, identifiers
 from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation.alignment.file import AlignmentFile
+from sottovoce.federation.alignment.party import AlignmentFile
 from sottovoce.federation.dealer import Dealer
-from sottovoce.federation.holder import Holder
-from sottovoce.federation.party import Party
+from sottovoce.federation.party import Holder, Party
 from sottovoce.federation.run_keys import check_pinned
 from sottovoce.federation.secure_columns.party import ColumnRun
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.secure import stream_labels
-from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import GrpcCoordinator
 from support import renewed
 

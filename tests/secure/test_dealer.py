@@ -31,8 +31,10 @@ from sottovoce.secure.pair_keys import fingerprint_of
 from sottovoce.secure.stream_labels import TranscriptHash
 from sottovoce.secure.streams import add_fields, pack_fields, stream_fields, unpack_fields
 from sottovoce.secure.sums import Opener, packed_envelope, unpacked_envelope
-from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
-from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials, pin_in
+from sottovoce.transports.grpc_party import serve_party
+from sottovoce.transports.grpc_wire import GrpcCoordinator
 from sottovoce.transports.identity import PLAN
 
 MAKE = {"columns": by_columns, "rows": by_rows}

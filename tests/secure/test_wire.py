@@ -16,10 +16,11 @@ from sottovoce.federation.training import Training
 from sottovoce.gate.frames import decode
 from sottovoce.gate.outgoing import Outgoing
 from sottovoce.solvers import by_name
-from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
-from sottovoce.transports.certified import Certified
-from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
-from sottovoce.transports.identity import local_identities
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials, pin_in
+from sottovoce.transports.grpc_party import serve_party
+from sottovoce.transports.grpc_wire import GrpcCoordinator
+from sottovoce.transports.identity import Certified, local_identities
 from summing import data_of
 
 pytestmark = pytest.mark.slow

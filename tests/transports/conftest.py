@@ -9,7 +9,7 @@ import pytest
 
 from processes import Program
 from sottovoce.gate.frames import MAX_BYTES
-from sottovoce.transports.certificates import create_authority, issue
+from sottovoce.transports.authority import create_authority, issue
 
 SCRIPT = Path(__file__).with_name("party_process.py")
 StartParty = Callable[..., Program]

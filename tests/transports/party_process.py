@@ -11,7 +11,7 @@ import numpy as np
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.outgoing import GATE, Outgoing, declare_public, reply
 from sottovoce.transports.certificates import Credentials
-from sottovoce.transports.grpc_wire import serve_party
+from sottovoce.transports.grpc_party import serve_party
 from sottovoce.transports.identity import Identity
 
 SECRET = "170.25"

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.errors import InputError
-from sottovoce.transports import certificates
-from sottovoce.transports.certificates import Credentials, create_authority, issue, request, sign
+from sottovoce.transports import authority, certificates
+from sottovoce.transports.authority import create_authority, issue, make_request, sign_request
+from sottovoce.transports.certificates import Credentials
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def test_a_certificate_outside_its_time_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, shift: int, fault: str
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(certificates, "_now", lambda: datetime.now(UTC) + timedelta(days=shift))
+        patch.setattr(certificates, "now", lambda: datetime.now(UTC) + timedelta(days=shift))
         issue(folder, "clinic")
     with pytest.raises(InputError, match=fault):
         Credentials.load(folder, "clinic")
@@ -204,7 +205,7 @@ def test_of_two_authorities_made_at_once_the_first_stays(
     stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second has looked before the first wrote, its key alone where it was `stopped` between the two files."""
-    look, write = certificates.is_there, certificates._write
+    look, write = authority.is_there, authority._write
 
     def first(folder: Path) -> None:
         create_authority(folder)
@@ -219,20 +220,20 @@ def test_of_two_authorities_made_at_once_the_first_stays(
         def looks(path: Path) -> bool:
             found = look(path)
             if path.suffix == ".key":
-                monkeypatch.setattr(certificates, "is_there", look)
+                monkeypatch.setattr(authority, "is_there", look)
                 first(folder)
             return found
 
-        monkeypatch.setattr(certificates, "is_there", looks)
+        monkeypatch.setattr(authority, "is_there", looks)
         with contextlib.suppress(InputError):
             create_authority(folder)
-        authority = certificates._authority_key(folder).public_key()
+        key = authority._authority_key(folder).public_key()
         north = x509.load_pem_x509_certificate((folder / "north.pem").read_bytes())
-        authority.verify(north.signature, north.tbs_certificate_bytes, ec.ECDSA(north.signature_hash_algorithm))
+        key.verify(north.signature, north.tbs_certificate_bytes, ec.ECDSA(north.signature_hash_algorithm))
         return (folder / "authority.key").read_bytes()
 
     both(tmp_path / "one")
-    monkeypatch.setattr(certificates, "_write", lambda *a, **_: write(*a))  # planted fault: what is there is replaced
+    monkeypatch.setattr(authority, "_write", lambda *a, **_: write(*a))  # planted fault: what is there is replaced
     with pytest.raises(InvalidSignature):
         both(tmp_path / "two")
 
@@ -246,7 +247,7 @@ def test_a_key_whose_making_was_stopped_without_hard_links_is_made_by_the_same_c
     monkeypatch.setattr(os, "link", refused)
     for name in ("north.key", "authority.key", "authority.pem"):
         (tmp_path / name).touch(mode=0o600)  # taken, and no more
-    request(tmp_path, "north")
+    make_request(tmp_path, "north")
     create_authority(tmp_path)
-    sign(tmp_path, tmp_path / "north.csr")
+    sign_request(tmp_path, tmp_path / "north.csr")
     assert Credentials.load(tmp_path, "north").name == "north"

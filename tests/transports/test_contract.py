@@ -194,7 +194,7 @@ class TestGrpc(TransportContract):
         """A planted fault: the coordinator of before, which takes a refusal for nothing and waits."""
         wire = opened(("anna",), timeout=1.0)
         monkeypatch.setattr(frames, "FRAME", FRAME._replace(number=FRAME.number + 1))
-        monkeypatch.setattr(grpc_wire, "refused", lambda reply: None)
+        monkeypatch.setattr(grpc_wire, "read_refusal", lambda reply: None)
         with pytest.raises(WireError, match="waited 1 s"):
             wire.exchange({"anna": request("echo")})
 

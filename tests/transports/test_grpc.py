@@ -24,8 +24,10 @@ import pytest
 from processes import Program
 from sottovoce.errors import InputError, WireError
 from sottovoce.gate.frames import Frame, decode, encode, peek
-from sottovoce.transports.certificates import Credentials, create_authority, issue
-from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials
+from sottovoce.transports.grpc_party import serve_party
+from sottovoce.transports.grpc_wire import GrpcCoordinator
 
 serials = itertools.count(1)
 StartParty = Callable[..., Program]

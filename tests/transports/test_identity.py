@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.transports.certificates import Credentials, create_authority, issue
-from sottovoce.transports.certified import Certified
-from sottovoce.transports.identity import local_identities
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials
+from sottovoce.transports.identity import Certified, local_identities
 
 MESSAGE = bytes(range(32))
 DAY = timedelta(days=1)

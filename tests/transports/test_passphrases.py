@@ -14,9 +14,11 @@ from sottovoce.app.cli import app
 from sottovoce.app.doctor import examine
 from sottovoce.app.provisioning import Sites, make_sites
 from sottovoce.errors import InputError
-from sottovoce.transports import certificates, passphrases
-from sottovoce.transports.certificates import Credentials, create_authority, issue, request, revoke, sign
-from sottovoce.transports.grpc_wire import GrpcCoordinator, greet
+from sottovoce.transports import authority, passphrases
+from sottovoce.transports.authority import create_authority, issue, make_request, revoke_certificate, sign_request
+from sottovoce.transports.certificates import Credentials
+from sottovoce.transports.grpc_party import greet
+from sottovoce.transports.grpc_wire import GrpcCoordinator
 from sottovoce.transports.passphrases import VARIABLE
 
 SECRET = "correct horse battery"
@@ -50,9 +52,9 @@ def test_every_key_of_a_federation_is_encrypted_and_every_reader_of_one_opens_it
     require_encrypted(sites, 5)
     authority, own = sites / "authority", sites / "north/certificates"
     issue(authority, "east")
-    path, pin = request(own, "north")
-    assert sign(authority, path).pin == pin
-    revoke(authority, "east")
+    path, pin = make_request(own, "north")
+    assert sign_request(authority, path).pin == pin
+    revoke_certificate(authority, "east")
     assert Credentials.load(own, "north").name == "north"
     require_encrypted(sites, 6)
 
@@ -73,13 +75,13 @@ def test_a_key_that_was_there_is_encrypted_by_the_next_request_and_keeps_its_pin
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    _, pin = request(tmp_path / "c", "north")
+    _, pin = make_request(tmp_path / "c", "north")
     assert b"ENCRYPTED" not in (tmp_path / "c/north.key").read_bytes()
     secret = tmp_path / "passphrase"
     secret.write_text(SECRET)
     secret.chmod(0o600)
     monkeypatch.setenv(VARIABLE, str(secret))
-    assert request(tmp_path / "c", "north")[1] == pin
+    assert make_request(tmp_path / "c", "north")[1] == pin
     require_encrypted(tmp_path / "c", 1)
     assert (tmp_path / "c/north.key").stat().st_mode & 0o777 == 0o600
 
@@ -135,13 +137,13 @@ def test_a_passphrase_that_everybody_may_read_is_warned_of(
     named: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     named.chmod(0o644)
-    request(tmp_path / "c", "north")
+    make_request(tmp_path / "c", "north")
     assert "everybody may read" in caplog.text
 
 
 def test_a_key_that_is_written_plain_is_found_out(named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted fault: one writer that forgets the passphrase."""
-    monkeypatch.setattr(certificates, "pem_of", lambda key, plain=False: passphrases.pem_of(key, plain=True))
+    monkeypatch.setattr(authority, "pem_of", lambda key, plain=False: passphrases.pem_of(key, plain=True))
     make_sites(tmp_path / "sites", Sites(("north",)))
     with pytest.raises(AssertionError, match="is not encrypted"):
         require_encrypted(tmp_path / "sites", 3)
@@ -151,7 +153,7 @@ def test_a_key_that_is_written_plain_is_found_out(named: Path, tmp_path: Path, m
 def test_one_module_reads_and_writes_private_keys() -> None:
     """Whatever else did it would not know of a passphrase."""
     names = ("load_pem_private_key", "load_der_private_key", "PrivateFormat")
-    source = Path(certificates.__file__).parents[1]
+    source = Path(authority.__file__).parents[1]
     found = {
         path.relative_to(source).as_posix()
         for path in source.rglob("*.py")

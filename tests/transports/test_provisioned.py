@@ -16,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.transports.certificates import Credentials, check_other_end
-from sottovoce.transports.certified import Certified
+from sottovoce.transports.identity import Certified
 
 Extensions = Mapping[type, Any]
 

@@ -16,9 +16,11 @@ import pytest
 from sottovoce.app import doctor
 from sottovoce.errors import InputError, WireError
 from sottovoce.gate.frames import Frame, encode
-from sottovoce.transports import grpc_wire, probe, proxies
-from sottovoce.transports.certificates import Credentials, create_authority, issue
-from sottovoce.transports.grpc_wire import GrpcCoordinator, greet, serve_party
+from sottovoce.transports import grpc_party, probe, proxies
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import Credentials
+from sottovoce.transports.grpc_party import greet, serve_party
+from sottovoce.transports.grpc_wire import GrpcCoordinator
 from sottovoce.transports.proxies import proxy_for
 
 pytestmark = pytest.mark.slow
@@ -256,7 +258,7 @@ def test_a_proxy_that_is_not_for_a_host_is_never_asked(
     """Also by gRPC, which has a mind of its own: neither `http_proxy` nor this machine itself is meant."""
     proxy = proxied(variable)
     monkeypatch.setattr(probe, "_context", lambda credentials: _without_host(_CONTEXT(credentials)))
-    monkeypatch.setattr(grpc_wire, "_options", _named_otherwise(grpc_wire._options))
+    monkeypatch.setattr(grpc_party, "channel_options", _named_otherwise(grpc_party.channel_options))
     assert greet(f"127.0.0.1:{wire.port}", Credentials.load(folder, "anna"))
     assert not proxy.asked
 
@@ -272,8 +274,8 @@ def test_two_ways_to_one_coordinator_are_found_out(
     """Planted faults: the test of a party by a proxy fails where one of the two connections does not go by it."""
     proxied()
     if fault == "gRPC goes straight":
-        monkeypatch.setattr(grpc_wire, "grpc_options", lambda host: [("grpc.enable_http_proxy", 0)])
-        monkeypatch.setattr(grpc_wire, "_PATIENCE", 1.0)
+        monkeypatch.setattr(grpc_party, "grpc_options", lambda host: [("grpc.enable_http_proxy", 0)])
+        monkeypatch.setattr(grpc_party, "_PATIENCE", 1.0)
     else:
         monkeypatch.setattr(probe, "connect", lambda *at: socket.create_connection(at[:2], at[2]))
     with pytest.raises(WireError):

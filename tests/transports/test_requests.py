@@ -16,19 +16,17 @@ from cryptography.x509.oid import NameOID
 
 from sottovoce.errors import InputError, WireError
 from sottovoce.transports import certificates
-from sottovoce.transports.certificates import (
-    Credentials,
-    check_other_end,
+from sottovoce.transports.authority import (
     create_authority,
     issue,
-    listed,
-    peer_line,
-    pin_in,
-    request,
-    revoke,
-    sign,
+    list_certificates,
+    make_request,
+    revoke_certificate,
+    sign_request,
 )
-from sottovoce.transports.grpc_wire import GrpcCoordinator, greet
+from sottovoce.transports.certificates import Credentials, check_other_end, peer_line, pin_in
+from sottovoce.transports.grpc_party import greet
+from sottovoce.transports.grpc_wire import GrpcCoordinator
 
 
 @pytest.fixture
@@ -56,9 +54,9 @@ def asked(path: Path, *names: str, key: object = None, extensions: bool = False,
 
 def test_a_key_stays_where_it_was_made_and_its_certificate_serves(authority: Path, tmp_path: Path) -> None:
     site = tmp_path / "north"
-    path, pin = request(site, "north")
+    path, pin = make_request(site, "north")
     assert stat.S_IMODE((site / "north.key").stat().st_mode) == 0o600
-    signed = sign(authority, path)
+    signed = sign_request(authority, path)
     assert (signed.name, signed.pin, signed.replaced, signed.other_key) == ("north", pin, None, False)
     assert not (authority / "north.key").exists()
     assert b"PRIVATE" not in path.read_bytes() + signed.path.read_bytes()
@@ -109,31 +107,31 @@ def test_a_coordinator_that_says_no_time_is_told(authority: Path, said: bytes) -
 def test_a_key_that_is_being_made_elsewhere_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "north.key").symlink_to(tmp_path / "disk that is not mounted")
     with pytest.raises(InputError, match="is there meanwhile, or leads nowhere"):
-        request(tmp_path, "north")
+        make_request(tmp_path, "north")
     assert (tmp_path / "north.key").is_symlink()
 
 
 def test_a_renewal_keeps_the_key_and_the_old_certificate_holds_until_its_end(authority: Path, tmp_path: Path) -> None:
-    path, pin = request(tmp_path / "north", "north")
-    old = sign(authority, path, days=40).path.read_bytes()
-    again, same = request(tmp_path / "north", "north")
+    path, pin = make_request(tmp_path / "north", "north")
+    old = sign_request(authority, path, days=40).path.read_bytes()
+    again, same = make_request(tmp_path / "north", "north")
     assert same == pin
-    new = sign(authority, again)
+    new = sign_request(authority, again)
     assert new.replaced is not None
     assert not new.other_key
     issue(authority, "south")
     mine = Credentials.load(authority, "south")
     for shown in (old, new.path.read_bytes()):
         check_other_end(shown, mine, "north")
-    revoke(authority, "north")
+    revoke_certificate(authority, "north")
     mine = Credentials.load(authority, "south")
     check_other_end(old, mine, "north")
     with pytest.raises(InputError, match="revoked"):
         check_other_end(new.path.read_bytes(), mine, "north")
     with pytest.raises(InputError, match="key of a certificate that is revoked"):
-        sign(authority, request(tmp_path / "north", "north")[0])
-    other, _ = request(tmp_path / "north-2", "north")
-    assert sign(authority, other).other_key
+        sign_request(authority, make_request(tmp_path / "north", "north")[0])
+    other, _ = make_request(tmp_path / "north-2", "north")
+    assert sign_request(authority, other).other_key
 
 
 def test_a_request_is_refused_for_what_is_wrong_with_it(authority: Path, tmp_path: Path) -> None:
@@ -155,7 +153,7 @@ def test_a_request_is_refused_for_what_is_wrong_with_it(authority: Path, tmp_pat
     before = sorted(path.name for path in authority.iterdir())
     for words, path in cases.items():
         with pytest.raises(InputError, match=words):
-            sign(authority, path)
+            sign_request(authority, path)
     assert sorted(path.name for path in authority.iterdir()) == before
 
 
@@ -177,27 +175,27 @@ _CERTIFICATE_VERSION = bytes.fromhex("a003020102")
 def test_keys_and_versions_that_are_not_known_are_refused_as_other_faults_are(authority: Path, tmp_path: Path) -> None:
     odd = changed(asked(tmp_path / "north.csr", "north"), (_CURVE, _CURVE[:-1] + b"\x2a"))
     with pytest.raises(InputError, match=r"north\.csr"):
-        sign(authority, odd)
+        sign_request(authority, odd)
     new = changed(asked(tmp_path / "east.csr", "east"), (b"\x02\x01\x00", b"\x02\x01\x2a"))
     with pytest.raises(InputError, match="is not a request in PEM form"):
-        sign(authority, new)
+        sign_request(authority, new)
     issue(authority, "south")
     issue(authority, "west")
     mine = Credentials.load(authority, "south")
     shown = changed(authority / "west.pem", (_CERTIFICATE_VERSION, _CERTIFICATE_VERSION[:-1] + b"\x2a"))
     with pytest.raises(InputError, match="is not a certificate in PEM form"):
         check_other_end(shown.read_bytes(), mine, "west")
-    assert "west" not in {known.name for known in listed(authority)}
+    assert "west" not in {known.name for known in list_certificates(authority)}
 
 
 def test_a_key_that_was_revoked_is_signed_for_nobody_any_more(authority: Path, tmp_path: Path) -> None:
     lost = ec.generate_private_key(ec.SECP256R1())
-    sign(authority, asked(tmp_path / "north.csr", "north", key=lost))
-    revoke(authority, "north")
-    sign(authority, asked(tmp_path / "north.csr", "north"))  # its new key is in the place of the old one
+    sign_request(authority, asked(tmp_path / "north.csr", "north", key=lost))
+    revoke_certificate(authority, "north")
+    sign_request(authority, asked(tmp_path / "north.csr", "north"))  # its new key is in the place of the old one
     for name in ("north", "south"):
         with pytest.raises(InputError, match="key of a certificate that is revoked"):
-            sign(authority, asked(tmp_path / f"{name}.csr", name, key=lost))
+            sign_request(authority, asked(tmp_path / f"{name}.csr", name, key=lost))
 
 
 def test_a_name_in_a_certificate_adds_no_line_to_the_pins(authority: Path, tmp_path: Path) -> None:
@@ -208,14 +206,16 @@ def test_a_name_in_a_certificate_adds_no_line_to_the_pins(authority: Path, tmp_p
 
 
 def test_what_a_certificate_may_do_is_not_the_senders_to_say(authority: Path, tmp_path: Path) -> None:
-    signed = sign(authority, asked(tmp_path / "north.csr", "north", extensions=True))
+    signed = sign_request(authority, asked(tmp_path / "north.csr", "north", extensions=True))
     found = x509.load_pem_x509_certificate(signed.path.read_bytes())
     assert not found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert "evil.example" not in str(found.extensions)
     mine = Credentials.load(authority, issue(authority, "south") or "south")
     check_other_end(signed.path.read_bytes(), mine, "north")
-    served = sign(authority, asked(tmp_path / "coordinator.csr", "coordinator"), hosts=["trials.example.org"])
-    assert next(known.hosts for known in listed(authority) if known.name == "coordinator") == ("trials.example.org",)
+    served = sign_request(authority, asked(tmp_path / "coordinator.csr", "coordinator"), hosts=["trials.example.org"])
+    assert next(known.hosts for known in list_certificates(authority) if known.name == "coordinator") == (
+        "trials.example.org",
+    )
     check_other_end(served.path.read_bytes(), mine, "coordinator")
 
 
@@ -225,8 +225,8 @@ def test_what_is_there_is_listed_and_an_end_that_is_near_is_warned_of(
     issue(authority, "north", days=29)
     issue(authority, "south", days=31)
     issue(authority, "east")
-    revoke(authority, "east")
-    found = {known.name: known for known in listed(authority)}
+    revoke_certificate(authority, "east")
+    found = {known.name: known for known in list_certificates(authority)}
     assert set(found) == {"authority", "north", "south", "east"}
     assert (found["north"].days, found["south"].days) == (28, 30)
     assert [known.name for known in found.values() if known.revoked] == ["east"]
@@ -235,5 +235,8 @@ def test_what_is_there_is_listed_and_an_end_that_is_near_is_warned_of(
         assert not caplog.text
         Credentials.load(authority, "north")
     assert "ends in 28 days; `sottovoce request north`" in caplog.text
-    monkeypatch.setattr(certificates, "_now", lambda: datetime.now(UTC) + timedelta(days=29, hours=-1))
-    assert certificates.days_text({known.name: known for known in listed(authority)}["north"].days) == "less than a day"
+    monkeypatch.setattr(certificates, "now", lambda: datetime.now(UTC) + timedelta(days=29, hours=-1))
+    assert (
+        certificates.days_text({known.name: known for known in list_certificates(authority)}["north"].days)
+        == "less than a day"
+    )

@@ -21,10 +21,12 @@ from cryptography.x509.oid import NameOID
 
 from sottovoce.errors import InputError, WireError
 from sottovoce.gate.frames import Frame, encode
-from sottovoce.transports import certificates as made
-from sottovoce.transports import grpc_wire, probe
-from sottovoce.transports.certificates import Credentials, check_other_end, create_authority, issue, revoke
-from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from sottovoce.transports import authority as made
+from sottovoce.transports import certificates, grpc_wire, probe
+from sottovoce.transports.authority import create_authority, issue, revoke_certificate
+from sottovoce.transports.certificates import Credentials, check_other_end
+from sottovoce.transports.grpc_party import serve_party
+from sottovoce.transports.grpc_wire import GrpcCoordinator
 
 PATIENCE = 60.0  # seconds after which a failing test ends instead of hanging
 
@@ -110,7 +112,7 @@ def another_host(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, s
 def taken_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
     party = folder / "party"
     party.mkdir()
-    revoke(folder, "coordinator")
+    revoke_certificate(folder, "coordinator")
     for name in ("authority.pem", "anna.pem", "anna.key", "revoked.pem"):
         (party / name).write_bytes((folder / name).read_bytes())
     (party / "anna.key").chmod(0o600)
@@ -147,10 +149,10 @@ def test_an_expired_certificate_of_the_coordinator_is_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, endpoint: Callable[[str], Any]
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(made, "_now", lambda: datetime.now(UTC) - timedelta(days=800))
+        patch.setattr(certificates, "now", lambda: datetime.now(UTC) - timedelta(days=800))
         issue(folder, "coordinator")
     with monkeypatch.context() as patch:
-        patch.setattr(made, "_require_valid_now", lambda _: None)
+        patch.setattr(certificates, "_require_valid_now", lambda _: None)
         coordinator = Credentials.load(folder, "coordinator")
     wire = GrpcCoordinator("localhost:0", ["anna"], coordinator)
     try:
@@ -162,7 +164,7 @@ def test_an_expired_certificate_of_the_coordinator_is_said(
 
 def test_a_revoked_party_is_refused_and_both_ends_say_so(folder: Path) -> None:
     anna = Credentials.load(folder, "anna")
-    revoke(folder, "anna")
+    revoke_certificate(folder, "anna")
     heard = Heard()
     with listening(folder, on_change=heard) as wire, pytest.raises(WireError, match=r"revoked.*UNAUTHENTICATED"):
         serve_party(Nobody("anna"), f"localhost:{wire.port}", anna, give_up_after=PATIENCE)
@@ -302,12 +304,12 @@ def test_a_certificate_is_good_for_what_it_was_made_for(folder: Path, tmp_path: 
 
 def test_what_is_revoked_stays_so_when_it_is_issued_again(folder: Path) -> None:
     old = (folder / "anna.pem").read_bytes()
-    words = revoke(folder, "anna")
+    words = revoke_certificate(folder, "anna")
     with pytest.raises(InputError, match="was revoked"):
         Credentials.load(folder, "anna")
     assert issue(folder, "anna") == words
     assert words.startswith("anna, serial ")
-    revoke(folder, "ben")
+    revoke_certificate(folder, "ben")
     mine = Credentials.load(folder, "coordinator")
     check_other_end((folder / "anna.pem").read_bytes(), mine, "anna")
     for name, shown in (("anna", old), ("ben", (folder / "ben.pem").read_bytes())):
@@ -319,7 +321,7 @@ def test_a_list_that_the_authority_did_not_sign_is_refused(folder: Path, tmp_pat
     other = tmp_path / "other"
     create_authority(other)
     issue(other, "anna")
-    revoke(other, "anna")
+    revoke_certificate(other, "anna")
     (folder / "revoked.pem").write_bytes((other / "revoked.pem").read_bytes())
     with pytest.raises(InputError, match=r"revoked\.pem is not a list that the authority signed"):
         Credentials.load(folder, "anna")

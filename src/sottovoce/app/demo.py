@@ -34,7 +34,8 @@ from sottovoce.estimators.progress import progress_bar
 from sottovoce.lab import synthetic
 from sottovoce.lab.synthetic import Clinic
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.transports.certificates import COORDINATOR, create_authority, issue
+from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.certificates import COORDINATOR
 
 if TYPE_CHECKING:
     from rich.console import Console

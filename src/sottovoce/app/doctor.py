@@ -35,9 +35,10 @@ from sottovoce.federation.journal import Journal
 from sottovoce.files import check_writable
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports import certificates
+from sottovoce.transports.authority import list_certificates
 from sottovoce.transports.certificates import CLOCK_SLACK, COORDINATOR, Credentials
-from sottovoce.transports.certified import Certified
-from sottovoce.transports.grpc_wire import greet
+from sottovoce.transports.grpc_party import greet
+from sottovoce.transports.identity import Certified
 from sottovoce.transports.proxies import proxy_for
 
 _SECONDS: Final = 5.0  # to reach a coordinator
@@ -168,7 +169,7 @@ def _certificate(visit: Visit, folder: Path, name: str) -> None:
     if not (folder / f"{name}.pem").exists():
         raise InputError(f"{folder} has no certificate {name}.pem; send {name}.csr to the authority's keeper to sign.")
     visit.credentials = Credentials.load(folder, name)
-    own = next(known for known in certificates.listed(folder) if known.name == name)
+    own = next(known for known in list_certificates(folder) if known.name == name)
     soon = f": it ends soon; {certificates.renewal(name)}" if own.days < certificates.SOON else ""
     until = f"valid until {own.end:%Y-%m-%d}, {certificates.days_text(own.days)} left"
     visit.say(f"{name}, serial {own.serial[:12]}..., {until}{soon}", warning=bool(soon))
@@ -228,7 +229,7 @@ def _clock(visit: Visit, folder: Path, job: Path, ledger: Path | None) -> None:
     paths = [job, *(path for path in folder.glob("*.pem") if path.stem != certificates.REVOKED)]
     marks = [(datetime.fromtimestamp(path.stat().st_mtime, UTC), path.name) for path in paths]
     if (folder / "authority.pem").exists():
-        marks += [(known.start, f"the start of {known.name}.pem") for known in certificates.listed(folder)]
+        marks += [(known.start, f"the start of {known.name}.pem") for known in list_certificates(folder)]
     if ledger is not None and ledger.exists():
         entries = [entry for account in Ledger(ledger).accounts() for entry in account.history()]
         marks += [(datetime.fromisoformat(entry.written), f"the last entry of {ledger.name}") for entry in entries]
@@ -376,7 +377,7 @@ def _listening(visit: Visit, listen: str, folder: Path) -> None:
     except (OSError, OverflowError) as error:
         why = "another program has the port, or the address is not of this machine; change federation.listen"
         raise InputError(f"{listen} cannot be listened on ({getattr(error, 'strerror', error)}): {why}.") from None
-    hosts = next((known.hosts for known in certificates.listed(folder) if known.name == COORDINATOR), ())
+    hosts = next((known.hosts for known in list_certificates(folder) if known.name == COORDINATOR), ())
     named, anywhere = ", ".join(hosts), ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
     if host not in (*anywhere, *hosts):
         visit.say(f"it listens on {host}, and its certificate is for {named}: name that one", warning=True)

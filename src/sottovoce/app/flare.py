@@ -31,8 +31,7 @@ from sottovoce.gate.frames import decode, peek
 from sottovoce.gate.outgoing import Outgoing
 from sottovoce.transports.base import Endpoint, Transport
 from sottovoce.transports.certificates import COORDINATOR, Credentials
-from sottovoce.transports.certified import Certified
-from sottovoce.transports.identity import Identity
+from sottovoce.transports.identity import Certified, Identity
 from sottovoce.transports.nvflare_wire import CoordinatorEnd, PartyEnd, Site, answering
 
 _FOLDER: Final = "sottovoce"  # of the server: below a job's run its results, below the workspace what outlives a job

@@ -23,8 +23,8 @@ from sottovoce.errors import BudgetError, InputError, SottovoceError
 from sottovoce.estimators import privacy_report
 from sottovoce.estimators.declarations import solver_name
 from sottovoce.estimators.ranges import EstimatedRanges
-from sottovoce.federation.declared import Declared
-from sottovoce.federation.plan_checks import charge_of, check_place, part_of_fit
+from sottovoce.federation.party import StandIn
+from sottovoce.federation.policy import charge_of, check_place, part_of_fit
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance
@@ -95,7 +95,7 @@ def plan_job(job: Job, known: tuple[list[PartyFacts], list[str]] | None = None) 
     """What the job would do, by public facts, which may be `known` already. Nothing is charged, no record is read."""
     facts, notes = read_facts(job) if known is None else known
     dealer = [] if job.federation is None or job.federation.dealer is None else [job.federation.dealer]
-    ends = InProcess([Declared(name) for name in (*(fact.party for fact in facts), *dealer)])
+    ends = InProcess([StandIn(name) for name in (*(fact.party for fact in facts), *dealer)])
     federation, model = make_federation(job, ends), job.estimator()
     if model.asks_for_classes:  # which two they are changes nothing about what a plan promises
         facts = [replace(fact, classes=(0, 1)) for fact in facts]

@@ -22,15 +22,8 @@ from typing import Final, Literal
 from sottovoce.app.rendering import render
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import is_there, write_data, write_text
-from sottovoce.transports.certificates import (
-    AUTHORITY,
-    COORDINATOR,
-    check_hosts,
-    check_name,
-    create_authority,
-    issue,
-    listed,
-)
+from sottovoce.transports.authority import check_hosts, create_authority, issue, list_certificates
+from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, check_name
 
 CERTIFICATES: Final = "certificates"
 GUIDE: Final = "GUIDE.md"
@@ -102,7 +95,7 @@ def make_sites(folder: Path, sites: Sites) -> tuple[list[str], list[str]]:
         create_authority(authority)
     for left in authority.glob("*.new"):  # of a call that was stopped
         left.unlink(missing_ok=True)
-    known = {found.name for found in listed(authority)}  # also those whose folders were given away
+    known = {found.name for found in list_certificates(authority)}  # also those whose folders were given away
     places = {name: folder / f".{name}.new" for name in (COORDINATOR, *sites.ends)}  # until they are whole
     made = [name for name in places if not (folder / name).exists() and (name not in known or places[name].exists())]
     _make({name: places[name] for name in made}, sites, authority)
@@ -137,11 +130,11 @@ def _keeps_key(place: Path, name: str, authority: Path) -> bool:
     whole = (own / f"{name}.key").exists() and (own / f"{name}.pem").exists() and issued.exists()
     if name == COORDINATOR or not whole or issued.read_bytes() != (own / f"{name}.pem").read_bytes():
         return False
-    return not any(found.revoked for found in listed(authority) if found.name == name)
+    return not any(found.revoked for found in list_certificates(authority) if found.name == name)
 
 
 def _pins(sites: Sites, authority: Path) -> dict[str, str]:
-    return {found.name: found.pin for found in listed(authority) if found.name in sites.ends}
+    return {found.name: found.pin for found in list_certificates(authority) if found.name in sites.ends}
 
 
 def _issue(authority: Path, certificates: Path, name: str, sites: Sites) -> None:

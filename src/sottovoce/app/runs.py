@@ -30,11 +30,10 @@ from sottovoce.data.block import BlockRows
 from sottovoce.errors import InputError, WireError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.estimators.fits import Fit
-from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
-from sottovoce.federation.party import Party
-from sottovoce.federation.predicting import check_aligned, check_people
+from sottovoce.federation.party import Party, StandIn
+from sottovoce.federation.prediction import check_aligned, check_people
 from sottovoce.transports.base import Transport
 from sottovoce.transports.in_process import InProcess
 
@@ -361,7 +360,7 @@ def open_wire(
     credentials, ends = Credentials.load(resolve(table.certificates), COORDINATOR), table.ends
     journal = journal or Journal()
     if journal.ended:
-        return InProcess([Declared(name) for name in ends])
+        return InProcess([StandIn(name) for name in ends])
     warn_as_root()
     wire = GrpcCoordinator(table.listen, ends, credentials, timeout=table.timeout, on_change=say)
     try:

@@ -25,7 +25,7 @@ from sottovoce.data.schema import Schema
 from sottovoce.data.sources import UNCOUNTED
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
-from sottovoce.federation.alignment.file import AlignmentFile
+from sottovoce.federation.alignment.party import AlignmentFile
 from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy

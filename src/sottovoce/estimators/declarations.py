@@ -17,7 +17,7 @@ from sottovoce.data.resources import check_resources
 from sottovoce.data.schema import PRIVATE, Schema
 from sottovoce.errors import InputError, warn
 from sottovoce.federation.federation import Federation
-from sottovoce.federation.predicting import check_aligned, check_people
+from sottovoce.federation.prediction import check_aligned, check_people
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.split import Split
 from sottovoce.privacy.accounting import gaussian_epsilon

@@ -132,7 +132,7 @@ class Fit:
     def run(self, progress: Progress | None = None) -> Solution:
         """Run all plans and have the model keep what they gave. Every party charges a plan before its first release."""
         model, session, coordinator = self.model, self.session, self.session.coordinator
-        coordinator.count_anew()
+        coordinator.restart_counts()
         model.__dict__.pop("ranges_", None)
         with session:
             if self.ranges is not None:

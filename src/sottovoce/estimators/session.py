@@ -86,7 +86,7 @@ class Session:
         """A plan to be run, or the one that an interrupted session had in its place; nothing is charged."""
         plan = self.draft(form, problem, options)
         if (stored := self.coordinator.stored_plan(plan)) is None:
-            stored = self.coordinator.settled(self.coordinator.with_keys(plan))
+            stored = self.coordinator.settle(self.coordinator.with_keys(plan))
         self.within = stored.within
         return stored
 
@@ -123,7 +123,7 @@ class Session:
         kinds = Counter[str]()
         for query, count in self.coordinator.uplink.items():
             kinds[named.get(query, query)] += count
-        return Communication(*self.coordinator.counted, self.coordinator.asked.total(), dict(kinds))
+        return Communication(*self.coordinator.byte_counts, self.coordinator.asked.total(), dict(kinds))
 
 
 class Purchase(ABC):

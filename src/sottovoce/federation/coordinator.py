@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,19 +19,14 @@ from sottovoce.algorithms.base import Rounds
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
 from sottovoce.federation.alignment.coordinator import AlignmentResult, AlignmentRun
-from sottovoce.federation.conversation import Conversation, Each, Message
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import parts_of
-from sottovoce.federation.predicting import check_aligned, predict_jointly
-from sottovoce.federation.prediction import COORDINATOR
-from sottovoce.federation.receipts import RECEIPT, packed
-from sottovoce.federation.replies import Reply, crossed_offers
-from sottovoce.federation.resuming import Resumed
-from sottovoce.federation.rounds import answers_of
+from sottovoce.federation.prediction import COORDINATOR, check_aligned, predict_jointly
+from sottovoce.federation.replies import RECEIPT, Reply, check_reply, crossed_offers, pack_receipt
+from sottovoce.federation.rounds import Each, Resumed, make_answers
 from sottovoce.federation.run_keys import PAIR, invitation, known_keys, run_of
-from sottovoce.gate.frames import Frame
+from sottovoce.gate.frames import Frame, encode
 from sottovoce.gate.intersection import Terms
-from sottovoce.gate.query import Query
 from sottovoce.plan.aggregation import signers
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Balance, Receipt
@@ -44,8 +41,18 @@ Progress = Callable[[int, int], None]
 Keys = tuple[tuple[str, str], ...]
 
 
-class Coordinator(Conversation):
-    """One conversation with the parties of a transport."""
+@dataclass(frozen=True)
+class Message:
+    """One message as the coordinator saw it."""
+
+    round: int
+    sender: str
+    name: str
+    payload: Any
+
+
+class Coordinator:
+    """One conversation with the parties of a transport and with a dealer, the end that deals and holds no data."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -58,7 +65,13 @@ class Coordinator(Conversation):
         journal: Journal | None = None,
         remote: bool = True,
     ) -> None:
-        super().__init__(transport, dealer, record=record)
+        self._transport, self._dealer = transport, dealer
+        self._parties = tuple(name for name in transport.parties if name != dealer)
+        self._serial = secrets.randbits(62)
+        self._origin = (0, 0)  # from where on bytes are counted
+        self.uplink: Counter[str] = Counter()  # bytes of the answers by query
+        self.helped = (0, 0)  # bytes from a dealer, and to it
+        self.transcript: list[Message] | None = [] if record else None
         self.journal = journal or Journal()
         self.remote = remote  # whether the ends outlive this process
         self.randomness = randomness or SystemRandomness()  # of what it deals alone
@@ -75,6 +88,49 @@ class Coordinator(Conversation):
         self._run_keys: dict[Keys, RunKey] = {}  # by the keys of a plan, where this end adds noise or deals
         self._deal_pairs: dict[bytes, PairKeys] = {}  # by plan
 
+    def exchange(self, parties: Iterable[str], message: Frame, each: Each | None = None) -> dict[str, Reply]:
+        """One frame to each party, with arrays of its own in `each`, and its checked reply."""
+        self._serial += 1
+        message = dataclasses.replace(message, serial=self._serial)
+        requests, common = dict[str, bytes](), b""
+        for name in parties:
+            if own := each.get(name) if each else None:
+                requests[name] = encode(dataclasses.replace(message, arrays={**message.arrays, **own}))
+            else:
+                requests[name] = common = common or encode(message)
+        replies: dict[str, Reply] = {}
+        for name, data in self._transport.exchange(requests).items():
+            if name == self._dealer:
+                self.helped = self.helped[0] + len(data), self.helped[1] + len(requests[name])
+            elif message.kind in ("ask", "secure"):
+                self.uplink[message.query or "columns"] += len(data)
+            reply = replies[name] = check_reply(name, message, data, alone=len(self._parties) == 1)
+            if self.transcript is not None and reply.facts:
+                self.transcript.append(Message(message.round, name, reply.frame.kind, reply.facts))
+        return replies
+
+    def restart_counts(self, up: int = 0, down: int = 0) -> None:
+        """Count the bytes of a fit from here on, of which so many were sent before."""
+        self._origin = (0, 0)
+        now = self.byte_counts
+        self._origin = now[0] - up, now[1] - down
+
+    @property
+    def byte_counts(self) -> tuple[int, int]:
+        """Bytes from the parties, and to them, of the whole fit, without those of a dealer."""
+        wire = self._transport.communication
+        up, down = wire.uplink_bytes - self.helped[0], wire.downlink_bytes - self.helped[1]
+        return up - self._origin[0], down - self._origin[1]
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        return {"uplink": dict(self.uplink), "helped": self.helped, "bytes": self.byte_counts}
+
+    def restore_counts(self, stored: Mapping[str, Any]) -> None:
+        """Count what was sent up to the last stored answer as an unbroken run would, and what followed it once."""
+        self.uplink, self.helped = Counter(stored["uplink"]), tuple(stored["helped"])
+        self.restart_counts(*stored["bytes"])
+
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
         replies = self.exchange(self._parties, Frame("hello", 0, query="classes" if classes else ""))
@@ -82,16 +138,18 @@ class Coordinator(Conversation):
 
     def stored_plan(self, made: Plan) -> Plan | None:
         """The plan that an interrupted run of this fit had in the place of the one `made` now."""
-        found = self.journal.next_plan(made)
-        if found is not None:
-            known = self.journal.of(found).made
-            if found.channel.secure and found.channel.separate_dealer is None and not self.journal.ended:
-                self._run_keys[found.keys] = RunKey(bytes.fromhex(self.journal.keys_of(found, "key")["key"]))
-            self._publics |= {fingerprint_of(public): public for public in known["public_keys"]}
-        return found
+        plan = self.journal.next_plan(made)
+        if plan is not None:
+            if plan.channel.secure and plan.channel.separate_dealer is None and not self.journal.ended:
+                self._run_keys[plan.keys] = RunKey(bytes.fromhex(self.journal.keys_of(plan, "key")["key"]))
+            publics = self.journal.of(plan).made["public_keys"]
+            self._publics |= {fingerprint_of(public): public for public in publics}
+        return plan
 
-    def settled(self, plan: Plan) -> Plan:
-        """A plan that is about to be shown, proposed and run: kept, so that it comes back if the fit is interrupted."""
+    def settle(self, plan: Plan) -> Plan:
+        """Store a plan that is about to be shown, proposed and run, so that it comes back if the fit is interrupted."""
+        if self.journal.path is None:
+            return plan
         if (key := self._run_keys.get(plan.keys)) is not None:
             self.journal.keep_keys(plan, {"key": key.private_bytes().hex()})
         self.journal.add_plan(plan, public_keys=[self._publics[known] for _, known in plan.keys])
@@ -145,13 +203,15 @@ class Coordinator(Conversation):
         names, members = [name for name, _ in plan.keys], signers(plan)
         publics = packed_rows([bytes.fromhex(self._publics[known]) for _, known in plan.keys], PUBLIC)
         said = Frame("plan", 0, plan.digest, query=PAIR, arrays={PUBLIC_KEYS: publics})
-        replies = self._retold(plan, members, said)
+        replies = self._tell_again(plan, members, said)
         each = crossed_offers(names, {name: reply.frame.arrays for name, reply in replies.items()})
-        self._retold(plan, members, dataclasses.replace(said, round=1), each)
+        self._tell_again(plan, members, dataclasses.replace(said, round=1), each)
         if (own := self.dealer_keys(plan)) is not None:
             own.agree(publics, each[COORDINATOR][OFFERS])
 
-    def _retold(self, plan: Plan, parties: Iterable[str], said: Frame, each: Each | None = None) -> dict[str, Reply]:
+    def _tell_again(
+        self, plan: Plan, parties: Iterable[str], said: Frame, each: Each | None = None
+    ) -> dict[str, Reply]:
         """The replies to a message about a plan that is not charged yet; who was restarted checks it again first."""
         replies = self.exchange(parties, said, each)
         if forgot := _forgot(replies):
@@ -179,21 +239,29 @@ class Coordinator(Conversation):
     ) -> tuple[Solution, int]:
         """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0.
 
-        With `last=False` the parties are not told that it is over: the next plan of the same fit follows. Of a run that
-        was interrupted the answers that are stored are taken first; then asking goes on.
+        With `last=False` the parties are not told that it is over: the next plan of the same fit follows. A run that
+        was interrupted first takes the answers in its journal, then asks on.
         """
         self.away, self._signatures, self._lasts = set(), {}, bool(form.lasts)
         if self.journal.begun:
             self.journal.begin()
-        text, queries, rounds = form.coordinate(plan), _queries(form, plan), Rounds(plan, form)
-        answers = Resumed(self, plan, answers_of(self, plan, self.journal.of(plan)))
+        text, rounds = form.coordinate(plan), Rounds(plan, form)
+        if plan.split.same_people:
+            queries = {name: queries_of(form, plan, name) for name in plan.names}
+        else:  # all parties may be asked the same
+            queries = dict.fromkeys(plan.names, queries_of(form, plan, plan.names[0]))
+        answers = make_answers(self, plan)
+        resumed = None if self.journal.path is None else Resumed(self, plan, answers)
         total = rounds_of(plan, form) if progress is not None and plan.private else 0
         round_ = 0
         ask = next(text)
         try:
             while True:
                 number, parties = rounds.assign(ask)
-                values = answers.values(number, ask, {name: queries[name][ask.query] for name in parties})
+                asked = {name: queries[name][ask.query] for name in parties}
+                if resumed is None and round_ == 0:  # with a journal, once the stored answers are used up
+                    self.charge(plan)
+                values = (resumed or answers).values(number, ask, asked)
                 if self.transcript is not None:
                     self.transcript += [Message(number, name, ask.query, value) for name, value in values.items()]
                 self.asked[ask.query] += 1
@@ -202,20 +270,24 @@ class Coordinator(Conversation):
                     progress(round_, total)
                 ask = text.send(values)
         except StopIteration as stop:
-            found = stop.value
+            result = stop.value
         except WireError as error:
             if not self.journal.begun:
                 raise
-            raise self._stopped(plan, round_, error) from None
-        solution = found if isinstance(found, Solution) else Solution(found)
+            raise self._interruption(plan, round_, error) from None
+        solution = result if isinstance(result, Solution) else Solution(result)
         if last:
-            answers.finish(_shared(plan, solution))
+            shared = _share_model(plan, solution) if plan.split.same_people and plan.models != "kept" else {}
+            if resumed is None:
+                self.missing = self.end(plan, shared)
+            else:
+                resumed.finish(shared)
         return solution, round_
 
-    def _stopped(self, plan: Plan, number: int, error: WireError) -> WireError:
+    def _interruption(self, plan: Plan, number: int, error: WireError) -> WireError:
         """The end of a run in which a party did not answer: what was spent, and that it can go on."""
-        known = [f"{name} {after.spent:.4g} of {after.total:g}" for name, (_, after) in self.budgets.items()]
-        spent = f" (epsilon spent in all: {', '.join(known)})" if known else ""
+        spending = [f"{name} {after.spent:.4g} of {after.total:g}" for name, (_, after) in self.budgets.items()]
+        spent = f" (epsilon spent in all: {', '.join(spending)})" if spending else ""
         return WireError(
             f"{error} The run stops in round {number}. The plan's cost, epsilon {plan.epsilon:g} at delta "
             f"{plan.delta:g}, was charged once and stays spent{spent}. Its state is in {self.journal.path}: start the "
@@ -283,14 +355,14 @@ class Coordinator(Conversation):
     def dismiss(self) -> None:
         """Say that there is nothing more to ask: a party that serves over a network then ends its connection."""
         with contextlib.suppress(WireError):
-            self.exchange(self.there(self._transport.parties), Frame("done", 0))  # the dealer too
+            self.exchange(self.remaining(self._transport.parties), Frame("done", 0))  # the dealer too
 
-    def there(self, parties: Iterable[str]) -> list[str]:
+    def remaining(self, parties: Iterable[str]) -> list[str]:
         """Without those who left in this run: an exchange would wait for them."""
         return [name for name in parties if name not in self.away]
 
     def propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> dict[str, Reply]:
-        each = {name: {RECEIPT: packed(receipt)} for name, receipt in self.receipts.items()}
+        each = {name: {RECEIPT: pack_receipt(receipt)} for name, receipt in self.receipts.items()}
         replies = self.exchange(parties, Frame("plan", 0, plan.digest, query=query, text=plan.to_json()), each)
         self._keep_receipts(replies)
         return replies
@@ -338,7 +410,7 @@ class Coordinator(Conversation):
                 self.exchange([plan.channel.separate_dealer], said)
         if not plan.split.same_people:
             with contextlib.suppress(WireError, RefusedError, BudgetError, LedgerError):
-                replies = self.exchange(self.there(plan.names), said)
+                replies = self.exchange(self.remaining(plan.names), said)
                 self._keep_receipts(replies)
                 if forgot := [name for name, reply in replies.items() if reply.frame.kind != "done"]:
                     self.exchange(forgot, Frame("done", 0))
@@ -371,22 +443,13 @@ def _forgot(replies: Mapping[str, Reply]) -> list[str]:
     return [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]
 
 
-def _queries(form: Algorithm, plan: Plan) -> Mapping[str, Mapping[str, Query]]:
-    """What each party may be asked; by rows all of them the same, of which one copy is kept."""
-    if plan.split.same_people:
-        return {name: queries_of(form, plan, name) for name in plan.names}
-    return dict.fromkeys(plan.names, queries_of(form, plan, plan.names[0]))
-
-
 def _balance(numbers: Sequence[float]) -> Balance:
     total, spent, left, delta, delta_left, share, plans, released = numbers
     return Balance(total, spent, left, delta, delta_left, share, int(plans), released)
 
 
-def _shared(plan: Plan, solution: Solution) -> dict[str, dict[str, Array]]:
-    """By columns: each party's own part of a model that is shared, for later predictions."""
-    if not plan.split.same_people or plan.models == "kept":
-        return {}
+def _share_model(plan: Plan, solution: Solution) -> dict[str, dict[str, Array]]:
+    """By columns: each party's own part of a model, for later predictions; none of one with huge coefficients."""
     coef, intercept = plan.unprepare(solution.weights)
     if not np.all(np.abs(np.append(coef, intercept)) <= LARGEST):
         return {}

@@ -16,8 +16,16 @@ from typing import Final
 from sottovoce import algorithms
 from sottovoce.algorithms import check_sums
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.federation import limits
-from sottovoce.federation.answering import Answering, acknowledged, plan_of, unknown_plan
+from sottovoce.federation.answering import (
+    MOST_COLUMNS,
+    MOST_RELEASES,
+    Answering,
+    acknowledged,
+    check_answer_sizes,
+    check_text,
+    read_plan,
+    unknown_plan,
+)
 from sottovoce.federation.run_keys import PAIR, RunKeys, check_start, known_keys
 from sottovoce.federation.secure_columns.dealer import LocalDeals
 from sottovoce.federation.secure_columns.messages import Stage, Work
@@ -71,7 +79,7 @@ class Dealer(Answering):
         self._identity = identity
 
     def _answer(self, frame: Frame) -> Outgoing:
-        limits.check_text(frame.text, 0)
+        check_text(frame.text, 0)
         if frame.kind == "hello" and frame.query == "secure":
             key = declare_public("public_key", self._keys.new(), reason="random, made to be told")
             return reply("facts", frame, (key,))
@@ -98,7 +106,7 @@ class Dealer(Answering):
 
     def _accept(self, frame: Frame) -> tuple[Declared, ...]:
         """Sign a plan that names it as the dealer and has its key; with the query "check" only say what it would."""
-        plan = plan_of(frame)
+        plan = read_plan(frame.text, frame.plan)
         if self._run is None or self._run.plan.digest != plan.digest:
             run = self._checked(plan)
             if frame.query == "check":
@@ -121,7 +129,7 @@ class Dealer(Answering):
             lost += " A dealer that is started with a folder to keep its keys in (--keep) goes on after a restart."
         keys = self._keys.pairs(plan, known_keys(self.name, plan.keys, None, pins=False), lost)
         columns = plan.secure_columns
-        large = len(plan.releases) > limits.MOST_RELEASES or plan.features > limits.MOST_COLUMNS
+        large = len(plan.releases) > MOST_RELEASES or plan.features > MOST_COLUMNS
         if large or (columns and plan.records * plan.dimension > MOST_WORDS):
             raise RefusedError(f"the plan has more records, columns or releases than {self.name} deals for.")
         try:
@@ -129,7 +137,7 @@ class Dealer(Answering):
             queries = queries_of(form, plan, plan.names[0])
             if missing := [release.query for release in plan.releases if release.query not in queries]:
                 raise RefusedError(f"the plan releases {missing[0]!r}, which {plan.algorithm} does not have.")
-            limits.check_answers(plan, queries)
+            check_answer_sizes(plan, queries)
             check_sums(form, plan, queries)
         except (InputError, LeakError) as error:
             raise RefusedError(f"{self.name} refuses: {error}") from None

@@ -24,11 +24,9 @@ from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import PartialModel
-from sottovoce.federation.party import Party
+from sottovoce.federation.party import Party, check_rows, column_names
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.predicting import check_people
-from sottovoce.federation.prediction import COORDINATOR, Predictions
-from sottovoce.federation.records import check_rows, column_names
+from sottovoce.federation.prediction import COORDINATOR, Predictions, check_people
 from sottovoce.plan.about import About
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.problem import Labels
@@ -62,6 +60,11 @@ class Federation:
         self._parties = tuple(parties)
         self.dealer = dealer.name if isinstance(dealer, Dealer) else dealer  # who deals, and is no party
         self._ends: tuple[Party | Dealer, ...] = (*parties, dealer) if isinstance(dealer, Dealer) else self._parties
+        self.names = tuple(name for name in transport.parties if name != self.dealer)  # of the parties, as on the wire
+        self.remote = not self._parties
+        self.counted = all(
+            party.holder.account is not None for party in self._parties
+        )  # remote ones always have a ledger
         if COORDINATOR in transport.parties:
             raise InputError(f"names: {COORDINATOR!r} is no party's name; choose another.")
         if self.dealer is not None and self.dealer not in transport.parties:
@@ -83,16 +86,6 @@ class Federation:
         self.feature_names: tuple[str, ...] | None = None  # those of the user's own table, where there is one
         self.about = About()  # who runs plans here, on which data and what for; a plan carries it
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parties, in the order of the wire; a dealer is none."""
-        return tuple(name for name in self.transport.parties if name != self.dealer)
-
-    @property
-    def counted(self) -> bool:
-        """Whether every party has a ledger; those elsewhere always have."""
-        return all(party.has_ledger for party in self._parties)
-
     @classmethod
     def central(  # noqa: PLR0913
         cls,
@@ -105,15 +98,14 @@ class Federation:
         schema: Schema | None = None,
         journal: str | PathLike[str] | None = None,
     ) -> Federation:
-        """All rows in one place: arrays, or a table with its schema, whose label column y is where it is not given.
+        """All rows in one place: arrays, or a table with its schema, which names the label column where y is not given.
 
         A fit that is interrupted goes on from the file `journal`, which it keeps from its first charge on.
         """
-        schema = _schema_of([X], schema)
-        rows, labels, names = _opened(X, y, schema, "data")
+        schema = _find_schema([X], schema)
+        rows, labels, names = _open_part(X, y, schema, "data")
         party = Party("data", rows, labels, account=as_account(ledger), policy=policy, feature_names=names)
-        wire = InProcess([party])
-        return cls("central", wire, parties=[party], record=record, journal=journal, schema=schema)
+        return cls("central", InProcess([party]), parties=[party], record=record, journal=journal, schema=schema)
 
     @classmethod
     def by_rows(  # noqa: PLR0913
@@ -135,18 +127,19 @@ class Federation:
         (`aggregation`). A `dealer` adds the noise that is topped up, in the place of the coordinator. `journal` as in
         `connect`.
         """
-        names, schema = _names(names, len(parts)), _schema_of(parts, schema)
-        tables = [schema is not None or isinstance(part, Dataset) for part in parts]
+        names, schema = _party_names(names, len(parts)), _find_schema(parts, schema)
         pairs = [
-            (part, None) if table and not isinstance(part, tuple | list) else part
-            for part, table in zip(parts, tables, strict=True)
+            (part, None)
+            if (schema is not None or isinstance(part, Dataset)) and not isinstance(part, tuple | list)
+            else part
+            for part in parts
         ]
         if not all(isinstance(part, tuple | list) and len(part) == 2 for part in pairs):
             raise InputError(
                 "parts must be a list of pairs (X, y), one for each party, of tables with a schema, or of Datasets."
             )
-        accounts = _accounts(ledgers, len(parts))
-        opened = [_opened(X, y, schema, name) for name, (X, y) in zip(names, pairs, strict=True)]
+        accounts = _open_accounts(ledgers, len(parts))
+        opened = [_open_part(X, y, schema, name) for name, (X, y) in zip(names, pairs, strict=True)]
         widths = {check_rows(X, y, name)[0].shape[1] for name, (X, y, _) in zip(names, opened, strict=True)}
         parties = [
             Party(name, X, y, account=account, policy=policy, feature_names=features)
@@ -154,8 +147,7 @@ class Federation:
         ]
         if len(widths) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
-        ends: dict[str, Any] = {"parties": parties, "dealer": dealer, "schema": schema}
-        made = cls("rows", _wire(parties, dealer), record=record, journal=journal, **ends)
+        made = cls._in_process("rows", parties, dealer, record=record, journal=journal, schema=schema)
         return made._secure("sums", sums, "plain")
 
     @classmethod
@@ -190,16 +182,16 @@ class Federation:
         model allow it. A `dealer` deals what the products need, in the place of the coordinator. `ids` has for each
         party a list that identifies its records: lists that differ are refused. `journal` as in `connect`.
         """
-        names = _names(names, len(parts))
-        accounts = _accounts(ledgers, len(parts))
+        names = _party_names(names, len(parts))
+        accounts = _open_accounts(ledgers, len(parts))
         if any(isinstance(part, Dataset) for part in parts):
             raise InputError("a Dataset serves data in one place and by rows; by columns give arrays or tables.")
         features = [column_names(X) for X in parts]
         if schema is not None:
-            parts, features, y = _opened_columns(parts, y, schema)
+            parts, features, y = _open_columns(parts, y, schema)
         rows = [check_rows(X, None, name)[0] for name, X in zip(names, parts, strict=True)]
         check_people({name: X.shape[0] for name, X in zip(names, rows, strict=True)})
-        own = [
+        known = [
             None if y is None or (labels == "held" and place != label_party) else check_rows(X, y, name)[1]
             for place, (name, X) in enumerate(zip(names, rows, strict=True))
         ]
@@ -207,14 +199,23 @@ class Federation:
         if len(lists) != len(parts):
             raise InputError(f"ids has {len(lists)} lists for {len(parts)} parties; give one each.")
         parties = [
-            Party(name, X, known, account=account, policy=policy, feature_names=given, ids=own_ids)
-            for name, X, known, account, given, own_ids in zip(names, rows, own, accounts, features, lists, strict=True)
+            Party(name, X, own, account=account, policy=policy, feature_names=own_features, ids=own_ids)
+            for name, X, own, account, own_features, own_ids in zip(
+                names, rows, known, accounts, features, lists, strict=True
+            )
         ]
         if ids is not None:
             _align(parties)
-        ends: dict[str, Any] = {"parties": parties, "dealer": dealer, "schema": schema}
-        made = cls("columns", _wire(parties, dealer), record=record, journal=journal, **ends)
+        made = cls._in_process("columns", parties, dealer, record=record, journal=journal, schema=schema)
         return made.declare_columns(labels, label_party, norms)._secure("products", products, "none", "auto")
+
+    @classmethod
+    def _in_process(cls, split: str, parties: Sequence[Party], dealer: Dealer | None, **options: Any) -> Federation:
+        """Parties of this process, and their dealer, which has a name of its own."""
+        if dealer is not None and any(party.name == dealer.name for party in parties):
+            raise InputError(f"dealer={dealer.name!r} has the name of a party; it holds no data, and has its own name.")
+        wire = InProcess(parties if dealer is None else [*parties, dealer])
+        return cls(split, wire, parties=parties, dealer=dealer, **options)
 
     @classmethod
     def connect(  # noqa: PLR0913
@@ -282,27 +283,27 @@ class Federation:
         """
         if not self.secure and not self.undecided:
             raise InputError("secure_aggregation() is for federations with sums='secure' or products='secure'.")
-        given = {
+        numbers = {
             "colluding_with_dealer": colluding_with_dealer,
             "colluding": colluding,
             "dropouts": dropouts,
             "retries": retries,
         }
-        for name, value in given.items():
+        for name, value in numbers.items():
             if value is not None and not (is_whole(value) and value >= (1 if name == "colluding" else 0)):
                 raise InputError(f"{name}={value!r} must be a whole number that is not negative.")
-        self._aggregation = given
+        self._aggregation = numbers
         return self
 
     def aggregation(self) -> SecureAggregation | None:
         """The public numbers of secure sums, or None where each party adds all of its noise."""
         if not self.secure:
             return None
-        colluding = self._aggregation.get("colluding")
-        most = len(self.names) - 1
         dealer = {} if self.dealer is None else {"dealer": self.dealer}
+        colluding = self._aggregation.get("colluding")
+        everybody = len(self.names) - 1
         return SecureAggregation(
-            **{**self._aggregation, **dealer, "colluding": most if colluding is None else colluding}
+            **{**self._aggregation, **dealer, "colluding": everybody if colluding is None else colluding}
         )
 
     def people(self, parts: Sequence[Any]) -> Federation:
@@ -342,10 +343,6 @@ class Federation:
         except (TypeError, ValueError):
             raise InputError(f"norms={norms!r} must be one positive number per party ({parties}).") from None
         return self
-
-    @property
-    def remote(self) -> bool:
-        return not self._parties
 
     @property
     def unlabelled(self) -> bool:
@@ -434,7 +431,7 @@ def as_account(ledger: Any) -> Account | None:
     return book.account()
 
 
-def _opened(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, Any, tuple[str, ...]]:
+def _open_part(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, Any, tuple[str, ...]]:
     """(rows, labels, names of the features) of one holder: as they are, or of a table by its schema."""
     if schema is None and y is not None and too_large(X):
         X, y = Dataset.from_arrays(X, y), None
@@ -455,12 +452,12 @@ def _opened(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, Any,
     return X, y, names
 
 
-def _schema_of(parts: Sequence[Any], schema: Schema | None) -> Schema | None:
+def _find_schema(parts: Sequence[Any], schema: Schema | None) -> Schema | None:
     """The schema that was given, or that of the first Dataset that has one."""
     return next((part.schema for part in parts if isinstance(part, Dataset) and part.schema is not None), schema)
 
 
-def _opened_columns(
+def _open_columns(
     tables: Sequence[Any], y: ArrayLike | None, schema: Schema
 ) -> tuple[list[Any], list[tuple[str, ...]], ArrayLike | None]:
     """By columns: the rows of each party and the names of its features, by its part of the schema, and the labels."""
@@ -478,13 +475,6 @@ def _opened_columns(
     return rows, [part.feature_names for part in parts], y
 
 
-def _wire(parties: Sequence[Party], dealer: Dealer | None) -> InProcess:
-    """Parties of this process, and their dealer, whose name is its own."""
-    if dealer is not None and any(party.name == dealer.name for party in parties):
-        raise InputError(f"dealer={dealer.name!r} has the name of a party; it holds no data, and has its own name.")
-    return InProcess(parties if dealer is None else [*parties, dealer])
-
-
 def _align(parties: Sequence[Party]) -> None:
     """Refuse lists of identifiers that differ; all are in this process. Parties with one list count as aligned."""
     for party in parties[1:]:
@@ -498,7 +488,7 @@ def _align(parties: Sequence[Party]) -> None:
         party.use(np.arange(len(parties[0].ids or ())), digest)
 
 
-def _accounts(ledgers: Sequence[Any] | None, count: int) -> list[Account | None]:
+def _open_accounts(ledgers: Sequence[Any] | None, count: int) -> list[Account | None]:
     accounts = [as_account(item) for item in ([None] * count if ledgers is None else ledgers)]
     if len(accounts) != count:
         raise InputError(f"ledgers has {len(accounts)} entries for {count} parties; give one each.")
@@ -511,7 +501,7 @@ def _accounts(ledgers: Sequence[Any] | None, count: int) -> list[Account | None]
     return accounts
 
 
-def _names(names: Sequence[str] | None, count: int) -> list[str]:
+def _party_names(names: Sequence[str] | None, count: int) -> list[str]:
     if count == 0:
         raise InputError("parts is empty; a federation needs at least one party.")
     chosen = [f"party-{number}" for number in range(1, count + 1)] if names is None else list(names)

@@ -50,7 +50,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One entry: its kind, the digest of its plan if it has one, what it says, and its arrays."""
 
     kind: str
@@ -67,7 +67,7 @@ class Stored:
     opened: Mapping[str, Any] | None = None
     left: Mapping[str, Any] | None = None
     ended: Mapping[str, Any] | None = None
-    rounds: deque[Entry] = field(default_factory=deque)
+    rounds: deque[JournalEntry] = field(default_factory=deque)
 
 
 class Journal:
@@ -146,15 +146,6 @@ class Journal:
         if self._keys:
             write_durably(self._key_path, json.dumps(self._keys).encode(), mode=0o600)
 
-    def _read_keys(self) -> None:
-        """Those of a run that goes on; of any other none are left."""
-        if not self.begun or self.ended:
-            self._delete_keys()
-            return
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads(read_plain(self._key_path))
-            self._keys = found if isinstance(found, dict) else {}
-
     def _delete_keys(self) -> None:
         """Also what a killed process was writing."""
         self._keys = {}
@@ -171,7 +162,7 @@ class Journal:
         """Take in a new plan: on disk with the next entry that is synced."""
         if self.path is not None:
             self.plans.append(plan)
-            self._append(_packed("plan", plan.digest.hex(), {"text": plan.to_json(), **said}, {}), sync=False)
+            self._append(_pack_entry("plan", plan.digest.hex(), {"text": plan.to_json(), **said}, {}), sync=False)
 
     def of(self, plan: Plan) -> Stored:
         return self._runs.setdefault(plan.digest.hex(), Stored())
@@ -197,7 +188,7 @@ class Journal:
             if not self._is_ours():
                 raise self.unusable("it was removed or replaced meanwhile; start again")
             if not self.begun:
-                self._write(_packed("begun", "", self.about, {}))
+                self._write(_pack_entry("begun", "", self.about, {}))
             pending, self._pending, self.begun, self._writes = self._pending, [], True, True
             self._write_keys()
             for body in pending:
@@ -211,7 +202,7 @@ class Journal:
     def note(self, kind: str, plan: Plan, said: Mapping[str, Any], arrays: Arrays | None = None, *, sync: bool) -> None:
         """Append an entry of a plan; with `sync` it is on disk when this returns."""
         if self._writes:
-            self._append(_packed(kind, plan.digest.hex(), said, arrays or {}), sync=sync)
+            self._append(_pack_entry(kind, plan.digest.hex(), said, arrays or {}), sync=sync)
         if kind == "ended" and self.path is not None:
             self._delete_keys()
 
@@ -219,7 +210,7 @@ class Journal:
         """The results of the fit, on disk before they are put in their places."""
         if self.begun:
             self.begin()
-            self._append(_packed("outputs", "", dict(texts), {}), sync=True)
+            self._append(_pack_entry("outputs", "", dict(texts), {}), sync=True)
 
     def remove(self) -> None:
         """The fit has ended and its results are durable."""
@@ -268,7 +259,7 @@ class Journal:
 
     def _write(self, body: bytes) -> None:
         hash_ = hashlib.sha256(self._hash + body).digest()
-        data = memoryview(_head(len(body), hash_) + body)
+        data = memoryview(_HEAD.pack(len(body), hash_, _check_of_head(len(body), hash_)) + body)
         self._hash, self._end = hash_, self._end + len(data)
         while data:
             data = data[os.write(self._handle, data) :]
@@ -341,7 +332,13 @@ class Journal:
                 "away, or give the job another name."
             )
         try:
-            self._take_all(data)
+            if data.startswith(_MAGIC):
+                self._end = len(_MAGIC)
+                for entry, end in self._entries(data, self._end):
+                    self._take(entry)
+                    self._end = end
+            elif other := _OTHER.match(data):
+                raise self.unusable(JOURNAL.refusal("it", int(other[1])).removesuffix("."))
         except InputError:
             if not restart:
                 raise
@@ -351,20 +348,17 @@ class Journal:
         if restart or not self.begun:  # what has no beginning was stopped before anything was charged
             self._reset(about)
         self._sign()
-        self._read_keys()
-
-    def _take_all(self, data: bytes) -> None:
-        if data.startswith(_MAGIC):
-            self._end = len(_MAGIC)
-            for entry, end in self._entries(data, self._end):
-                self._take(entry)
-                self._end = end
-        elif other := _OTHER.match(data):
-            raise self.unusable(JOURNAL.refusal("it", int(other[1])).removesuffix("."))
+        if self.begun and not self.ended:
+            with contextlib.suppress(OSError, ValueError):
+                keys = json.loads(read_plain(self._key_path))
+                self._keys = keys if isinstance(keys, dict) else {}
+        else:
+            self._delete_keys()
 
     def _sign(self) -> None:
         """Say whose the file is now, for who comes second; without room for that a run goes on, and none begins."""
-        whose = {"id": os.getpid(), "host": socket.gethostname(), "since": _now()}
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        whose = {"id": os.getpid(), "host": socket.gethostname(), "since": since}
         try:
             os.fchmod(self._handle, 0o600)  # a copy that was put back may have another
             os.truncate(self._handle, self._end)  # less an entry that was torn
@@ -372,7 +366,7 @@ class Journal:
                 self._end = os.write(self._handle, _MAGIC)
             before = self._end, self._hash
             try:
-                self._write(_packed("process", "", whose, {}))
+                self._write(_pack_entry("process", "", whose, {}))
             except OSError:
                 if not self.begun:
                     raise
@@ -382,14 +376,14 @@ class Journal:
             self.close()
             raise self._unwritable(error) from None
 
-    def _entries(self, data: bytes, start: int) -> Iterator[tuple[Entry, int]]:
+    def _entries(self, data: bytes, start: int) -> Iterator[tuple[JournalEntry, int]]:
         """The entries and where each ends, up to one that was torn."""
         written = len(data.rstrip(b"\0"))  # what a crash left unwritten may read as zeros
         while start < written:
             if written < start + _HEAD.size:
                 return
             length, hash_, check = _HEAD.unpack_from(data, start)
-            if check != _check(length, hash_):
+            if check != _check_of_head(length, hash_):
                 raise self.unusable(f"it is damaged at byte {start}")
             end = start + _HEAD.size + length
             body = data[start + _HEAD.size : end]
@@ -400,10 +394,10 @@ class Journal:
                     return
                 raise self.unusable(f"it is damaged at byte {start}")
             self._hash = hash_
-            yield _unpacked(body), end
+            yield _unpack_entry(body), end
             start = end
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: JournalEntry) -> None:
         run = self._runs.setdefault(entry.plan, Stored())
         if entry.kind == "process":
             return
@@ -439,20 +433,12 @@ class Journal:
         )
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _head(length: int, hash_: bytes) -> bytes:
-    return _HEAD.pack(length, hash_, _check(length, hash_))
-
-
-def _check(length: int, hash_: bytes) -> bytes:
+def _check_of_head(length: int, hash_: bytes) -> bytes:
     """Of a head, so that a damaged length is not taken for a torn end."""
     return hashlib.sha256(b"head" + length.to_bytes(8, "little") + hash_).digest()[:8]
 
 
-def _packed(kind: str, plan: str, said: Mapping[str, Any], arrays: Arrays) -> bytes:
+def _pack_entry(kind: str, plan: str, said: Mapping[str, Any], arrays: Arrays) -> bytes:
     found = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     shapes = [[name, array.dtype.newbyteorder("<").str, array.shape] for name, array in found.items()]
     line = json.dumps({"kind": kind, "plan": plan, "said": said, "arrays": shapes}).encode()
@@ -460,14 +446,14 @@ def _packed(kind: str, plan: str, said: Mapping[str, Any], arrays: Arrays) -> by
     return b"".join([line, b"\n", *numbers])
 
 
-def _unpacked(body: bytes) -> Entry:
+def _unpack_entry(body: bytes) -> JournalEntry:
     line, numbers = body.split(b"\n", 1)
     read, arrays, start = json.loads(line), dict[str, NDArray[Any]](), 0
     for name, kind, shape in read["arrays"]:
         count = int(np.prod(shape, dtype=np.int64))
         arrays[name] = np.frombuffer(numbers, np.dtype(kind), count, start).reshape(shape)
         start += arrays[name].nbytes
-    return Entry(read["kind"], read["plan"], read["said"], arrays)
+    return JournalEntry(read["kind"], read["plan"], read["said"], arrays)
 
 
 def _meaning(plan: Plan) -> dict[str, Any]:

@@ -9,23 +9,47 @@ tell something (1, 2^14, 2^28: a score that spells out the columns) look like it
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
+import logging
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import Matrix
 from sottovoce.data.bounds import LARGEST
-from sottovoce.errors import InputError, RefusedError
+from sottovoce.errors import InputError, RefusedError, WireError
+from sottovoce.federation.answering import answer_or_accept
+from sottovoce.federation.prediction import (
+    Predictions,
+    Request,
+    add_words,
+    decode_scores,
+    encode_scores,
+    read_masked,
+    read_scores,
+)
+from sottovoce.federation.replies import MASKED
 from sottovoce.files import read_plain, sync_folder, write_durably
 from sottovoce.formats import PARTIAL_MODEL
+from sottovoce.gate.frames import Frame
+from sottovoce.gate.outgoing import Disclosed, Masked, Outgoing, check_recipient, disclose
+from sottovoce.gate.secure_gate import offered
 from sottovoce.plan.plan import Plan
+from sottovoce.secure.pair_keys import OFFERS, PUBLIC, RunKey, packed_rows
+from sottovoce.transports.identity import PREDICTION_KEY
+
+if TYPE_CHECKING:
+    from sottovoce.federation.party import Holder
+
+_log = logging.getLogger("sottovoce.holder")
 
 Array = NDArray[np.float64]
 _APART: Final = 1e3  # contributions that differ by more could be the digits of one number
@@ -235,3 +259,131 @@ def _read(path: Path) -> PartialModel:
         raise
     except (OSError, ValueError, KeyError, TypeError, RecursionError, RefusedError):
         raise InputError(f"{path} is no partial model, or damaged; train again to have a new one.") from None
+
+
+class Predictor:
+    """Answers "predict": a party's side of joint predictions, its partial models, and what it received."""
+
+    def __init__(self, holder: Holder, models: Models) -> None:
+        self.models = models
+        self.received: Predictions | None = None
+        self._scored: tuple[Plan, bytes, Array] | None = None
+        self._holder, self._party = holder, holder.name
+        self._given: dict[bytes, PartialModel] = {}
+        self.renew("")
+
+    def renew(self, aligned: str) -> None:
+        """Serve other rows, or another order, from now on: those of the alignment with that digest.
+
+        A request of before is not answered again, since its masks would be on two rows; scores of before are forgotten.
+        """
+        self.received = self._scored = None
+        self._aligned, self._key, self._blur = aligned, RunKey(), secrets.token_bytes(32)
+
+    @property
+    def public_key(self) -> str:
+        """What the other parties need for the masks; a new one for every party object."""
+        return self._key.public
+
+    @property
+    def signature(self) -> str:
+        """The public key signed in the party's name; "" if it was not told who it is."""
+        identity = self._holder.identity
+        return "" if identity is None else identity.sign(PREDICTION_KEY, bytes.fromhex(self.public_key))
+
+    def learn(self, digest: bytes, model: PartialModel) -> None:
+        """Predict with this model of the plan: said by the holder in its own process, never over a wire.
+
+        With other coefficients the key is another one too: a request of before would put one mask on two scores.
+        """
+        before = self._given.get(digest)
+        if before is None or before.intercept != model.intercept or not np.array_equal(before.coef, model.coef):
+            self._key = RunKey()
+        self._given[digest] = model
+
+    def keep(self, digest: bytes, model: PartialModel) -> None:
+        """Keep what a run left behind. With a model that is new here the key is new too, as in `learn`.
+
+        Copies of a party that are told two models have no key in common.
+        """
+        if self.models.get(digest) is None:
+            self._key = RunKey()
+        self.models.keep(digest, dataclasses.replace(model, feature_names=self._holder.feature_names))
+
+    def answer(self, frame: Frame) -> Outgoing:
+        return answer_or_accept(frame, self._content(frame))
+
+    def _content(self, frame: Frame) -> Disclosed | Masked | None:
+        """Scores under masks for whoever collects them; None if this party is the recipient and has added them up.
+
+        A request comes twice: without offers of keys, which is answered with this party's own, and with those for it.
+
+        Whether masks cancel depends on the scores. So a recipient answers alike where they do not, and logs it: from
+        refusals a coordinator could find the sums that it passed on.
+        """
+        rows, policy = self._holder.rows, self._holder.policy
+        check_recipient(frame.query, policy.predict_for)
+        if policy.trains and not policy.predict_training:
+            raise RefusedError(
+                f"{self._party} has rows that may be trained on, and predicts for no people of a training; its holder "
+                "can allow that with Policy(predict_training=True), or serve other people with Policy(trains=False)."
+            )
+        model = self._find_model(frame.plan)
+        features, names = model.plan.part(self._party).preparation.features, model.feature_names
+        own_names = self._holder.feature_names
+        if rows.shape[1] != features:
+            raise RefusedError(f"{self._party} has {rows.shape[1]} columns here and the model {features} of its own.")
+        if names and own_names and names != own_names:
+            raise RefusedError(f"{self._party} has other columns, or in another order, than the model has of its own.")
+        request, people = Request.read(frame, model.plan), int(rows.shape[0])
+        pairs = request.pair_keys(self._party, self._key, self._holder.identity)
+        publics = packed_rows([bytes.fromhex(request.keys[name]) for name in sorted(request.keys)], PUBLIC)
+        if OFFERS not in frame.arrays:
+            return offered(pairs, publics)
+        pairs.agree(publics, frame.arrays[OFFERS])
+        with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+            scores = encode_scores(model.scores(rows), request.blur(self._blur, people))
+            own = add_words(scores, request.masks(self._party, pairs, people, self._aligned))
+        if request.recipient != self._party:
+            return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=policy.predict_for)
+        total = add_words(own, read_masked(frame, people))
+        self._scored = (model.plan, frame.plan, decode_scores(total))
+        self.received = None
+        try:
+            self.received = Predictions(frame.plan, read_scores(total), model.plan)
+        except WireError as error:
+            _log.error("party %s: %s", self._party, error)
+        return None
+
+    def scored(self, digest: bytes, parties: tuple[str, ...]) -> Array | None:
+        """The scores by a model that this party was last the recipient of, for an evaluation by the model's parties.
+
+        Columns of all these parties are in a score; an evaluation that others, or fewer, charge and sign is refused.
+        Guarantee: whatever the coordinator passed on, a person's score is a function of that person's record alone, and
+        whether there are scores is known to the coordinator. So no refusal tells of masks that do not cancel.
+        """
+        if self._scored is None or self._scored[1] != digest:
+            return None
+        plan, _, scores = self._scored
+        if set(plan.names) != set(parties):
+            raise RefusedError(
+                f"{self._party} has joint predictions by a model of {', '.join(plan.names)}; an evaluation of them is "
+                "charged to, and signed by, all of these and nobody else."
+            )
+        return scores
+
+    def _find_model(self, digest: bytes) -> PartialModel:
+        given = self._given.get(digest)
+        model = given or self.models.get(digest)
+        if model is None or model.party != self._party:
+            raise RefusedError(
+                f"{self._party} keeps no model of that plan: it took no part in the training, or kept what it learned "
+                "there elsewhere. Start it with the ledger of the training, or train again."
+            )
+        if given is None and not self._holder.policy.approve_models and not self.models.approved(digest):
+            name = digest.hex()[:12]
+            raise RefusedError(
+                f"{self._party} has a model of plan {name} that its holder has not approved. The holder sees it with "
+                f"`sottovoce models show LEDGER {name}` and allows it with `sottovoce models approve LEDGER {name}`."
+            )
+        return model

@@ -3,31 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data.block import Matrix
-from sottovoce.data.identifiers import identifiers
-from sottovoce.data.resources import Resources, check_device, check_jobs
-from sottovoce.errors import RefusedError
-from sottovoce.federation import limits
-from sottovoce.federation.alignment.file import AlignmentFile
-from sottovoce.federation.alignment.party import Aligner
-from sottovoce.federation.answering import Answering
-from sottovoce.federation.holder import Handler, Holder
-from sottovoce.federation.introduction import Introduction
-from sottovoce.federation.models import Models
-from sottovoce.federation.plans import Plans
-from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import Predictions, Predictor
-from sottovoce.federation.training import Training
-from sottovoce.gate.frames import Frame
-from sottovoce.gate.outgoing import Declared, Outgoing
+from sottovoce.algorithms import served
+from sottovoce.data import devices
+from sottovoce.data.block import RecordRows
+from sottovoce.data.cells import MISSING, is_class, label_array, label_key, no_numbers, number_rows
+from sottovoce.data.dataset import Dataset
+from sottovoce.data.identifiers import Identifiers, identifiers
+from sottovoce.data.matrix import Matrix, is_sparse
+from sottovoce.data.resources import NO_RESOURCES, Resources, check_device, check_jobs
+from sottovoce.errors import InputError, RefusedError
+from sottovoce.federation.alignment.party import Aligner, AlignmentFile
+from sottovoce.federation.answering import Answering, check_text
+from sottovoce.federation.models import Models, Predictor
+from sottovoce.federation.policy import Policy, left_out
+from sottovoce.federation.prediction import Predictions
+from sottovoce.federation.run_keys import RunKeys, check_pinned, read_invitation
+from sottovoce.federation.training import Plans, Training
+from sottovoce.gate.frames import Frame, decode
+from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
+from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account
-from sottovoce.privacy.randomness import Randomness
+from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.secure.pair_keys import RunKey
 from sottovoce.transports.identity import Identity
+
+if TYPE_CHECKING:
+    from sottovoce.federation.training import Run
+
+MOST_READ: Final = 20  # classes that are read from labels which nobody declared
+
+
+class Holder:
+    """What the handlers of one party share: rows, identity, policy, ledger, keys and the run.
+
+    `run` is the plan that it has charged and answers under, if there is one.
+    """
+
+    def __init__(
+        self, name: str, X: Matrix, y: ArrayLike | None, account: Account | None, policy: Policy | None
+    ) -> None:
+        self.name = name
+        self.labelled = X.labelled if isinstance(X, Dataset) else y is not None
+        self.rows, self.labels = check_rows(X, y, name)
+        self.all_rows = self.rows, self.labels  # also those that an alignment leaves out
+        self.feature_names = column_names(X)
+        self.ids: Identifiers | None = None  # of all rows
+        self.places: NDArray[np.int64] | None = None  # of the records that it serves, if not all
+        self.aligned = ""  # the digest of the alignment whose records it serves
+        self.account = account
+        if account is not None:
+            account.book()  # the whole file is checked before anything is served
+        self.policy, self.agreed = policy or Policy(), policy is not None
+        self.randomness: Randomness = SystemRandomness()
+        self.identity: Identity | None = None
+        self.keys = RunKeys(account, name)
+        self.run: Run | None = None
+        self.resources = NO_RESOURCES  # for work on its rows
+
+    def use(self, places: NDArray[np.int64], digest: str) -> None:
+        rows, labels = self.all_rows
+        if isinstance(rows, Dataset):
+            raise InputError(f"{self.name}: a Dataset cannot be aligned: its rows are not in memory; give arrays.")
+        all_in_order = np.array_equal(places, np.arange(rows.shape[0]))  # then nothing is copied
+        self.rows, self.labels = (rows, labels) if all_in_order else (rows[places], labels[places])
+        self.places, self.aligned = places, digest
+        self.run = None
+
+    def run_of(self, frame: Frame) -> Run | None:
+        """The run of a message's plan; None after a restart, or if there is no such run."""
+        return self.run if self.run is not None and self.run.plan.digest == frame.plan else None
+
+    def charged(self, plan: Plan) -> bool:
+        """Whether the ledger has the plan."""
+        return self.account is not None and self.account.book().find(plan.digest.hex()) is not None
+
+    def receipt(self, frame: Frame) -> tuple[Declared, ...]:
+        """How far the ledger goes, with every acceptance and at the end of a run: it shows a ledger that was set back.
+
+        A plan that is only checked gets none.
+        """
+        if self.account is None or not frame.plan or frame.query == "check":
+            return ()
+        reason = "entries follow from plans; the hash is by a key of the ledger"
+        number, hash_ = self.account.receipt()
+        return (declare_public("receipt", f"{number:012}:{hash_}", reason=reason),)  # as long as any other
+
+    def same_labels(self, other: Holder) -> bool:
+        """Whether another party of the same process has the same labels in the same order; they stay inside."""
+        mine: list[Any] = self.labels.tolist()
+        theirs: list[Any] = other.labels.tolist()
+        return len(mine) == len(theirs) and all(str(one) == str(two) for one, two in zip(mine, theirs, strict=True))
 
 
 class Party(Answering):
@@ -36,9 +106,9 @@ class Party(Answering):
     Guarantee: every reply is a `Released` value, a declared public one, or a prediction for whom the policy names; an
     error that the rows could have caused travels as a fixed text. Nothing is answered under a plan before every party
     of it has signed it, which a party does once it has charged it. Edges: a repeated request gets the stored release;
-    an unknown plan is asked for again; a party that no wire has told who it is takes only plans of its own alone.
+    an unknown plan is asked for again; a party that no wire has identified takes only plans of its own alone.
     `y=None`: a holder of columns that does not know the labels. `models` has the partial models that runs over columns
-    leave here; by default they are in a folder beside the ledger, or in memory. `ids` identify the records, one each:
+    leave here; by default they are in a folder next to the ledger, or in memory. `ids` identify the records, one each:
     by secure columns they are aligned with those of the other parties before a plan is taken. The alignment is kept in
     `aligned`; the party then serves the common records alone, in the common order. `n_jobs` is how
     many threads sum over its rows: None is 1, or what the estimator says that runs in the same process; no answer
@@ -75,12 +145,10 @@ class Party(Answering):
         if models is None:
             models = Models() if account is None else Models.beside(account.path, name)
         self.predictor = Predictor(self.holder, models)
-        self.introduction = Introduction(self.holder, self.predictor)
         self.plans = Plans(self.holder, self.predictor)
         self.training = Training(self.holder, self.predictor)
         self.aligner = Aligner(self.holder, id_rule, aligned or AlignmentFile(), self.use)
-        self._handlers: Mapping[str, Handler | Aligner | Predictor] = {
-            "hello": self.introduction,
+        self._handlers: Mapping[str, Plans | Training | Aligner | Predictor] = {
             "align": self.aligner,
             "plan": self.plans,
             "ask": self.training,
@@ -90,14 +158,70 @@ class Party(Answering):
         }
 
     def _answer(self, frame: Frame) -> Outgoing:
-        limits.check_text(frame.text, self.features)
+        check_text(frame.text, self.features)
+        if frame.kind == "hello":
+            return self._introduce(frame)
         handler = self._handlers.get(frame.kind)
         if handler is None:
             raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
         return handler.answer(frame)
 
+    def _introduce(self, frame: Frame) -> Outgoing:
+        """Public facts and, as the query asks, the class labels or a public key."""
+        if frame.query == "secure":
+            return reply("facts", frame, self._announce_key(frame.text))
+        facts = self.facts(classes=frame.query == "classes")
+        if frame.query == "predict":
+            facts += (
+                declare_public("public_key", self.predictor.public_key, reason="random, made to be told"),
+                declare_public("signature", self.predictor.signature, reason="over the public key"),
+            )
+        return reply("facts", frame, facts)
+
+    def facts(self, *, classes: bool) -> tuple[Declared, ...]:
+        """Public facts, each with its reason; with `classes` also which labels occur.
+
+        Row counts do not differ between neighbours.
+        """
+        own = self.holder
+        facts = [
+            declare_public("records", int(own.rows.shape[0]), reason="the count is the same for neighbours"),
+            declare_public("features", self.features, reason="the schema is public"),
+            declare_public("feature_names", list(map(str, own.feature_names)), reason="the schema is public"),
+            *self.alignment_fact(),
+        ]
+        kind = devices.kind_of_rows(own.resources, by_pieces=isinstance(own.rows, Dataset))
+        if kind is not RecordRows:
+            reason = "where the rows lie is the holder's choice"
+            facts.append(declare_public("solvers", list(served(kind)), reason=reason))
+        if classes and own.labelled and not own.policy.tell_classes:
+            raise RefusedError(
+                f"{own.name} does not tell which labels occur in its data; declare them with classes=(one, other)."
+            )
+        if classes:
+            labels = own.rows.distinct_labels(MOST_READ) if isinstance(own.rows, Dataset) else own.labels
+            values = label_values(labels) if own.labelled else []
+            facts.append(declare_public("classes", values, reason="not declared, so read and made public"))
+        return tuple(facts)
+
+    def alignment_fact(self) -> tuple[Declared, ...]:
+        """The digest of the alignment whose records it serves, if there was one."""
+        reason = "a hash by keys that are forgotten, the same at all parties"
+        return (declare_public("aligned", self.holder.aligned, reason=reason),) if self.holder.aligned else ()
+
+    def _announce_key(self, invitation: str) -> tuple[Declared, ...]:
+        """A key for secure sums; by columns only among ends whose keys this party has pinned."""
+        own = self.holder
+        if not own.policy.secure:
+            raise RefusedError(f"{own.name} takes no part in secure sums; its holder can, by Policy(secure=True).")
+        members = read_invitation(invitation)
+        check_pinned(own.name, members, own.identity)
+        if members and (reason := left_out(own.policy, members, own.name, own.identity)):
+            raise RefusedError(f"{own.name} refuses: {reason}.")
+        return (declare_public("public_key", own.keys.new(), reason="random, made to be told"), *self.alignment_fact())
+
     def identify(self, identity: Identity) -> None:
-        """How this party signs and knows the others; told by its own end of a wire."""
+        """Set by its own end of a wire: how this party signs, and knows the others."""
         self.holder.identity = identity
 
     def permit(self, *, without_privacy: bool, predict_for: tuple[str, ...] = ()) -> None:
@@ -128,10 +252,6 @@ class Party(Answering):
         self.holder.use(places, digest)
         self.predictor.renew(digest)
 
-    def facts(self, *, classes: bool) -> tuple[Declared, ...]:
-        """What it declares public of itself, each with its reason; with `classes` also which labels occur."""
-        return self.introduction.facts(classes=classes)
-
     @property
     def randomness(self) -> Randomness:
         return self.holder.randomness
@@ -157,11 +277,81 @@ class Party(Answering):
         return self.holder.labelled
 
     @property
-    def has_ledger(self) -> bool:
-        """Whether an account pays for what this party releases."""
-        return self.holder.account is not None
-
-    @property
     def predictions(self) -> Predictions | None:
         """The last joint predictions that this party was the recipient of; for the holder's eyes."""
         return self.predictor.received
+
+
+class StandIn:
+    """An endpoint without rows, in the place of a party of which only public facts are known.
+
+    A plan can be made for it, and nothing be run.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def identify(self, identity: Identity) -> None:
+        """It signs nothing."""
+
+    def handle(self, request: bytes) -> Outgoing:
+        """A key that nobody has; there is nothing else to ask it for."""
+        key = declare_public("public_key", RunKey().public, reason="a stand-in, nobody was asked")
+        return reply("facts", decode(request), (key,))
+
+
+def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
+    """The distinct labels of a classification, at most a few; missing ones do not count."""
+    if labels.dtype.kind not in "fiub":
+        present = {
+            value if isinstance(value, str | int | float) else label_key(value)  # as a plan has it
+            for value in labels.tolist()
+            if is_class(value) and not (isinstance(value, str) and value.strip().lower() in MISSING)
+        }
+        values = sorted(present, key=lambda value: (str(type(value)), value))
+    else:
+        values = list(np.unique(labels[np.isfinite(labels)]).tolist())
+    if len(values) > 2 and not (len(values) <= MOST_READ and all(map(_names_a_class, values))):
+        raise RefusedError(
+            f"the labels have more than {MOST_READ} distinct values, or numbers that are not whole; declare those to "
+            "tell apart with classes=(one, other, ...)."
+        )
+    return values
+
+
+def _names_a_class(label: Any) -> bool:
+    """Texts and whole numbers do; of other numbers there are as many as people."""
+    return isinstance(label, str) or (isinstance(label, int | float) and float(label).is_integer())
+
+
+def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:
+    """Shapes, for the holder's eyes: two-dimensional rows, one label each, at least one of both.
+
+    `y=None`, of a holder that does not know the labels, gives a 0 for each row. A `Dataset` has its own labels.
+    """
+    if isinstance(X, Dataset):
+        if y is not None:
+            raise InputError(f"{name}: y must be None where X is a Dataset, which has its own labels.")
+        return X, np.zeros(0)
+    try:
+        rows = number_rows(X)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    rows = rows if is_sparse(rows) else np.asarray(rows)
+    labels = label_array(np.zeros(rows.shape[:1] or 1) if y is None else y)
+    if rows.ndim != 2 or labels.ndim != 1:
+        raise InputError(
+            f"{name}: X must be two-dimensional and y one-dimensional; they are {rows.shape} and {labels.shape}."
+        )
+    if rows.shape[0] == 0 or rows.shape[1] == 0:
+        raise InputError(f"{name}: X is empty, with shape {rows.shape}; give at least one row and one feature.")
+    if rows.shape[0] != labels.shape[0]:
+        raise InputError(f"{name}: X has {rows.shape[0]} rows and y {labels.shape[0]} labels; give one label per row.")
+    if rows.dtype.kind not in "fiub":
+        raise InputError(f"{name}: {no_numbers()}")
+    return rows, labels
+
+
+def column_names(X: Matrix) -> tuple[str, ...]:
+    """The column names of a data frame; arrays have none."""
+    return tuple(map(str, getattr(X, "columns", ())))

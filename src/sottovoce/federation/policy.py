@@ -1,19 +1,56 @@
-"""What a party demands of a plan before it touches its rows."""
+"""What a party demands of a plan before it charges it and touches its rows.
+
+No row is looked at, so a refusal may say why. Guarantee: a plan that passes releases what its algorithm declares, by
+mechanisms that each query is made for, at the price that this party's own code computes, within the holder's policy. A
+plan of secure sums that assumes of others what its holder has not agreed to is refused, and the text names the key of
+the policy. What is assumed is declared in `plan/secure_text.py`; each key there has its demand here.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sottovoce.algorithms import Algorithm
+from sottovoce import algorithms
+from sottovoce.algorithms import Algorithm, check_sums, served
+from sottovoce.data import devices
+from sottovoce.data.block import RecordRows, SumRows
 from sottovoce.data.bounds import Bounds
-from sottovoce.federation.demands import NOTHING, Known, refusal
-from sottovoce.plan.channel import Coalition
+from sottovoce.data.dataset import Dataset
+from sottovoce.errors import InputError, LeakError, RefusedError
+from sottovoce.federation.answering import check_answer_sizes
+from sottovoce.federation.run_keys import check_pinned
+from sottovoce.gate.gate import fits
+from sottovoce.gate.query import Query
+from sottovoce.plan.aggregation import COORDINATOR, SecureAggregation
+from sottovoce.plan.channel import Coalition, SecureSums
+from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.release import Release
+from sottovoce.plan.secure_text import keys_for
 from sottovoce.privacy.accounting import epsilon_of
-from sottovoce.privacy.events import Gaussian, Unbounded
+from sottovoce.privacy.events import Event, Gaussian, Unbounded
+from sottovoce.privacy.ledger import Account, FitPart
 from sottovoce.privacy.relation import Relation, distance, inside
-from sottovoce.queries.pricing import coalition_epsilon
+from sottovoce.queries.pricing import coalition_epsilon, queries_of
+from sottovoce.transports.identity import Identity
+
+if TYPE_CHECKING:
+    from sottovoce.federation.party import Holder
+
+Cost = Callable[[Relation], tuple[Event, ...]]  # the events of a plan under a relation of neighbours
+
+
+class Known(NamedTuple):
+    """What a party knows by itself: keys of other ends, and whether it has identifiers that were not aligned."""
+
+    identity: Identity | None = None
+    unaligned: bool = False
+
+
+NOTHING: Final = Known()
 
 
 @dataclass(frozen=True)
@@ -64,22 +101,21 @@ class Policy:
     align_times: int = 3
     align_ratio: float = 10.0
 
-    @property
-    def _limits_colluding(self) -> bool:
-        """Whether there is a limit on what everybody else together may learn; infinity is none."""
-        return self.max_epsilon_colluding is not None and self.max_epsilon_colluding < math.inf
-
     def needs_pins(self, plan: Plan) -> bool:
         """Whether the keys of all other ends of a plan of secure sums have to be pinned.
 
         By rows a limit on what everybody else together may learn does in their place, however many are made up.
         """
-        return plan.split.same_people or not self._limits_colluding
+        limit = self.max_epsilon_colluding
+        return plan.split.same_people or limit is None or not limit < math.inf
 
     def refuse(self, plan: Plan, form: Algorithm, party: str, known: Known = NOTHING) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
-        if (reason := refusal(self, plan, party, known)) is not None:
-            return reason
+        if isinstance(plan.channel, SecureSums):
+            proposal, assumed = Proposal(self, plan, plan.channel, party, known), keys_for(plan)
+            for key, demand in DEMANDS.items():
+                if key in assumed and (reason := demand(proposal)):
+                    return reason
         if self.bounds is not None and self.bounds not in (plan.bounds, plan.part(party).preparation.bounds):
             return "the plan's bounds are not the ones this party declared for its data"
         relation = self.relation or plan.relation
@@ -100,11 +136,12 @@ class Policy:
                     f"{what} costs epsilon {epsilon:.4g} at delta {delta:.3g}, above this party's limit "
                     f"{self.max_epsilon:.4g}"
                 )
-        return self._refuse_colluding(plan, form, relation, delta)
+        return None if self.max_epsilon_colluding is None else self._refuse_colluding(plan, form, relation, delta)
 
     def _refuse_colluding(self, plan: Plan, form: Algorithm, relation: Relation, delta: float) -> str | None:
-        """The reason to refuse what is left where everybody else colludes, or None."""
-        if self.max_epsilon_colluding is None or not self._limits_colluding:
+        """The reason to refuse what is left where everybody else colludes, or None; an infinite limit is none."""
+        limit = self.max_epsilon_colluding
+        if limit is None or not limit < math.inf:
             return None
         everybody = Coalition(len(plan.parties) - 1, dealer=True)
         epsilon = coalition_epsilon([(form, plan, form.pricing)], relation, everybody, delta)
@@ -112,11 +149,191 @@ class Policy:
             mu = plan.within.mu * max(distance(relation) / distance(plan.relation), 1.0)
             mu /= math.sqrt(plan.channel.share)
             epsilon = max(epsilon, epsilon_of((Gaussian(mu),), inside(delta), relation))
-        if epsilon <= self.max_epsilon_colluding:
+        if epsilon <= limit:
             return None
         costs = f"epsilon {epsilon:.4g} at delta {delta:.3g}" if math.isfinite(epsilon) else "everything"
         return (
             f"against {plan.channel.everybody_else} the plan costs {costs}, above this party's limit "
-            f"max_epsilon_colluding={self.max_epsilon_colluding:.4g}; give shares of the noise for more that collude "
+            f"max_epsilon_colluding={limit:.4g}; give shares of the noise for more that collude "
             "(secure_aggregation(colluding_with_dealer=...), by rows), or raise the limit"
         )
+
+
+class Proposal(NamedTuple):
+    """A plan of secure sums, as it comes to a party."""
+
+    policy: Policy
+    plan: Plan
+    channel: SecureSums
+    party: str
+    known: Known
+
+    @property
+    def aggregation(self) -> SecureAggregation:
+        return self.channel.aggregation
+
+
+def left_out(policy: Policy, members: Iterable[str], party: str, identity: Identity | None) -> str | None:
+    """Why a run without some end is refused, or None: one that has to deal, or that is pinned and may have to."""
+    pinned = frozenset[str]() if identity is None else identity.pinned
+    wanted = pinned if not policy.dealer else {policy.dealer} - {COORDINATOR}
+    if missing := sorted(wanted - {*members, party}):
+        why = "has to deal here, by policy.dealer" if policy.dealer else "is pinned, so that it may have to deal"
+        return (
+            f"{missing[0]} {why}, and is left out; if another is to deal, the holder of {party} names it, with "
+            f"Policy(dealer={COORDINATOR!r}) or a dealer's name"
+        )
+    return None
+
+
+def _demand_consent(proposal: Proposal) -> str | None:
+    if proposal.policy.secure:
+        return None
+    return (
+        "the plan secures its sums, whose promise rests on encryption and on who colludes with whom; its holder can "
+        "allow that with Policy(secure=True)"
+    )
+
+
+def _demand_dealer(proposal: Proposal) -> str | None:
+    wanted, dealer = proposal.policy.dealer, proposal.aggregation.dealer
+    if wanted and dealer != wanted:
+        return (
+            f"{proposal.channel.dealer} deals in the plan, and here {wanted!r} does alone; its holder can allow it "
+            f"with Policy(dealer={dealer!r})"
+        )
+    if proposal.aggregation.separate_dealer is not None:
+        try:
+            check_pinned(proposal.party, (proposal.aggregation.separate_dealer,), proposal.known.identity)
+        except RefusedError as error:
+            return f"{error}".removesuffix(".")
+    return left_out(proposal.policy, proposal.channel.signers, proposal.party, proposal.known.identity)
+
+
+def _demand_noise(proposal: Proposal) -> str | None:
+    others, allowed = proposal.channel.parties - 1, proposal.policy.colluding
+    least = others if allowed is None else min(allowed, others)
+    if proposal.aggregation.colluding >= least:
+        return None
+    return (
+        f"the plan assumes that parties collude with one another in groups of {proposal.aggregation.colluding} at "
+        f"most, and here its noise has to hold against {least} of {others}; its holder can allow it with "
+        f"Policy(colluding={proposal.aggregation.colluding})"
+    )
+
+
+def _demand_pins(proposal: Proposal) -> str | None:
+    if not proposal.policy.needs_pins(proposal.plan):
+        return None
+    try:
+        check_pinned(proposal.party, proposal.channel.signers, proposal.known.identity)
+    except RefusedError as error:
+        rows = " By rows a limit on what all others together may learn does too: Policy(max_epsilon_colluding=...)."
+        return f"{error}{'' if proposal.channel.products else rows}".removesuffix(".")
+    return None
+
+
+def _demand_alignment(proposal: Proposal) -> str | None:
+    if proposal.policy.unaligned or not proposal.known.unaligned:
+        return None
+    return (
+        f"{proposal.party} has identifiers, and they were not aligned with those of the other parties: nothing shows "
+        "whether the records belong together. Align them first, each with `id` (`sottovoce align`); its holder can "
+        "allow it without, with Policy(unaligned=True). Nothing was charged"
+    )
+
+
+DEMANDS: Final[Mapping[str, Callable[[Proposal], str | None]]] = {
+    "secure": _demand_consent,
+    "dealer": _demand_dealer,
+    "colluding": _demand_noise,
+    "max_epsilon_colluding": _demand_pins,
+    "unaligned": _demand_alignment,
+}
+
+
+def check_plan(plan: Plan, own: Holder, known: Known) -> tuple[Algorithm, Mapping[str, Query]]:
+    """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""
+    name, rows, by_pieces = own.name, own.rows, isinstance(own.rows, Dataset)
+    try:
+        form = algorithms.of(plan)
+        form.check_loss(plan.scaled_loss)
+        kind = devices.kind_of_rows(own.resources, by_pieces=by_pieces)
+        check_place(plan, name, kind, by_pieces=by_pieces, clustered=by_pieces and rows.cluster is not None)
+        if plan.layout != form.layout or not form.serves(plan.split, secure=plan.channel.secure):
+            raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
+        queries = queries_of(form, plan, name)
+        for release in plan.releases:
+            if release.query not in queries:
+                raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
+            _check_release(release, queries[release.query], plan.records)
+        missing = [name for name in queries if not plan.has(name)]
+        if missing:
+            raise RefusedError(f"the plan has no release of {missing[0]!r}, which {plan.algorithm} cannot do without.")
+        check_answer_sizes(plan, queries)
+        check_sums(form, plan, queries)
+        form.pricing.check_served(form, plan, name)
+        if plan.private:
+            form.pricing.check_samplers(form, plan, own.policy.relation or plan.relation, plan.delta)
+        reason = own.policy.refuse(plan, form, name, known)
+    except (InputError, LeakError) as error:
+        raise RefusedError(f"{name} refuses: {error}") from None
+    if reason is not None:
+        raise RefusedError(f"{name} refuses: {reason}.")
+    return form, queries
+
+
+def check_place(plan: Plan, name: str, rows: type, *, by_pieces: bool, clustered: bool) -> None:
+    """Refuse a fit if its queries need more than the rows answer where they are, such as in a `Dataset`."""
+    if by_pieces and plan.split.same_people:
+        raise RefusedError(f"{name} refuses: a Dataset serves data in one place and by rows; give arrays.")
+    reason = ""
+    if plan.algorithm not in FAMILIES or rows is RecordRows:
+        return
+    if rows is SumRows and clustered:
+        reason = (
+            'device="cuda" is for rows of this process, and those of the Dataset are on a cluster; take device="cpu"'
+        )
+    elif rows is SumRows and not plan.private:
+        reason = 'device="cuda" is for runs with privacy; take device="cpu"'
+    elif not all(query.needs in rows.__mro__ for query in algorithms.of(plan).queries(plan, name)):
+        where, other = ("a Dataset", "arrays") if by_pieces else ('device="cuda"', 'device="cpu"')
+        reason = f"{where} serves {', '.join(served(rows))}, and not {plan.algorithm}; take one of them, or {other}"
+    if reason:
+        raise RefusedError(f"{name} refuses: {reason}.")
+
+
+def _check_release(release: Release, query: Query, records: int) -> None:
+    if release.rate is not None and not query.samples:
+        raise RefusedError(f"the plan samples records for {query.name!r}, which needs all of them.")
+    if not fits(query, release.mechanism):
+        raise RefusedError(f"the plan releases {query.name!r} as {release.mechanism!r}, which it is not made for.")
+    if release.mechanism == "derived" and release.std > 0.0:
+        raise RefusedError(f"the plan has noise on {query.name!r}, which is a function of noisy rows.")
+    if release.batches > 1 and type(query).follow is Query.follow:
+        raise RefusedError(f"the plan has batches of {query.name!r}, which follows no released value.")
+    if release.std > 0.0:
+        release.check(query, records)
+
+
+def part_of_fit(plan: Plan) -> FitPart | None:
+    """The fit that a plan is a part of, as an account is told."""
+    return None if plan.within is None else FitPart(plan.within.name, plan.within.mu, plan.relation)
+
+
+def charge_of(form: Algorithm, plan: Plan, party: str) -> Cost:
+    """What a party's account is charged for a plan."""
+    return lambda relation: form.pricing.events(form, plan, relation, party)
+
+
+def check_samplers(account: Account, form: Algorithm, plan: Plan, name: str, cost: Cost) -> None:
+    """Refuse a plan whose samplers would take more of the accounts' delta than they may."""
+    try:
+        for terms in (book.terms for _, book in account.line()):
+            # Of several plans on an account each has the part of the samplers' share that it has of the budget.
+            several = terms.composition != "basic"
+            part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
+            delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
+            form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
+    except InputError as error:
+        raise RefusedError(f"{name} refuses: {error}") from None

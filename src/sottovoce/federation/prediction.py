@@ -29,9 +29,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,30 +38,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation.answering import answer_or_accept
-from sottovoce.federation.holder import Holder
-from sottovoce.federation.models import Models, PartialModel
-from sottovoce.federation.policy import Policy
+from sottovoce.errors import InputError, RefusedError, WireError
+from sottovoce.federation.replies import MASKED, Exchange, crossed_offers
 from sottovoce.federation.run_keys import known_keys
 from sottovoce.gate.frames import Frame
-from sottovoce.gate.outgoing import Disclosed, Masked, Outgoing, check_recipient, disclose
-from sottovoce.gate.secure_gate import offered
 from sottovoce.plan.plan import Plan
-from sottovoce.secure.pair_keys import OFFERS, PUBLIC, PairKeys, RunKey, fingerprint_of, packed_rows
+from sottovoce.secure.pair_keys import PUBLIC, PairKeys, RunKey, fingerprint_of
 from sottovoce.secure.streams import RingArray, stream
 from sottovoce.transports.identity import PREDICTION_KEY, Identity
 
 Array = NDArray[np.float64]
 
 COORDINATOR: Final = "coordinator"  # the recipient that is no party: whoever asks
-MASKED: Final = "masked"
 _GRID: Final = 44  # scores are multiples of 2^-44
 _CUT: Final = 2.0**62
 _UNUSABLE: Final = 52  # a party that cannot use a record adds 2^(64 + 52), out of reach of any sum of scores
 _MOST_PARTIES: Final = 2**8
-
-_log = logging.getLogger("sottovoce.holder")
 
 
 @dataclass(frozen=True)
@@ -85,134 +76,6 @@ class Predictions:
             name: [None if no else value for value, no in zip(values, gone, strict=True)]
             for name, values in columns.items()
         }
-
-
-class Predictor:
-    """Answers "predict": a party's side of joint predictions, its partial models, and what it received."""
-
-    def __init__(self, holder: Holder, models: Models) -> None:
-        self.models = models
-        self.received: Predictions | None = None
-        self._scored: tuple[Plan, bytes, Array] | None = None
-        self._holder, self._party = holder, holder.name
-        self._given: dict[bytes, PartialModel] = {}
-        self.renew("")
-
-    def renew(self, aligned: str) -> None:
-        """Serve other rows, or another order, from now on: those of the alignment with that digest.
-
-        A request of before is not answered again, since its masks would be on two rows; scores of before are forgotten.
-        """
-        self.received = self._scored = None
-        self._aligned, self._key, self._blur = aligned, RunKey(), secrets.token_bytes(32)
-
-    @property
-    def public_key(self) -> str:
-        """What the other parties need for the masks; a new one for every party object."""
-        return self._key.public
-
-    @property
-    def signature(self) -> str:
-        """The public key signed in the party's name; "" if it was not told who it is."""
-        identity = self._holder.identity
-        return "" if identity is None else identity.sign(PREDICTION_KEY, bytes.fromhex(self.public_key))
-
-    def learn(self, digest: bytes, model: PartialModel) -> None:
-        """Predict with this model of the plan: said by the holder in its own process, never over a wire.
-
-        With other coefficients the key is another one too: a request of before would put one mask on two scores.
-        """
-        before = self._given.get(digest)
-        if before is None or before.intercept != model.intercept or not np.array_equal(before.coef, model.coef):
-            self._key = RunKey()
-        self._given[digest] = model
-
-    def keep(self, digest: bytes, model: PartialModel) -> None:
-        """Keep what a run left behind. With a model that is new here the key is new too, as in `learn`.
-
-        Copies of a party that are told two models have no key in common.
-        """
-        if self.models.get(digest) is None:
-            self._key = RunKey()
-        self.models.keep(digest, dataclasses.replace(model, feature_names=self._holder.feature_names))
-
-    def answer(self, frame: Frame) -> Outgoing:
-        return answer_or_accept(frame, self._content(frame))
-
-    def _content(self, frame: Frame) -> Disclosed | Masked | None:
-        """Scores under masks for whoever collects them; None if this party is the recipient and has added them up.
-
-        A request comes twice: without offers of keys, which is answered with this party's own, and with those for it.
-
-        Whether masks cancel depends on the scores. So a recipient answers alike where they do not, and logs it: from
-        refusals a coordinator could find the sums that it passed on.
-        """
-        rows, policy = self._holder.rows, self._holder.policy
-        check_recipient(frame.query, policy.predict_for)
-        if policy.trains and not policy.predict_training:
-            raise RefusedError(
-                f"{self._party} has rows that may be trained on, and predicts for no people of a training; its holder "
-                "can allow that with Policy(predict_training=True), or serve other people with Policy(trains=False)."
-            )
-        model = self._model(frame.plan, policy)
-        features, names = model.plan.part(self._party).preparation.features, model.feature_names
-        own_names = self._holder.feature_names
-        if rows.shape[1] != features:
-            raise RefusedError(f"{self._party} has {rows.shape[1]} columns here and the model {features} of its own.")
-        if names and own_names and names != own_names:
-            raise RefusedError(f"{self._party} has other columns, or in another order, than the model has of its own.")
-        request, people = Request.read(frame, model.plan), int(rows.shape[0])
-        pairs = request.pair_keys(self._party, self._key, self._holder.identity)
-        publics = packed_rows([bytes.fromhex(request.keys[name]) for name in sorted(request.keys)], PUBLIC)
-        if OFFERS not in frame.arrays:
-            return offered(pairs, publics)
-        pairs.agree(publics, frame.arrays[OFFERS])
-        with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
-            scores = words_of(model.scores(rows), request.blur(self._blur, people))
-            own = added(scores, request.masks(self._party, pairs, people, self._aligned))
-        if request.recipient != self._party:
-            return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=policy.predict_for)
-        total = added(own, masked_of(frame, people))
-        self._scored = (model.plan, frame.plan, each_score(total))
-        self.received = None
-        try:
-            self.received = Predictions(frame.plan, scores_of(total), model.plan)
-        except WireError as error:
-            _log.error("party %s: %s", self._party, error)
-        return None
-
-    def scored(self, digest: bytes, parties: tuple[str, ...]) -> Array | None:
-        """The scores by a model that this party was last the recipient of, for an evaluation by the model's parties.
-
-        Columns of all these parties are in a score; an evaluation that others, or fewer, charge and sign is refused.
-        Guarantee: whatever the coordinator passed on, a person's score is a function of that person's record alone, and
-        whether there are scores is known to the coordinator. So no refusal tells of masks that do not cancel.
-        """
-        if self._scored is None or self._scored[1] != digest:
-            return None
-        plan, _, scores = self._scored
-        if set(plan.names) != set(parties):
-            raise RefusedError(
-                f"{self._party} has joint predictions by a model of {', '.join(plan.names)}; an evaluation of them is "
-                "charged to, and signed by, all of these and nobody else."
-            )
-        return scores
-
-    def _model(self, digest: bytes, policy: Policy) -> PartialModel:
-        given = self._given.get(digest)
-        model = given or self.models.get(digest)
-        if model is None or model.party != self._party:
-            raise RefusedError(
-                f"{self._party} keeps no model of that plan: it took no part in the training, or kept what it learned "
-                "there elsewhere. Start it with the ledger of the training, or train again."
-            )
-        if given is None and not policy.approve_models and not self.models.approved(digest):
-            name = digest.hex()[:12]
-            raise RefusedError(
-                f"{self._party} has a model of plan {name} that its holder has not approved. The holder sees it with "
-                f"`sottovoce models show LEDGER {name}` and allows it with `sottovoce models approve LEDGER {name}`."
-            )
-        return model
 
 
 @dataclass(frozen=True)
@@ -286,7 +149,7 @@ class Request:
         total = np.zeros((people, 2), dtype=np.uint64)
         for other, pair in pairs.items():
             mask = self._mask(pair, people, aligned)
-            total = added(total, mask if party < other else negated(mask))
+            total = add_words(total, mask if party < other else negate_words(mask))
         return total
 
     def blur(self, key: bytes, people: int) -> RingArray:
@@ -304,7 +167,7 @@ class Request:
         return stream(key, label, 2 * people).reshape(people, 2)
 
 
-def masked_of(frame: Frame, people: int) -> RingArray:
+def read_masked(frame: Frame, people: int) -> RingArray:
     """The whole numbers of a frame, one for each person."""
     found = frame.arrays.get(MASKED)
     if found is None or found.dtype != np.int64 or found.shape != (people, 2):
@@ -312,31 +175,31 @@ def masked_of(frame: Frame, people: int) -> RingArray:
     return found.view(np.uint64)
 
 
-def words_of(scores: Array, blur: RingArray | None = None) -> RingArray:
+def encode_scores(scores: Array, blur: RingArray | None = None) -> RingArray:
     """Scores as whole numbers modulo 2^128; NaN is a mark above all scores, and `blur` of that person below it."""
     unusable = np.isnan(scores)
     units = np.rint(np.where(unusable, 0.0, np.clip(scores, -_CUT, _CUT)) * 2.0**_GRID)
     size = np.abs(units)
     high = np.floor(size * 2.0**-64)
     words = np.column_stack([size - high * 2.0**64, high]).astype(np.uint64)
-    words = np.where((units < 0)[:, None], negated(words), words)
+    words = np.where((units < 0)[:, None], negate_words(words), words)
     if blur is not None:
         words = np.where(unusable[:, None], blur, words)
     words[:, 1] += unusable.astype(np.uint64) << np.uint64(_UNUSABLE)
     return words
 
 
-def scores_of(total: RingArray) -> Array:
+def read_scores(total: RingArray) -> Array:
     """The scores of a sum of all parties' words; NaN where some party could not use a record."""
     if np.any(_marks(total) > 2 * _MOST_PARTIES):  # a mark and its blur are below 3/2 of a mark
         raise WireError("the answers of the parties do not belong together: their masks do not cancel. Ask again.")
-    return each_score(total)
+    return decode_scores(total)
 
 
-def each_score(total: RingArray) -> Array:
+def decode_scores(total: RingArray) -> Array:
     """The same of each person on its own; NaN also where a sum is none."""
     negative = total[:, 1] >> np.uint64(63) == 1
-    size = np.where(negative[:, None], negated(total), total)
+    size = np.where(negative[:, None], negate_words(total), total)
     scores = (size[:, 1] * 2.0**64 + size[:, 0]) * 2.0**-_GRID
     return np.where(_marks(total) > 0, np.nan, np.where(negative, -scores, scores))
 
@@ -346,13 +209,74 @@ def _marks(total: RingArray) -> NDArray[np.uint64]:
     return np.asarray((total[:, 1] + np.uint64(1 << (_UNUSABLE - 1))) >> np.uint64(_UNUSABLE))
 
 
-def added(one: RingArray, other: RingArray) -> RingArray:
+def add_words(one: RingArray, other: RingArray) -> RingArray:
     """The sum modulo 2^128."""
     low = one[:, 0] + other[:, 0]
     return np.column_stack([low, one[:, 1] + other[:, 1] + (low < one[:, 0])])
 
 
-def negated(words: RingArray) -> RingArray:
+def negate_words(words: RingArray) -> RingArray:
     """The negative modulo 2^128."""
     low = ~words[:, 0] + np.uint64(1)
     return np.column_stack([low, ~words[:, 1] + (low == 0)])
+
+
+def predict_jointly(
+    exchange: Exchange, connected: Collection[str], plan: Plan, digest: bytes, recipient: str
+) -> Array | None:
+    """Joint scores by the model that the parties have of a plan; None if the recipient is one of them.
+
+    No weights are sent. A recipient among the parties gets the sum of the others' answers, unreadable here.
+    """
+    parties = plan.names
+    if recipient not in (COORDINATOR, *parties):
+        raise InputError(f"recipient={recipient!r} must be {COORDINATOR!r} or one of {', '.join(parties)}.")
+    if set(parties) != set(connected):
+        raise InputError(
+            f"the model is of the parties {', '.join(parties)} and the federation of "
+            f"{', '.join(connected)}; a joint prediction needs the same parties, by their names."
+        )
+    replies = exchange(parties, Frame("hello", 0, query="predict"), {})
+    counts = {name: reply.facts["records"] for name, reply in replies.items()}
+    check_people(counts)
+    check_aligned({name: reply.facts for name, reply in replies.items()})
+    keys, signatures = (
+        {name: reply.facts[what] for name, reply in replies.items()} for what in ("public_key", "signature")
+    )
+    request = Request.new(digest, recipient, keys, signatures)
+    said = Frame("predict", 0, digest, query=recipient, text=request.text)
+    offers = {name: reply.frame.arrays for name, reply in exchange(parties, said, {}).items()}
+    pairs = crossed_offers(sorted(parties), offers)
+    others = [name for name in parties if name != recipient]
+    people = counts[parties[0]]
+    total = np.zeros((people, 2), dtype=np.uint64)
+    for name, reply in exchange(others, said, pairs).items():
+        try:
+            total = add_words(total, read_masked(reply.frame, people))
+        except WireError as error:
+            raise WireError(f"party {name!r}: {error}") from None
+    if recipient == COORDINATOR:
+        return read_scores(total)
+    exchange([recipient], dataclasses.replace(said, arrays={MASKED: total.view(np.int64)}), pairs)
+    return None
+
+
+def check_people(counts: Mapping[str, int]) -> None:
+    """By columns all parties have the same people; nobody can tell more than their number."""
+    if len(set(counts.values())) > 1:
+        each = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise InputError(
+            f"the parties have {sorted(set(counts.values()))} rows ({each}); by columns every party has the same "
+            "people in the same order. Align the records first (`sottovoce align` does that without showing the rest)."
+        )
+
+
+def check_aligned(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """By columns all parties serve the records of one alignment, or none does."""
+    digests = {name: fact.get("aligned") for name, fact in facts.items()}
+    if len(set(digests.values())) > 1:
+        each = ", ".join(f"{name} {digest[:12] if digest else 'of none'}" for name, digest in digests.items())
+        raise InputError(
+            f"the parties serve records of different alignments ({each}): one was aligned anew, or its file of the "
+            "alignment was deleted. Align all of them again (`sottovoce align`)."
+        )

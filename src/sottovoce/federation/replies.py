@@ -18,20 +18,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
-from sottovoce.federation.limits import MOST_COLUMNS
-from sottovoce.federation.prediction import MASKED, masked_of
+from sottovoce.federation.answering import MOST_COLUMNS
 from sottovoce.gate.frames import Frame, decode
 from sottovoce.gate.gate import value_of
 from sottovoce.gate.query import Choice, MessageArrays, Query, Wholes
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Label
-from sottovoce.plan.release import Release
+from sottovoce.privacy.ledger import Receipt
 from sottovoce.secure.pair_keys import OFFER, OFFERS, PUBLIC
-from sottovoce.secure.streams import RingArray
 from sottovoce.transports.identity import LONGEST
 
 Array = NDArray[np.float64]
+MASKED: Final = "masked"  # the array of a joint prediction that has scores under masks
+RECEIPT: Final = "receipt"  # the array of a proposed plan that has the last one: number, and the hash as four words
 Text = Annotated[str, Field(max_length=10_000)]  # what a party says for people to read
 Signature = Annotated[str, Field(max_length=LONGEST)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -39,13 +39,13 @@ PublicKey = Annotated[str, Field(pattern=f"^[0-9a-f]{{{2 * PUBLIC}}}$")]
 Envelopes = Mapping[str, NDArray[Any]]
 
 
-class Facts(BaseModel):
+class ReplyFacts(BaseModel):
     """The text of a reply."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-class Introduced(Facts):
+class Introduced(ReplyFacts):
     """Who a party is."""
 
     records: Count
@@ -68,7 +68,7 @@ class WithKey(Introduced):
     signature: Signature
 
 
-class Acknowledged(Facts):
+class Acknowledged(ReplyFacts):
     """Whether it did what it was told."""
 
     accepted: bool
@@ -82,27 +82,27 @@ class Accepted(Acknowledged):
     budget: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=16, max_length=16)] | None = None
 
 
-class Refused(Facts):
+class RefusedFacts(ReplyFacts):
     """That it refuses, and why."""
 
     error: Text
     refused: Text
 
 
-class Failed(Facts):
+class FailedFacts(ReplyFacts):
     """That it failed."""
 
     error: Text
 
 
-class RunKeyed(Facts):
+class RunKeyed(ReplyFacts):
     """The public key of its secure sums, and of which alignment its records are."""
 
     public_key: PublicKey
     aligned: Digest | None = None
 
 
-class Announced(Facts):
+class Announced(ReplyFacts):
     """The public key of an alignment, how many identifiers it has, by which rule, and its signature on all of it."""
 
     public_key: PublicKey
@@ -111,7 +111,7 @@ class Announced(Facts):
     signature: Signature
 
 
-_HELLO: Final[Mapping[str, type[Facts]]] = {
+_HELLO: Final[Mapping[str, type[ReplyFacts]]] = {
     "classes": WithClasses,
     "predict": WithKey,
     "secure": RunKeyed,
@@ -144,7 +144,7 @@ Exchange = Callable[
 ]  # a message, and what goes to each
 
 
-def checked(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Reply:
+def check_reply(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Reply:
     """The reply of a party to what was said; its refusal is raised, and so is whatever is no reply.
 
     A party that is `alone` is not named in its own refusals.
@@ -154,11 +154,11 @@ def checked(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Rep
     except WireError as error:
         raise WireError(f"party {party!r} sent no frame: {error}") from None
     if frame.kind == "error":  # of a request that it could not read it knows neither plan nor round
-        raise WireError(f"party {party!r}: {_facts(party, frame, Failed)['error']}.")
+        raise WireError(f"party {party!r}: {_read_facts(party, frame, FailedFacts)['error']}.")
     if (frame.plan, frame.round, frame.query) != (said.plan, said.round, said.query):
         raise WireError(f"party {party!r} answered round {said.round} with a frame of another plan, round or query.")
     if frame.kind == "refuse":
-        told = _facts(party, frame, Refused)
+        told = _read_facts(party, frame, RefusedFacts)
         who = "" if alone or told["refused"].startswith(party) else f"{party}: "
         raise _REFUSALS.get(told["error"], RefusedError)(who + told["refused"])
     last = said.kind == "predict" and MASKED in said.arrays  # to the recipient, which has nothing to tell
@@ -169,76 +169,76 @@ def checked(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Rep
         if frame.text:
             raise WireError(f"party {party!r} sent a text with an answer, which has none.")
         return Reply(frame, {})
-    form: type[Facts] = Accepted if said.kind in ("plan", "done") else Acknowledged
+    form: type[ReplyFacts] = Accepted if said.kind in ("plan", "done") else Acknowledged
     if frame.kind == "facts":
         form = _HELLO.get(said.query, Introduced)
-    facts = _facts(party, frame, form)
+    facts = _read_facts(party, frame, form)
     if facts.get("feature_names") and len(facts["feature_names"]) != facts["features"]:
         raise WireError(f"party {party!r} names {len(facts['feature_names'])} of its {facts['features']} features.")
     return Reply(frame, facts)
 
 
-def answered(party: str, plan: Plan, query: Query, told: MessageArrays, reply: Reply) -> Array:
-    """The value of an answer to a query that was `told` this, if it is what the query and the plan's release say."""
+def read_answer(party: str, plan: Plan, query: Query, message: MessageArrays, reply: Reply) -> Array:
+    """The value of an answer to a query that was sent `message`, if it is what the query and its release declare."""
     release, frame = plan.release(query.name), reply.frame
     exact = release.mechanism == "derived" or release.std == 0.0
     name = "value" if exact else "grid"
-    found = frame.arrays.get(name)
+    numbers = frame.arrays.get(name)
     if frame.kind == "unknown-plan":
-        raise WireError(f"party {party!r} forgot the plan again that it had just accepted; its own log may say why.")
-    if found is None or len(frame.arrays) > 1:
+        raise _forgotten(party)
+    if numbers is None or len(frame.arrays) > 1:
         got = ", ".join(map(repr, frame.arrays)) or "nothing"
-        raise WireError(f"{_where(party, frame)} {got}, not with {name!r} alone.")
-    if exact or isinstance(query, Choice):
-        whole = exact and isinstance(query, Choice)  # a choice without noise, which is sent as a float
-        reason = query.rejection(frame.round, told, _as_wholes(found) if whole else found)
+        raise _unexpected(party, frame, f"{got}, not with {name!r} alone")
+    if exact and isinstance(query, Choice):  # a choice without noise, which is sent as a float
+        whole = numbers.dtype == np.float64 and bool(
+            np.all((numbers == np.rint(numbers)) & (np.abs(numbers) < 2.0**53))
+        )
+        reason = query.rejection(frame.round, message, numbers.astype(np.int64 if whole else np.float64))
+    elif exact or isinstance(query, Choice):
+        reason = query.rejection(frame.round, message, numbers)
     else:
-        wanted = on_the_grid(plan, query, release)
-        reason = None if wanted.fits(found) else f"has to be {wanted}"
+        # As many whole numbers as the query has, none out of reach of the records, or of protected columns.
+        reach = release.reach(max(plan.records, plan.dimension))
+        wanted = Wholes((release.batches * query.length,), -reach, reach)
+        reason = None if wanted.fits(numbers) else f"has to be {wanted}"
     if reason is not None:
-        shape = " x ".join(map(str, found.shape)) or "one"
-        raise WireError(f"{_where(party, frame)} {shape} {found.dtype} numbers, which {reason}.")
+        shape = " x ".join(map(str, numbers.shape)) or "one"
+        raise _unexpected(party, frame, f"{shape} {numbers.dtype} numbers, which {reason}")
     return value_of(frame.arrays, release.scale)
 
 
-def share(party: str, words: int, reply: Reply) -> NDArray[np.int64]:
-    """A party's share of a secure sum: so many words."""
-    found = reply.frame.arrays.get("share")
+def read_share(party: str, words: int, reply: Reply) -> NDArray[np.int64]:
+    """A party's share of a secure sum, of that many words."""
+    share = reply.frame.arrays.get("share")
     if reply.frame.kind == "unknown-plan":
-        raise WireError(f"party {party!r} forgot the plan again that it had just accepted; its own log may say why.")
-    if found is None or len(reply.frame.arrays) > 1 or found.dtype != np.int64 or found.shape != (words,):
-        raise WireError(f"{_where(party, reply.frame)} something else than {words} words under 'secure'.")
-    return found
+        raise _forgotten(party)
+    if share is None or len(reply.frame.arrays) > 1 or share.dtype != np.int64 or share.shape != (words,):
+        raise _unexpected(party, reply.frame, f"something else than {words} words under 'secure'")
+    return share
 
 
-def _where(party: str, frame: Frame) -> str:
-    return f"party {party!r} answered {frame.query!r} in round {frame.round} with"
+def _forgotten(party: str) -> WireError:
+    return WireError(f"party {party!r} forgot the plan again that it had just accepted; its own log may say why.")
 
 
-def masked(party: str, reply: Reply, people: int) -> RingArray:
-    """A party's part of a joint prediction."""
-    try:
-        return masked_of(reply.frame, people)
-    except WireError as error:
-        raise WireError(f"party {party!r}: {error}") from None
+def _unexpected(party: str, frame: Frame, what: str) -> WireError:
+    return WireError(f"party {party!r} answered {frame.query!r} in round {frame.round} with {what}.")
 
 
-def _as_wholes(found: NDArray[Any]) -> NDArray[Any]:
-    """float64 numbers as the whole ones that they are; if they are none, or come as others, as no whole ones."""
-    exact = found.dtype == np.float64 and bool(np.all((found == np.rint(found)) & (np.abs(found) < 2.0**53)))
-    return found.astype(np.int64 if exact else np.float64)
+def pack_receipt(receipt: Receipt) -> NDArray[np.int64]:
+    """A receipt as a frame carries it to its party, so that a ledger that was set back is found."""
+    words = np.frombuffer(bytes.fromhex(receipt.hash), dtype="<i8")
+    return np.array([receipt.number, *words], dtype=np.int64)
 
 
-def on_the_grid(plan: Plan, query: Query, release: Release) -> Wholes:
-    """What an answer with noise is: as many whole numbers as the query has, none out of reach.
-
-    Of records, or of columns where columns are protected.
-    """
-    reach = release.reach(max(plan.records, plan.dimension))
-    return Wholes((release.batches * query.length,), -reach, reach)
+def unpack_receipt(array: NDArray[Any]) -> Receipt:
+    """The receipt that was packed; what is none gives one that no ledger has."""
+    if array.shape != (5,) or array.dtype != np.int64:
+        return Receipt(0, "none")
+    return Receipt(int(array[0]), array[1:].astype("<i8").tobytes().hex())
 
 
-def _facts(party: str, frame: Frame, form: type[Facts]) -> dict[str, Any]:
+def _read_facts(party: str, frame: Frame, form: type[ReplyFacts]) -> dict[str, Any]:
     """The text of a frame as facts, with the first that is wrong named."""
     try:
         found = form.model_validate_json(frame.text)

@@ -1,20 +1,22 @@
-"""How a coordinator gets the answers of a round: from each party by itself, or as a sum that only all of them open."""
+"""How a coordinator gets the answers of a round: from each party by itself, or as a sum that only all of them open.
+
+A run that continues after its coordinator was stopped answers from the journal first.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import Ask
 from sottovoce.errors import InputError, RefusedError, WireError
-from sottovoce.federation import replies as checks
-from sottovoce.federation.conversation import Each
 from sottovoce.federation.journal import Journal, Stored
-from sottovoce.federation.replies import Reply
+from sottovoce.federation.replies import Reply, read_answer, read_share
 from sottovoce.federation.secure_columns.coordinator import ColumnSums
 from sottovoce.federation.secure_columns.dealer import Deals, LocalDeals, RemoteDeals
 from sottovoce.gate.frames import Frame
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Queries = Mapping[str, Query]
+Each = Mapping[str, Mapping[str, NDArray[Any]]]  # by party, arrays for it alone
 _LOST = "The run is lost; what was charged stays charged. Start a new fit."
 
 
@@ -54,7 +57,7 @@ class PlainAnswers(Answers):
         message = Frame("ask", 0, self._plan.digest, number, ask.query, ask.arrays)
         replies = self._coordinator.ask(self._plan, message, ask, queries)
         return {
-            name: checks.answered(name, self._plan, query, {**ask.arrays, **ask.each.get(name, {})}, replies[name])
+            name: read_answer(name, self._plan, query, {**ask.arrays, **ask.each.get(name, {})}, replies[name])
             for name, query in queries.items()
         }
 
@@ -86,7 +89,7 @@ class SecureSums(Answers):
                 gone = {"left": opener.roster.left, "again": opener.roster.again}
                 where = {"round": number, "query": ask.query, "attempt": call.attempt}
                 run.journal.note("left", plan, gone | where, sync=True)
-        shares = {name: checks.share(name, query.length, replies[name]) for name in call.roster}
+        shares = {name: read_share(name, query.length, replies[name]) for name in call.roster}
         label = label_of(ask.query, number, call, {**ask.reminder, **ask.arrays})
         return {"sum": opener.open(shares, noise_of(query, plan), label)}
 
@@ -101,11 +104,12 @@ class NoAnswers(Answers):
         raise self._journal.unusable(f"its run is over, and has no answer to {ask.query!r} in round {number}")
 
 
-def answers_of(coordinator: Coordinator, plan: Plan, stored: Stored) -> Answers:
+def make_answers(coordinator: Coordinator, plan: Plan) -> Answers:
     """How the answers of a plan are got; of an interrupted run, with those who left it as they were."""
-    journal = coordinator.journal
     if not plan.channel.secure:
         return PlainAnswers(coordinator, plan)
+    journal = coordinator.journal
+    stored = journal.of(plan)
     if stored.made and journal.ended:
         return NoAnswers(journal)
     opener = Opener(plan, coordinator.noise(plan))
@@ -116,11 +120,11 @@ def answers_of(coordinator: Coordinator, plan: Plan, stored: Stored) -> Answers:
         coordinator.left |= left["left"]
         coordinator.away |= set(left["left"])
     if plan.split.same_people:
-        return _column_sums(coordinator, opener)
+        return _make_column_sums(coordinator, opener)
     return SecureSums(coordinator, opener, stored)
 
 
-def _column_sums(coordinator: Coordinator, opener: Opener) -> ColumnSums:
+def _make_column_sums(coordinator: Coordinator, opener: Opener) -> ColumnSums:
     plan, journal = opener.plan, coordinator.journal
 
     def exchange(parties: Iterable[str], message: Frame, each: Each) -> dict[str, Reply]:
@@ -147,3 +151,71 @@ def _column_sums(coordinator: Coordinator, opener: Opener) -> ColumnSums:
     else:
         raise InputError("the plan names a key for this coordinator that it does not have; make a new plan.")
     return ColumnSums(plan, exchange, deals, opener, reopen)
+
+
+class Resumed:
+    """The answers of a run with a journal: first the stored ones, then new ones, each stored before it is used.
+
+    Before the first new question every party has charged the plan, now or earlier.
+    """
+
+    def __init__(self, coordinator: Coordinator, plan: Plan, answers: Answers) -> None:
+        self._coordinator, self._plan, self._answers = coordinator, plan, answers
+        self._journal: Journal = coordinator.journal
+        self._stored: Stored = self._journal.of(plan)
+        self._is_open = False
+        self._counts: Mapping[str, Any] | None = None  # with the last stored answer that was used
+
+    def values(self, number: int, ask: Ask, queries: Queries) -> dict[str, Array]:
+        if self._stored.rounds:
+            entry = self._stored.rounds.popleft()
+            if (entry.said["round"], entry.said["query"]) != (number, ask.query):
+                raise self._journal.unusable("its answers are to other questions than this version asks")
+            self._coordinator.begun.add(self._plan.digest)
+            self._counts = entry.said
+            self._answers.recall(number, ask, queries)
+            return {name: np.array(entry.arrays[str(place)]) for place, name in enumerate(entry.said["names"])}
+        if not self._is_open:
+            self._open()
+        values = self._answers.values(number, ask, queries)
+        said = {"round": number, "query": ask.query, "names": list(values), **self._coordinator.counts}
+        arrays = {str(place): value for place, value in enumerate(values.values())}
+        self._journal.note("round", self._plan, said, arrays, sync=True)
+        return values
+
+    def finish(self, shared: Each) -> None:
+        """Tell the parties that the run is over, once it is stored that all is answered."""
+        run = self._coordinator
+        self._restore_counts()
+        if (ended := self._stored.ended) is not None:
+            run.restore(ended)
+            run.missing = dict(ended["missing"])
+            run.restore_counts(ended)
+            return
+        if not self._is_open and self._stored.opened is not None:
+            run.restore(self._stored.opened)
+        self._journal.note("solved", self._plan, {}, sync=True)
+        run.missing = run.end(self._plan, shared)
+        self._journal.note("ended", self._plan, {"missing": run.missing, **run.state, **run.counts}, sync=True)
+
+    def _open(self) -> None:
+        run, plan, opened = self._coordinator, self._plan, self._stored.opened
+        if opened is None:
+            run.charge(plan)
+            if run.remote:  # in one process all ends are new after an interruption
+                if (own := run.dealer_keys(plan)) is not None:
+                    self._journal.keep_keys(plan, own.state)
+                self._journal.note("opened", plan, run.state, sync=False)
+        else:
+            run.restore(opened)
+            if (own := run.dealer_keys(plan)) is not None:
+                own.restore(self._journal.keys_of(plan, "pairs"))
+            with contextlib.suppress(RefusedError):  # one that refuses says so when it is asked
+                run.start(plan, run.remaining(signers(plan)))  # who accepted it again may not have been told to start
+        self._restore_counts()
+        self._is_open = True
+
+    def _restore_counts(self) -> None:
+        if self._counts is not None:
+            self._coordinator.restore_counts(self._counts)
+            self._counts = None

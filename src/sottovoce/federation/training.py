@@ -1,53 +1,332 @@
-"""A party answers under a plan that it has charged, round by round, and at the end keeps its part of the model."""
+"""A party takes a plan, charges it and signs it, answers under it round by round, and at the end keeps its model."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from sottovoce.algorithms import Algorithm
-from sottovoce.algorithms.evaluation import Evaluated
-from sottovoce.data.block import Block
-from sottovoce.errors import RefusedError
-from sottovoce.federation.answering import acknowledged, answer_or_accept, unknown_plan
-from sottovoce.federation.holder import Handler, Holder
-from sottovoce.federation.models import PartialModel, own_part
+from sottovoce.algorithms.evaluation import Evaluated, score_recipe
+from sottovoce.data import devices
+from sottovoce.data.block import Block, Matrix, Preparation, SumRows, is_sparse
+from sottovoce.data.dataset import Dataset
+from sottovoce.errors import InputError, LedgerError, RefusedError
+from sottovoce.federation.answering import (
+    acknowledged,
+    answer_or_accept,
+    check_plan_size,
+    read_plan,
+    unknown_plan,
+)
+from sottovoce.federation.models import PartialModel, Predictor, own_part
+from sottovoce.federation.policy import Known, charge_of, check_plan, check_samplers, part_of_fit
+from sottovoce.federation.replies import RECEIPT, unpack_receipt
+from sottovoce.federation.run_keys import PAIR, check_start, known_keys
 from sottovoce.federation.secure_columns.party import ColumnRun
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.gate import Gate
 from sottovoce.gate.memory import Memory
-from sottovoce.gate.outgoing import Outgoing, Released, Share, reply
+from sottovoce.gate.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.gate.query import ForgottenError, MessageArrays, Query, Round
 from sottovoce.gate.secure_gate import SecureGate, UsedLabels
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.secure_text import assumed
+from sottovoce.privacy.ledger import Ledger
 from sottovoce.queries.pricing import answers_due
 from sottovoce.secure.sums import Call, ColumnMasker, Masker
+from sottovoce.transports.identity import PLAN
+
+if TYPE_CHECKING:
+    from sottovoce.federation.party import Holder
 
 Stored = tuple[Any, Memory | None]  # what a form remembers at the holder between rounds, and its files
+MOST_PREPARED: Final = 8  # times that the rows of a data set are prepared for one plan
+
+
+class Plans:
+    """Answers "plan": first "check", then offers of keys where sums are secure, then the charge, then "start".
+
+    Guarantee: nothing is answered under a plan before every party of it has signed it, which a party does once it has
+    charged it. Proof: privacy/proofs/ledger.md.
+    """
+
+    def __init__(self, holder: Holder, predictor: Predictor) -> None:
+        self._holder, self._predictor = holder, predictor
+        self.seen: set[bytes] = set()  # plans that were charged
+        self._prepared: Counter[bytes] = Counter()  # by plan, of a data set
+
+    def answer(self, frame: Frame) -> Outgoing:
+        own = self._holder
+        if frame.query == PAIR:
+            return own.keys.answer(frame)
+        if frame.query != "start":
+            return reply("accept", frame, self.accept(frame) + own.receipt(frame) + self._balances(frame))
+        run = own.run_of(frame)
+        if run is None:
+            return unknown_plan(frame)
+        check_start(run.plan, own.name, own.identity, frame.text)
+        run.started = True
+        return reply("accept", frame, acknowledged(True))
+
+    def accept(self, frame: Frame) -> tuple[Declared, ...]:
+        """Check the plan against this party's policy and ledger, prepare the rows, charge the plan's whole cost; sign.
+
+        A frame with the query "check" ends before the charge, without a signature: so a coordinator learns that one
+        party refuses before another has paid. A signature says that this party has charged the plan.
+        """
+        own = self._holder
+        if RECEIPT in frame.arrays:
+            self._check_receipt(frame)
+        plan = read_plan(frame.text, frame.plan)
+        if own.run_of(frame) is not None:
+            return self.sign(plan)
+        matrix, recipe = self._select_rows(plan)
+        alone = plan.names == (own.name,)
+        if own.identity is None and not alone:
+            raise RefusedError(
+                f"{own.name} was not told who it is, and so takes only plans of which it is the only party; serve it "
+                "over a wire (InProcess, serve_party)."
+            )
+        known = Known(own.identity, unaligned=own.ids is not None and not own.aligned)
+        form, queries = check_plan(plan, own, known)
+        if plan.secure_columns:
+            self.check_aligned(plan)
+        masker = self._make_sealer(plan) if plan.channel.secure else None
+        if frame.query == "check":
+            own.keys.hold(plan)
+            self._check_charge(form, plan)
+            return acknowledged(True)
+        own.keys.check_agreed(plan)
+        if isinstance(own.rows, Dataset):
+            self._check_charge(form, plan)  # to prepare its rows may take an hour
+            if self._prepared[plan.digest] == MOST_PREPARED:  # it is charged once, however often it is proposed
+                raise RefusedError(
+                    f"{own.name} has prepared its rows {MOST_PREPARED} times for this plan; it does so again once it "
+                    "is started anew."
+                )
+            self._prepared[plan.digest] += 1
+        beside = None if own.account is None else own.account.path.parent
+        sums = all(query.needs is SumRows for query in queries.values())
+        rows = devices.prepare_rows(matrix, own.labels, recipe, own.resources, sums=sums, beside=beside)
+        memory = self.recall_memory(form, plan, rows)
+        if masker is not None:
+            masker.records = rows.digest()
+        used = self._charge(form, plan, masker)
+        own.keys.keep(plan)
+        self.seen.add(plan.digest)
+        own.run = Run(own, (plan, form, queries), rows, memory, (masker, used))
+        own.run.started = alone
+        return self.sign(plan)
+
+    def sign(self, plan: Plan) -> tuple[Declared, ...]:
+        """The acknowledgement of a plan that was charged, with this party's signature on its digest for the others."""
+        own = self._holder
+        if own.identity is None or plan.names == (own.name,):
+            return acknowledged(True)
+        signature = own.identity.sign(PLAN, plan.digest)
+        return (*acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
+
+    def check_aligned(self, plan: Plan) -> None:
+        """Refuse a plan over secure columns that is not of the alignment whose records this party serves.
+
+        All parties sign the plan, with the digest of the alignment in it: so all serve the same people, in one order.
+        Identifiers themselves are compared with nobody: whoever could test a list could test guesses.
+        """
+        own = self._holder
+        if plan.channel.aggregation.aligned == own.aligned:
+            return
+        mine = "the records of an alignment" if own.aligned else "no aligned records"
+        other = "records of another one" if plan.channel.aggregation.aligned else "records that were not aligned"
+        raise RefusedError(
+            f"{own.name} serves {mine}, and the plan is about {other}. Align all parties again, each with `id` "
+            "(`sottovoce align`); nothing was charged."
+        )
+
+    def _check_receipt(self, frame: Frame) -> None:
+        """Refuse to go on with a ledger that does not have the entry of the receipt that the coordinator has."""
+        own = self._holder
+        try:
+            if own.account is None:
+                raise LedgerError(f"party {own.name} has no ledger, and had one in an earlier run.")
+            Ledger(own.account.path).check_receipt(unpack_receipt(frame.arrays[RECEIPT]))
+        except LedgerError as error:
+            raise RefusedError(
+                f"{own.name} refuses: its ledger does not have the entry of the receipt that it gave in an earlier "
+                "run. It was set back, cut or replaced; nothing was charged. If the party serves another data set now, "
+                "remove its receipt (of a job: in NAME.receipts.json)."
+            ) from error
+
+    def _select_rows(self, plan: Plan) -> tuple[Matrix, Preparation]:
+        """The rows that a plan is about and how they become a block, or a refusal.
+
+        They are this party's or, of an evaluation by columns at the holder of the labels, the scores that it received
+        as the recipient of predictions. Columns of other parties are in such a score. They let this one learn it
+        (`Policy.predict_for`); that counts of it are released each of them allows by charging the plan and signing it.
+        """
+        own, rows = self._holder, self._holder.rows
+        if not own.policy.trains:
+            what = "evaluation" if plan.algorithm == "evaluation" else "training"
+            raise RefusedError(f"{own.name} takes part in predictions only, and in no {what} on these people.")
+        if plan.digest in self.seen and own.account is None:
+            raise RefusedError(
+                "this plan was run before, and a party without a ledger does not remember what it released."
+            )
+        check_plan_size(plan, own.name, rows.shape)
+        scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
+        scored = scored and plan.split.same_people and plan.label_party_name == own.name
+        if scored:
+            scores = self._predictor.scored(bytes.fromhex(plan.numbers.scores), plan.names)
+            if scores is None:
+                raise RefusedError(f"{own.name} has received no joint predictions of that model; ask for them first.")
+            rows = scores[:, None]
+        try:
+            recipe = score_recipe(plan) if scored else plan.part(own.name).preparation
+        except InputError as error:
+            raise RefusedError(f"{own.name} refuses: {error}") from None
+        if plan.layout == "raw" and is_sparse(own.rows):
+            raise RefusedError(f"{own.name} has a sparse matrix, of which no ranges are estimated; declare them.")
+        if recipe.labelled != own.labelled:
+            knows = "knows the labels" if own.labelled else "does not know the labels"
+            raise RefusedError(f"{own.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
+        return rows, recipe
+
+    def _make_sealer(self, plan: Plan) -> Masker:
+        """The own side of secure sums; a plan that has another key for it is refused."""
+        own = self._holder
+        pins = own.policy.needs_pins(plan)
+        peers = known_keys(own.name, plan.keys, own.identity, pins=pins, dealer=plan.channel.aggregation.dealer)
+        remedy = "Start a new fit."
+        if own.account is not None:
+            nothing = "It has charged nothing for this plan; start the fit again."
+            remedy = "What was released stays charged; start a new fit." if own.charged(plan) else nothing
+        pairs = own.keys.pairs(plan, peers, remedy)
+        return (ColumnMasker if plan.split.same_people else Masker)(plan, own.name, pairs)
+
+    def recall_memory(self, form: Algorithm, plan: Plan, rows: Block) -> Stored:
+        """What the form remembers between rounds and where it is stored, or a refusal if that is lost."""
+        own, memory = self._holder, form.remember(plan, rows)
+        noisy = any(release.mechanism == "kept" for release in plan.releases)
+        if own.account is None or not (form.lasting(memory) or noisy):
+            return memory, None
+        files = Memory(own.account.path, own.name, plan.digest, rows.digest())
+        files.clear(own=False, others=True)
+        found = recall_state(own, form, plan, memory, files)
+        if found is not None:
+            return found[0], files
+        shared = plan.split.same_people and plan.models == "shared"  # the one thing left may be the model
+        if not (shared and answered_all(form, plan, own.name, own.account.answers(plan.digest.hex()))):
+            raise RefusedError(
+                f"{own.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
+                "between rounds is lost, or of other records than it has now; what was released stays charged. "
+                "Start a new fit."
+            )
+        return memory, None
+
+    def _check_charge(self, form: Algorithm, plan: Plan) -> None:
+        """Refuse a plan that the ledger could not pay now; nothing is charged."""
+        own = self._holder
+        if own.account is None:
+            return
+        cost = charge_of(form, plan, own.name)
+        own.account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
+        check_samplers(own.account, form, plan, own.name, cost)
+
+    def _charge(self, form: Algorithm, plan: Plan, masker: Masker | None) -> UsedLabels:
+        """Bind the key of a plan to the prepared rows, and reserve its whole cost, durably, where there is a ledger.
+
+        A plan whose run is over is refused. Over secure columns the file of used labels is there from before the
+        charge until the run is over: a restarted party goes on, and a copy of it from before the plan does not run it
+        a second time with the same keys.
+        """
+        own = self._holder
+        registered = own.account is not None and plan.secure_columns
+        used = own.keys.labels(plan) if registered else UsedLabels()
+        new = used.begin()
+        try:
+            if registered and new and own.charged(plan):
+                raise RefusedError(
+                    "this plan was run before, and a party over secure columns runs a plan once; start a new fit."
+                )
+            if masker is not None:
+                own.keys.bind(plan, masker.records, charged=own.charged(plan))
+            if own.account is not None:
+                cost = charge_of(form, plan, own.name)
+                check_samplers(own.account, form, plan, own.name, cost)
+                own.account.reserve(
+                    plan.digest.hex(),
+                    cost,
+                    delta=plan.delta,
+                    summary=f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds",
+                    about=plan.about.texts(),
+                    within=part_of_fit(plan),
+                    rests_on=assumed(plan),
+                )
+        except BaseException:
+            if new:
+                used.end()
+            raise
+        return used
+
+    def _balances(self, frame: Frame) -> tuple[Declared, ...]:
+        """What the account had before the plan and has with it, where the holder tells that."""
+        own = self._holder
+        if own.account is None or not own.policy.tell_budget or frame.query == "check":
+            return ()
+        book = own.account.book()
+        others = tuple(known for known in book.reservations if known.plan != frame.plan.hex())
+        balances = (dataclasses.replace(book, reservations=others).balance(), book.balance())
+        numbers = [float(number) for balance in balances for number in dataclasses.astuple(balance)[:8]]
+        return (declare_public("budget", numbers, reason="the holder tells it"),)
 
 
 class Run:
-    """A plan that was charged, and how its party answers: each value by itself, with all of its noise."""
+    """A plan that was charged, and what its party needs to answer under it.
 
-    columns: ColumnRun | None = None
+    Each value leaves by itself, with all of its noise. With a `masker` shares of sums leave instead and, by columns,
+    masked messages for the other parties; `used` has the labels of masks that were used.
+    """
 
     def __init__(
-        self, holder: Holder, plan: tuple[Plan, Algorithm, Mapping[str, Query]], rows: Block, memory: Stored, gate: Gate
+        self,
+        holder: Holder,
+        plan: tuple[Plan, Algorithm, Mapping[str, Query]],
+        rows: Block,
+        memory: Stored,
+        secure: tuple[Masker | None, UsedLabels],
     ) -> None:
-        self._holder, self.rows, self.gate = holder, rows, gate
+        self._holder, self.rows = holder, rows
         self.plan, self.form, self.queries = plan
-        self.memory, gate.memory = memory
-        gate.lasting = self.form.lasting
+        self.columns: ColumnRun | None = None
+        self.gate: Gate
+        masker, used = secure
+        if masker is None:
+            self.gate = Gate(self.plan, holder.randomness, holder.account)
+        else:
+            self.gate = gate = SecureGate(self.plan, holder.randomness, holder.account, masker)
+            if isinstance(masker, ColumnMasker):
+                gate.used = used
+                self.columns = ColumnRun(self.plan, masker, rows, gate, holder.randomness)
+        self.memory, self.gate.memory = memory
+        self.gate.lasting = self.form.lasting
         self.started = False  # whether every party of the plan is known to have charged it
 
     def message(self, frame: Frame) -> MessageArrays:
         """What the coordinator sent to all parties alike."""
-        return frame.arrays
+        if self.columns is None:
+            return frame.arrays
+        said = Call.read(frame.text).said
+        return {name: array for name, array in frame.arrays.items() if name in said}
 
-    def release(self, query: Query, round: Round, frame: Frame) -> Released | Share:  # noqa: ARG002
+    def release(self, query: Query, round: Round, frame: Frame) -> Released | Share:
+        if self.columns is not None:
+            return self.columns.share(query, round, frame)
+        if isinstance(self.gate, SecureGate):
+            return self.gate.share(query, round, Call.read(frame.text))
         return self.gate.release(query, round)
 
     def query_of(self, frame: Frame) -> Query | None:
@@ -77,49 +356,6 @@ class Run:
         return True
 
 
-class SecureSumRun(Run):
-    """By rows, with secure sums: a share of each sum leaves."""
-
-    gate: SecureGate
-
-    def release(self, query: Query, round: Round, frame: Frame) -> Share:
-        return self.gate.share(query, round, Call.read(frame.text))
-
-
-class SecureColumnRun(Run):
-    """By columns, with secure products: shares of sums leave, and masked messages for the other parties."""
-
-    columns: ColumnRun
-
-    def message(self, frame: Frame) -> MessageArrays:
-        said = Call.read(frame.text).said
-        return {name: array for name, array in frame.arrays.items() if name in said}
-
-    def release(self, query: Query, round: Round, frame: Frame) -> Share:
-        return self.columns.share(query, round, frame)
-
-
-def begin_run(
-    holder: Holder,
-    plan: tuple[Plan, Algorithm, Mapping[str, Query]],
-    rows: Block,
-    memory: Stored,
-    secure: tuple[Masker | None, UsedLabels],
-) -> Run:
-    """The run of a plan that was just charged; `secure` has this party's side of secure sums, and used labels."""
-    masker, used = secure
-    if masker is None:
-        return Run(holder, plan, rows, memory, Gate(plan[0], holder.randomness, holder.account))
-    gate = SecureGate(plan[0], holder.randomness, holder.account, masker)
-    if not isinstance(masker, ColumnMasker):
-        return SecureSumRun(holder, plan, rows, memory, gate)
-    gate.used = used
-    columns = ColumnRun(plan[0], masker, rows, gate, holder.randomness)
-    run = SecureColumnRun(holder, plan, rows, memory, gate)
-    run.columns = columns
-    return run
-
-
 def recall_state(holder: Holder, form: Algorithm, plan: Plan, fresh: Any, files: Memory) -> tuple[Any] | None:
     """The memory as it was after the last release of a plan that was stored; None if that is lost."""
     last = None if holder.account is None else holder.account.last_release(plan.digest.hex())
@@ -139,8 +375,11 @@ def _not_in_turn(frame: Frame) -> RefusedError:
     return RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
 
 
-class Training(Handler):
+class Training:
     """Answers "ask" and, over secure columns, "secure" under a plan that has started, and "done" at its end."""
+
+    def __init__(self, holder: Holder, predictor: Predictor) -> None:
+        self._holder, self._predictor = holder, predictor
 
     def answer(self, frame: Frame) -> Outgoing:
         if frame.kind == "done":

@@ -22,8 +22,8 @@ from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.estimators.plots import axes_for
 from sottovoce.estimators.progress import progress_bar
-from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
+from sottovoce.federation.party import StandIn
 from sottovoce.lab.made_up import LookAlike, MadeUp, Records, RecordSource
 from sottovoce.plan.problem import Labels, Problem
 from sottovoce.plan.split import CENTRAL, COLUMNS, ROWS, Split
@@ -217,7 +217,7 @@ def declared_problem(
         raise InputError("records and features are both lists; data are split by rows or by columns, not both.")
     split: Split = ROWS if len(records) > 1 else COLUMNS if len(features) > 1 else CENTRAL
     names = [f"party-{place + 1}" for place in range(max(len(records), len(features)))]
-    federation = Federation(split, InProcess(map(Declared, names))).declare_columns(labels, 0, None)
+    federation = Federation(split, InProcess(map(StandIn, names))).declare_columns(labels, 0, None)
     each, wide = (list(counts) * (len(names) // len(counts)) for counts in (records, features))
     facts = {
         name: {"records": count, "features": width, "feature_names": (), "classes": (0, 1)}

@@ -106,7 +106,7 @@ class Transport(Protocol):
         ...
 
 
-def answer(endpoint: Endpoint, request: bytes, limit: int) -> bytes:
+def answer_request(endpoint: Endpoint, request: bytes, limit: int) -> bytes:
     """The endpoint's answer as bytes that may be sent.
 
     Guarantee: the bytes were made by the gate. Anything else, of whatever type, raises `LeakError` (which
@@ -127,13 +127,13 @@ def answer(endpoint: Endpoint, request: bytes, limit: int) -> bytes:
     return outgoing.data
 
 
-def refusal_of(request: bytes) -> bytes | None:
+def refuse_version(request: bytes) -> bytes | None:
     """What a party says to a frame of another version; None if it is none."""
     why = other_version(request)
     return None if why is None else _REFUSED + why.encode()
 
 
-def refused(reply: bytes) -> str | None:
+def read_refusal(reply: bytes) -> str | None:
     """Why a party refuses the version of what it was asked; None of all other replies."""
     if not reply.startswith(_REFUSED):
         return None
@@ -172,10 +172,10 @@ def check_requests(parties: tuple[str, ...], messages: Mapping[str, bytes], limi
 def quoted(names: Iterable[str]) -> str:
     """Parties by name, as an error names them."""
     said = [repr(name) for name in names]
-    return ("party " if len(said) == 1 else "parties ") + listed(said)
+    return ("party " if len(said) == 1 else "parties ") + list_names(said)
 
 
-def listed(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Names in a row; of many the first few, and how many more."""
     more = len(names) - MOST_NAMED
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:MOST_NAMED])} and {more} more"

@@ -1,26 +1,23 @@
-"""The wire between organisations: one gRPC stream per party, which the party opens.
+"""The wire between organisations, the coordinator's end: one gRPC stream per party, which the party opens.
 
     party  -- opens one stream, says its name ------>  coordinator's server
            <-- request -- (the stream stays open) --
            -- reply -------------------------------->
 
 A party needs no inbound port. Both ends show certificates of one authority; the coordinator takes a party at
-its word only when the certificate's common name is the name it claims and the name is on its list.
+its word only when the certificate's common name is the name it claims and the name is on its list. The party's end is
+in `grpc_party.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
-import math
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
 from datetime import UTC, datetime
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Final
 
 # gRPC writes notes about ordinary shutdowns to the terminal; it reads this when it is imported.
@@ -38,55 +35,35 @@ from sottovoce.gate.frames import MAX_BYTES, peek
 from sottovoce.transports.base import (
     Change,
     Communication,
-    Endpoint,
-    answer,
     check_requests,
     check_wire,
-    listed,
+    list_names,
     quoted,
+    read_refusal,
     refusal_error,
-    refusal_of,
-    refused,
 )
 from sottovoce.transports.certificates import Credentials, check_other_end
-from sottovoce.transports.certified import Certified
-from sottovoce.transports.probe import coordinator_at
-from sottovoce.transports.proxies import grpc_options, proxy_for
 
 _LOG: Final = logging.getLogger(__name__)
-_SERVICE: Final = "sottovoce.Wire"
-_METHOD: Final = "Rounds"
-_GREETING: Final = "Greeting"
-_LONGEST_GREETING: Final = 1024  # bytes
-_NAME_KEY: Final = "sottovoce-party"
+SERVICE: Final = "sottovoce.Wire"
+METHOD: Final = "Rounds"
+GREETING: Final = "Greeting"
+NAME_KEY: Final = "sottovoce-party"
 # Said by a party that failed, in place of an answer. The mere end of a stream cannot say it: to the reader of a
 # stream a party that was killed looks like one that closed its side.
-_GOODBYE: Final = b"goodbye"
+GOODBYE: Final = b"goodbye"
 
 # Connections of a coordinator that have shown no certificate yet: so many, each for so many seconds.
 _HANDSHAKES: Final = 256
 _HANDSHAKE_TIME: Final = 5.0
 
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 2.0
 _STANDING: Final = {"connected": "has connected", "back": "is back", "lost": "was lost", "left": "left"}
 # Seconds that a stream may take to end once it was told to.
-_CLOSING_TIME: Final = 1.0
-# Seconds that a coordinator may take to accept a stream, its TLS handshake included, or to end one.
-_PATIENCE: Final = 5.0
-_ACCEPTED: Final = b"accepted"
-# What will not get better by connecting again.
-_FINAL: Final = {
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.ABORTED,
-}
+CLOSING_TIME: Final = 1.0
 
 
-def _options(limit: int) -> list[tuple[str, int]]:
+def channel_options(limit: int) -> list[tuple[str, int]]:
+    """What both ends tell gRPC."""
     return [
         ("grpc.max_send_message_length", limit),
         ("grpc.max_receive_message_length", limit),
@@ -132,8 +109,7 @@ class _Pending:
     """A request that waits for its reply."""
 
     def __init__(self, message: bytes, serial: int) -> None:
-        self.message = message
-        self.serial = serial
+        self.message, self.serial = message, serial
         self.reply: bytes | None = None
         self.party_left = False
         self.refusal: str | None = None  # of a party that has another version
@@ -204,7 +180,7 @@ class GrpcCoordinator:
         self._server = grpc.server(
             _DaemonThreads(),
             options=[
-                *_options(limit),
+                *channel_options(limit),
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.max_ping_strikes", 0),
                 # Each party may have an old connection and a new one; whoever says nothing has to go.
@@ -217,10 +193,10 @@ class GrpcCoordinator:
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(
-                    _SERVICE,
+                    SERVICE,
                     {
-                        _METHOD: grpc.stream_stream_rpc_method_handler(self._serve),
-                        _GREETING: grpc.unary_unary_rpc_method_handler(self._greet),
+                        METHOD: grpc.stream_stream_rpc_method_handler(self._serve),
+                        GREETING: grpc.unary_unary_rpc_method_handler(self._greet),
                     },
                 ),
             )
@@ -281,7 +257,7 @@ class GrpcCoordinator:
             self._changed.notify_all()
         for connection in connections.values():
             connection.end()
-        self._server.stop(_CLOSING_TIME).wait()
+        self._server.stop(CLOSING_TIME).wait()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -339,7 +315,7 @@ class GrpcCoordinator:
         return datetime.now(UTC).isoformat().encode()
 
     def _authenticated_name(self, context: grpc.ServicerContext) -> str:
-        claimed = [str(value) for key, value in context.invocation_metadata() if key == _NAME_KEY]
+        claimed = [str(value) for key, value in context.invocation_metadata() if key == NAME_KEY]
         shown: Any = context.auth_context().get("x509_pem_cert", [])
         code = grpc.StatusCode.UNAUTHENTICATED
         try:
@@ -364,7 +340,9 @@ class GrpcCoordinator:
     def _standing(self, name: str, kind: str) -> None:
         """Say what became of a party's connection, and who is missing; with the lock held."""
         absent = self._absent()
-        text = f"{name} {_STANDING[kind]}; {'missing: ' + listed(absent) if absent else 'all parties are connected'}"
+        text = (
+            f"{name} {_STANDING[kind]}; {'missing: ' + list_names(absent) if absent else 'all parties are connected'}"
+        )
         _LOG.info("%s", text)
         self._tell(Change(kind, name, text))
 
@@ -390,7 +368,7 @@ class GrpcCoordinator:
         left = False
         try:
             for reply in replies:
-                if reply == _GOODBYE:
+                if reply == GOODBYE:
                     left = True
                     break
                 self._accept(connection, reply)
@@ -403,7 +381,7 @@ class GrpcCoordinator:
             self._detach(connection, left=left)
 
     def _accept(self, connection: _Connection, reply: bytes) -> None:
-        why = refused(reply)
+        why = read_refusal(reply)
         serial = peek(reply)[1] if why is None else None
         with self._changed:
             if self._connections.get(connection.name) is not connection:
@@ -435,228 +413,3 @@ class GrpcCoordinator:
                     self._standing(connection.name, "left" if left else "lost")
                 self._changed.notify_all()
         connection.end()
-
-
-def serve_party(  # noqa: PLR0913
-    endpoint: Endpoint,
-    address: str,
-    credentials: Credentials,
-    *,
-    reconnect: bool = True,
-    stop: threading.Event | None = None,
-    give_up_after: float = 60.0,
-    limit: int = MAX_BYTES,
-    on_change: Callable[[Change], None] | None = None,
-    pins: Mapping[str, str] | None = None,
-) -> None:
-    """The party's end: connect to the coordinator at `address` and answer its requests until it says done.
-
-    The endpoint signs, and knows others, by `credentials`, and by `pins` of their keys (`pin_of`). Returns after the
-    endpoint has answered a "done" frame with "done" (one that lacks what it should end with asks for it), or soon after
-    `stop` is set. A lost connection is opened again, at once and then at growing intervals; `WireError` is raised when
-    there was none for `give_up_after` seconds, at the first loss with `reconnect=False`, and at once when the
-    coordinator refuses this party. An error of the endpoint ends the connection and is raised here: the coordinator
-    learns that the party left, and nothing of the error.
-
-    `on_change` is told, in words and once each, that there is a connection, that it was lost, and why there is none;
-    so is the log. A message that is no frame is dropped, one of another version refused, and the party goes on.
-
-    Guarantee: the coordinator showed a certificate that `check_other_end` takes, and the connection trusts that one
-    alone. Only `Outgoing`, which the gate makes, is sent, and that a frame is of another version. A request may arrive
-    twice (its answer may have
-    been lost with a connection); the wire passes on both, and it is the endpoint that answers the second
-    with the stored bytes of the first.
-    """
-    endpoint.identify(Certified(credentials, pins))
-    lost_at, pause, tell = time.monotonic(), _FIRST_PAUSE, _Telling(endpoint.name, on_change)
-    while True:
-        by = f" by {proxy}" if (proxy := proxy_for(_host(address))) else ""
-        there = f"connected to {address}{by}, waiting for what it asks"
-        session = _Session(endpoint, limit, functools.partial(tell, "connected", there))
-        try:
-            fault = _connected(session, address, credentials, stop)
-        except WireError as error:
-            if session.opened:
-                raise
-            fault = str(error).removesuffix(".")
-        if session.done or (stop is not None and stop.is_set()):
-            return
-        if session.connected:
-            lost_at, pause = time.monotonic(), _FIRST_PAUSE
-            tell("lost", f"lost the connection to {address}{by}: {fault}; connecting again")
-        else:
-            tell("absent", f"no connection: {fault}; trying again for at most {give_up_after:g} s")
-        waited = time.monotonic() - lost_at
-        if not reconnect or waited >= give_up_after:
-            raise WireError(
-                f"party {endpoint.name!r} had no connection to the coordinator at {address}{by}"
-                f" for {waited:.1f} s: {fault}; see that it runs, and that both certificates are of one authority."
-            )
-        if stop is None:
-            time.sleep(pause)
-        elif stop.wait(pause):
-            return
-        pause = min(2 * pause, _LONGEST_PAUSE)
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0].strip("[]")
-
-
-def _connected(session: _Session, address: str, credentials: Credentials, stop: threading.Event | None) -> str:
-    """Look who is there, then serve it; the text says why the connection ended."""
-    with _channel(address, credentials, session.limit) as channel:
-        return session.run(channel, stop)
-
-
-@contextlib.contextmanager
-def _channel(address: str, credentials: Credentials, limit: int) -> Iterator[grpc.Channel]:
-    """A channel to the coordinator at an address, which trusts the certificate that it showed and no other."""
-    trusted = coordinator_at(address, credentials)
-    channel = grpc.secure_channel(
-        address,
-        grpc.ssl_channel_credentials(trusted, credentials.key, credentials.certificate),
-        options=[
-            *_options(limit),
-            # Each attempt stands alone: gRPC's own waiting between attempts starts at a second.
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.min_reconnect_backoff_ms", 5_000),
-            *grpc_options(_host(address)),
-        ],
-    )
-    try:
-        yield channel
-    finally:
-        _apart(channel.close).join(_CLOSING_TIME)
-
-
-def greet(address: str, credentials: Credentials) -> datetime:
-    """The time at the coordinator, which would take this party; a `WireError` says why it would not.
-
-    Nothing is sent but the name and the certificate, and a run that goes on is not disturbed.
-    """
-    with _channel(address, credentials, _LONGEST_GREETING) as channel:
-        call: Any = channel.unary_unary(f"/{_SERVICE}/{_GREETING}", None, None)
-        try:
-            said = call(b"", timeout=_PATIENCE, metadata=((_NAME_KEY, credentials.name),))
-            return datetime.fromisoformat(said.decode()).astimezone(UTC)
-        except grpc.RpcError as error:
-            raise WireError(
-                f"the coordinator at {address} does not take {credentials.name!r}: "
-                f"{error.details()} ({error.code().name})."
-            ) from None
-        except (ValueError, OverflowError):  # of a year that no calendar has
-            raise WireError(f"{address} says something that is no time; is it a coordinator of sottovoce?") from None
-
-
-class _Telling:
-    """Says what changed, and nothing twice in a row."""
-
-    def __init__(self, name: str, on_change: Callable[[Change], None] | None) -> None:
-        self._name, self._on_change, self._last = name, on_change, ""
-
-    def __call__(self, kind: str, text: str) -> None:
-        if text == self._last:
-            return
-        self._last = text
-        _LOG.info("party %r: %s", self._name, text)
-        if self._on_change is not None:
-            self._on_change(Change(kind, "coordinator", text))
-
-
-class _Session:
-    """One connection of a party, from its opening to its end.
-
-    A thread of its own waits for the stream. A stream that a closing server neither accepts nor refuses can keep its
-    reader waiting for ever, also after it was cancelled; then the reader is left behind and this side goes on.
-    """
-
-    def __init__(self, endpoint: Endpoint, limit: int, on_accepted: Callable[[], None]) -> None:
-        self.opened = False  # whether the coordinator was one to trust, and the stream was opened
-        self.connected = False
-        self.done = False
-        self.limit = limit
-        self._endpoint = endpoint
-        self._on_accepted = on_accepted
-        self._inbox: SimpleQueue[bytes | None] = SimpleQueue()  # None: the stream ended
-        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
-
-    def run(self, channel: grpc.Channel, stop: threading.Event | None) -> str:
-        """Answer requests until the stream ends; the text says why it ended."""
-        self.opened = True
-        stream: Any = channel.stream_stream(f"/{_SERVICE}/{_METHOD}", None, None)
-        call = stream(iter(self._outbox.get, None), metadata=((_NAME_KEY, self._endpoint.name),))
-        reader = _apart(self._read, call)
-        try:
-            accepted = self._next(stop, _PATIENCE)
-            self.connected = accepted == _ACCEPTED
-            if self.connected:
-                self._on_accepted()
-            while self.connected and (request := self._next(stop)) is not None:
-                kind = _kind(request)
-                if kind is None:
-                    self._refuse(request)
-                    continue
-                reply = answer(self._endpoint, request, self.limit)
-                self._outbox.put(reply)
-                if kind == peek(reply)[0] == "done":
-                    self.done = True
-                    break
-        except Exception:
-            self._outbox.put(_GOODBYE)
-            raise
-        finally:
-            # Ends this side in an orderly way; the coordinator, having read all of it, ends its own.
-            self._outbox.put(None)
-            if stop is None or not stop.is_set():
-                reader.join(_PATIENCE if self.connected else 0.0)
-            call.cancel()
-        reader.join(_CLOSING_TIME)
-        if reader.is_alive():
-            return f"the coordinator did not accept the connection within {_PATIENCE:g} s"
-        if call.code() in _FINAL:
-            raise WireError(
-                f"the coordinator refused party {self._endpoint.name!r}: {call.details()} ({call.code().name})."
-            )
-        return str(call.details() or "the coordinator closed the connection")
-
-    def _refuse(self, request: bytes) -> None:
-        """Say that a frame is of another version; what is none at all is dropped."""
-        if (said := refusal_of(request)) is None:
-            _LOG.warning("party %r dropped a message that is no frame", self._endpoint.name)
-            return
-        _LOG.warning("party %r refused a message: %s", self._endpoint.name, refused(said))
-        self._outbox.put(said)
-
-    def _read(self, call: Any) -> None:
-        with contextlib.suppress(grpc.RpcError):
-            call.initial_metadata()
-            if call.is_active():
-                self._inbox.put(_ACCEPTED)
-            for request in call:
-                self._inbox.put(request)
-        self._inbox.put(None)
-
-    def _next(self, stop: threading.Event | None, patience: float = math.inf) -> bytes | None:
-        """What the stream says next; None when it ended, when nothing came in time, and when told to stop."""
-        deadline = time.monotonic() + patience
-        pause = 1.0 if stop is None else 0.1  # where nothing but an interrupt can come between
-        while (stop is None or not stop.is_set()) and time.monotonic() < deadline:
-            with contextlib.suppress(Empty):
-                return self._inbox.get(timeout=pause)
-        return None
-
-
-def _kind(request: bytes) -> str | None:
-    """The kind of a frame; None if it is none."""
-    try:
-        return peek(request)[0]
-    except WireError:
-        return None
-
-
-def _apart(task: Callable[..., object], *arguments: object) -> threading.Thread:
-    """Start a task in a thread that nobody need wait for."""
-    thread = threading.Thread(target=task, args=arguments, name="sottovoce-wire", daemon=True)
-    thread.start()
-    return thread

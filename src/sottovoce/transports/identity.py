@@ -14,15 +14,24 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
+from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.transports.certificates import COORDINATOR, Credentials, check_other_end, check_pins, pin_of
+from sottovoce.transports.passphrases import key_in
 
 PLAN: Final = "plan"  # over the digest of a plan: the signer has charged it
 PREDICTION_KEY: Final = "prediction key"  # over a public key: the signer has the private one
 ALIGN_KEY: Final = "alignment key"  # over the terms of an alignment, a public key and the length of a list
 LONGEST: Final = 2**16  # characters of a signature and its certificate
+_PSS: Final = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
+_ECDSA: Final = ec.ECDSA(hashes.SHA256())
 
 
 class Identity(Protocol):
@@ -53,14 +62,14 @@ class _Table:
         self.check = functools.lru_cache(maxsize=4 * len(keys))(self._check)  # keeps what is right; a refusal is raised
 
     def _check(self, name: str, purpose: str, message: bytes, text: str) -> None:
-        said = parts_of(name, text, "signature")
+        said = read_signature(name, text, "signature")
         if name not in self.keys:
             raise RefusedError(f"the signature of {name} cannot be checked: it is no party of this wire.")
         data = signed_bytes(name, purpose, message)
         try:
             self.keys[name].verify(bytes.fromhex(said["signature"]), data)
         except (ValueError, InvalidSignature):
-            raise wrong(name) from None
+            raise wrong_signature(name) from None
 
 
 class Local:
@@ -99,7 +108,7 @@ def signed_bytes(name: str, purpose: str, message: bytes) -> bytes:
     return b"\0".join((f"sottovoce {purpose}".encode(), name.encode(), message))
 
 
-def parts_of(name: str, text: str, *wanted: str) -> dict[str, str]:
+def read_signature(name: str, text: str, *wanted: str) -> dict[str, str]:
     """The named texts of a signature, or a refusal."""
     try:
         said = json.loads(text) if len(text) <= LONGEST else None
@@ -110,6 +119,78 @@ def parts_of(name: str, text: str, *wanted: str) -> dict[str, str]:
     return said
 
 
-def wrong(name: str) -> RefusedError:
+def wrong_signature(name: str) -> RefusedError:
     """What a signature that does not verify is answered with."""
     return RefusedError(f"the signature of {name} is wrong: it signed something else, or somebody else did.")
+
+
+class Certified:
+    """An end with a certificate: it signs with the certificate's key, and knows others by theirs.
+
+    Guarantee: `verify` returns only for a signature by the key of a party's certificate, of the authority that this end
+    trusts, valid now and not revoked, whose common name is exactly the name. Where `pins` has the name, its key is the
+    one pinned: whoever has the authority's key can make certificates of any name, and none with a pinned key.
+    """
+
+    def __init__(self, credentials: Credentials, pins: Mapping[str, str] | None = None) -> None:
+        self._pins = dict(pins or {})
+        self._credentials = credentials
+        self._name = credentials.name
+        check_pins(self._pins)
+        self._key = key_in(credentials.key, "key")
+        _sign_bytes(self._key, b"")  # a key that cannot sign is told before anything is charged
+        own = pin_of(self._key.public_key())
+        if other := next((name for name, pin in self._pins.items() if pin == own and name != self._name), None):
+            raise InputError(f"peers.{other} is the key of {self._name} itself; ask the holder of {other} for its pin.")
+
+    def sign(self, purpose: str, message: bytes) -> str:
+        """Signature and certificate."""
+        signature = _sign_bytes(self._key, signed_bytes(self._name, purpose, message))
+        own = x509.load_pem_x509_certificate(self._credentials.certificate)  # without what a file may say around it
+        return json.dumps({"certificate": own.public_bytes(Encoding.PEM).decode("ascii"), "signature": signature.hex()})
+
+    def verify(self, name: str, purpose: str, message: bytes, text: str) -> None:
+        """By the certificate that comes with the signature."""
+        if name == COORDINATOR:
+            raise RefusedError(f"{COORDINATOR!r} is no party's name: it signs no plan and no key of a party.")
+        parts = read_signature(name, text, "certificate", "signature")
+        try:
+            key = check_other_end(parts["certificate"].encode(), self._credentials, name)
+        except InputError as error:
+            raise RefusedError(f"the signature of {name} has no certificate to go by: {error}") from None
+        if self._pins.get(name, pin := pin_of(key)) != pin:
+            raise RefusedError(
+                f"the certificate of {name} has the key {pin}, and another one is pinned for {name}: ask its holder "
+                "which is right before you change the pin."
+            )
+        _check_signature(key, name, parts["signature"], signed_bytes(name, purpose, message))
+
+    @property
+    def pinned(self) -> frozenset[str]:
+        """The names whose keys are pinned; the own one is known."""
+        return frozenset((*self._pins, self._name))
+
+
+def _sign_bytes(key: PrivateKeyTypes, data: bytes) -> bytes:
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return key.sign(data, _ECDSA)
+    if isinstance(key, rsa.RSAPrivateKey):
+        return key.sign(data, _PSS, hashes.SHA256())
+    if isinstance(key, Ed25519PrivateKey):
+        return key.sign(data)
+    raise InputError(f"a {type(key).__name__} signs no plan; issue a certificate with an elliptic-curve or RSA key.")
+
+
+def _check_signature(key: PublicKeyTypes, name: str, signature: str, data: bytes) -> None:
+    try:
+        found = bytes.fromhex(signature)
+        if isinstance(key, ec.EllipticCurvePublicKey):
+            key.verify(found, data, _ECDSA)
+        elif isinstance(key, rsa.RSAPublicKey):
+            key.verify(found, data, _PSS, hashes.SHA256())
+        elif isinstance(key, Ed25519PublicKey):
+            key.verify(found, data)
+        else:
+            raise ValueError("a key of another kind")
+    except (ValueError, InvalidSignature):
+        raise wrong_signature(name) from None

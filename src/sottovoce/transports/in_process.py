@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from sottovoce.errors import InputError, WireError
 from sottovoce.gate.frames import MAX_BYTES, peek
-from sottovoce.transports.base import Communication, Endpoint, answer, check_requests
+from sottovoce.transports.base import Communication, Endpoint, answer_request, check_requests
 from sottovoce.transports.identity import local_identities
 
 
@@ -40,7 +40,7 @@ class InProcess:
         for name, message in messages.items():
             self.communication.downlink_bytes += len(message)
             try:
-                reply = answer(self._endpoints[name], message, self._limit)
+                reply = answer_request(self._endpoints[name], message, self._limit)
             except ConnectionError:
                 gone.append(name)
                 continue

@@ -2,7 +2,7 @@
 
     FLARE server, a job's process                              FLARE client, a job's process
     CoordinatorEnd (a Controller)  -- send_aux_request ----->  PartyEnd (an Executor)
-    NvflareCoordinator.exchange    <-- reply ----------------  answer(endpoint, frame)
+    NvflareCoordinator.exchange    <-- reply ----------------  answer_request(endpoint, frame)
 
 A client opens the connection, so a party needs no inbound port; FLARE's own provisioning makes both ends known to one
 another. FLARE's task queue is not used: it polls.
@@ -26,13 +26,13 @@ from sottovoce.gate.frames import MAX_BYTES, peek
 from sottovoce.transports.base import (
     Communication,
     Endpoint,
-    answer,
+    answer_request,
     check_requests,
     check_wire,
     quoted,
+    read_refusal,
     refusal_error,
-    refusal_of,
-    refused,
+    refuse_version,
 )
 from sottovoce.transports.identity import Identity
 
@@ -131,7 +131,7 @@ class NvflareCoordinator:
             if left:
                 raise WireError(f"{quoted(left)} failed instead of answering; its own log says why.", left)
             for name, reply in found.items():
-                if (why := refused(reply)) is not None:
+                if (why := read_refusal(reply)) is not None:
                     raise refusal_error(name, why)
             replies = {name: found[name] for name in messages if _answers(found.get(name), serials[name], self._limit)}
             self.communication.uplink_bytes += sum(map(len, replies.values()))
@@ -317,7 +317,7 @@ def answering(endpoint: Endpoint, identity: Identity) -> Callable[[bytes], bytes
     arrive twice; the endpoint answers the second with the stored bytes of the first.
     """
     endpoint.identify(identity)
-    return lambda frame: refusal_of(frame) or answer(endpoint, frame, MAX_BYTES)
+    return lambda frame: refuse_version(frame) or answer_request(endpoint, frame, MAX_BYTES)
 
 
 def _answers(reply: bytes | None, serial: int, limit: int) -> bool:

@@ -39,7 +39,7 @@ from sottovoce.data import slopes as row_slopes
 from sottovoce.data.files import csv as csv_files
 from sottovoce.data.files import lines
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.federation import federation, models, plan_checks, plans, prediction, training
+from sottovoce.federation import federation, models, policy, prediction, training
 from sottovoce.gate import gate as gates
 from sottovoce.gate import query as queries
 from sottovoce.gate.gate import Gate
@@ -778,14 +778,14 @@ def _(real: Any = Plan.digest) -> Iterator[None]:
     "an account is not charged for the rows that get noise once",
     ledger=on(checks.ledger, "admm, columns"),
 )
-def _(real: Any = plan_checks.charge_of) -> Iterator[None]:
+def _(real: Any = policy.charge_of) -> Iterator[None]:
     def free(form: Any, plan: Plan, name: str) -> Any:
         kept = [release.mechanism == "kept" for release in plan.releases if release.mechanism != "derived"]
         return lambda relation: tuple(
             event for event, free in zip(real(form, plan, name)(relation), kept, strict=True) if not free
         )
 
-    with patch(plans, "charge_of", free):
+    with patch(training, "charge_of", free):
         yield
 
 
@@ -984,14 +984,14 @@ def _() -> Iterator[None]:
     signed=on(checks.signed, "gradient, rows"),
     signed__by_columns=on(checks.signed, "score, columns"),
 )
-def _(real: Any = plans.Plans.accept) -> Iterator[None]:
+def _(real: Any = training.Plans.accept) -> Iterator[None]:
     def at_once(self: Any, frame: Any) -> Any:
         answer = real(self, frame)
         if self._holder.run is not None:
             self._holder.run.started = True
         return answer
 
-    with patch(plans.Plans, "accept", at_once):
+    with patch(training.Plans, "accept", at_once):
         yield
 
 
@@ -1011,12 +1011,12 @@ def _() -> Iterator[None]:
     "a party signs the plans that it is asked to check",
     signed=on(checks.signed, "admm, columns"),
 )
-def _(real: Any = plans.Plans.accept) -> Iterator[None]:
+def _(real: Any = training.Plans.accept) -> Iterator[None]:
     def eager(self: Any, frame: Any) -> Any:
         answer = real(self, frame)
-        return self.sign(plans.plan_of(frame)) if frame.query == "check" else answer
+        return self.sign(training.read_plan(frame.text, frame.plan)) if frame.query == "check" else answer
 
-    with patch(plans.Plans, "accept", eager):
+    with patch(training.Plans, "accept", eager):
         yield
 
 
@@ -1027,7 +1027,7 @@ def _(real: Any = plans.Plans.accept) -> Iterator[None]:
     earned__by_choices=on(checks.earned, "frank-wolfe, columns"),
 )
 def _() -> Iterator[None]:
-    with patch(training, "answered_all", lambda *_: True), patch(plans, "answered_all", lambda *_: True):
+    with patch(training, "answered_all", lambda *_: True):
         yield
 
 

@@ -123,7 +123,7 @@ def _serve_records(job: PartyJob, watch: Watch, say: Callable[[str], None], *, o
     from sottovoce.data.resources import Resources
     from sottovoce.files import check_writable
     from sottovoce.transports.certificates import COORDINATOR, Credentials
-    from sottovoce.transports.grpc_wire import serve_party
+    from sottovoce.transports.grpc_party import serve_party
 
     warn_as_root()
     source, address = job.party, job.federation.coordinator
@@ -203,7 +203,7 @@ def dealer(
     from sottovoce.app.view.watched import WatchedEnd
     from sottovoce.federation.dealer import Dealer
     from sottovoce.transports.certificates import COORDINATOR, Credentials
-    from sottovoce.transports.grpc_wire import serve_party
+    from sottovoce.transports.grpc_party import serve_party
 
     loaded = load_dealer_job(job)
     table = ViewOptions(view, no_view, log_json).over(loaded.view)

@@ -132,7 +132,7 @@ def certificates(
     - `sottovoce certificates certs north --revoke`
     - `sottovoce certificates certs north south --host trials.example.org`
     """
-    from sottovoce.transports import certificates
+    from sottovoce.transports import authority, certificates
 
     if not names:
         _list_certificates(folder, as_json)
@@ -141,15 +141,15 @@ def certificates(
         certificates.check_name(name)
     hosts = host or ["localhost", "127.0.0.1"]
     if not (folder / f"{certificates.AUTHORITY}.pem").exists():
-        certificates.create_authority(folder)
+        authority.create_authority(folder)
     wanted = [name for name in dict.fromkeys(names) if name != certificates.COORDINATOR]
     if host or certificates.COORDINATOR in names or not (folder / f"{certificates.COORDINATOR}.pem").exists():
         wanted.insert(0, certificates.COORDINATOR)
     replaced = []
     for name in wanted:
         if revoke and (folder / f"{name}.pem").exists():
-            certificates.revoke(folder, name)
-        replaced.append(certificates.issue(folder, name, hosts=hosts, days=days))
+            authority.revoke_certificate(folder, name)
+        replaced.append(authority.issue(folder, name, hosts=hosts, days=days))
     before = [words for words in replaced if words is not None]
     if as_json:
         print_json({"folder": str(folder), "issued": wanted, "hosts": hosts, "days": days, "replaced": before})
@@ -166,9 +166,10 @@ def certificates(
 
 def _list_certificates(folder: Path, as_json: bool) -> None:
     """What a folder has, the one that ends first on top."""
-    from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, SOON, days_text, listed, peer_line
+    from sottovoce.transports.authority import list_certificates
+    from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, SOON, days_text, peer_line
 
-    found = sorted(listed(folder), key=lambda known: known.end)
+    found = sorted(list_certificates(folder), key=lambda known: known.end)
     if as_json:
         times = [{"start": known.start.isoformat(), "end": known.end.isoformat()} for known in found]
         lines = [known._asdict() | time for known, time in zip(found, times, strict=True)]
@@ -199,8 +200,8 @@ def request(
     - `sottovoce request north`
     - `sottovoce request north --folder certificates-2`
     """
+    from sottovoce.transports.authority import make_request
     from sottovoce.transports.certificates import peer_line
-    from sottovoce.transports.certificates import request as make_request
 
     new = not (folder / f"{name}.key").exists()
     path, pin = make_request(folder, name)
@@ -234,10 +235,10 @@ def sign(
 
     - `sottovoce sign sites/authority north.csr south.csr`
     """
-    from sottovoce.transports import certificates
+    from sottovoce.transports import authority, certificates
 
     hosts = host or ["localhost", "127.0.0.1"]
-    signed = [certificates.sign(folder, path, hosts=hosts, days=days, end_other=revoke) for path in requests]
+    signed = [authority.sign_request(folder, path, hosts=hosts, days=days, end_other=revoke) for path in requests]
     if as_json:
         print_json(
             {"folder": str(folder), "days": days, "signed": [s._asdict() | {"path": str(s.path)} for s in signed]}
@@ -263,10 +264,10 @@ def revoke(
 
     - `sottovoce revoke certs north`
     """
-    from sottovoce.transports import certificates
+    from sottovoce.transports import authority, certificates
 
     for name in names:
-        out().print(f"revoked: {certificates.revoke(folder, name)}", soft_wrap=True)
+        out().print(f"revoked: {authority.revoke_certificate(folder, name)}", soft_wrap=True)
     out().print(f"give {folder / certificates.REVOKED}.pem to everybody, and start them again", soft_wrap=True)
 
 

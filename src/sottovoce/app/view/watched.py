@@ -20,7 +20,7 @@ from sottovoce.app.view.watch import Watch
 from sottovoce.errors import WireError
 from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.party import Party
-from sottovoce.federation.replies import Accepted, Refused
+from sottovoce.federation.replies import Accepted, RefusedFacts
 from sottovoce.files import write_text
 from sottovoce.gate.frames import Frame, heading, numbers_in, peek
 from sottovoce.gate.outgoing import Outgoing
@@ -313,7 +313,7 @@ class WatchedWire:
             return
         answer, request = heading(reply), f"{asked.kind} {asked.query}".strip()
         if answer.kind == "refuse":
-            facts = Refused.model_validate_json(answer.text)
+            facts = RefusedFacts.model_validate_json(answer.text)
             code = facts.error if facts.error in CODES else "refused"  # as the coordinator takes it
             self._watch.tell("refused", end=name, asked=request, code=code, why=facts.refused)
         elif answer.kind == "error":

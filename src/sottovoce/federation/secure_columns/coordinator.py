@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import Ask
-from sottovoce.federation.replies import Envelopes, Exchange, Reply, envelope_of, share
+from sottovoce.federation.replies import Envelopes, Exchange, Reply, envelope_of, read_share
 from sottovoce.federation.secure_columns.dealer import Deals
 from sottovoce.federation.secure_columns.messages import (
     DEALT,
@@ -157,7 +157,7 @@ class ColumnSums:
         call = Call(self._plan.names, said=tuple(told))
         said = Frame("ask", 0, self._plan.digest, number, query.name, told, call.text)
         replies = self._send(self._plan.names, said, each)
-        shares = {party: share(party, query.length + 1, replies[party]) for party in call.roster}
+        shares = {party: read_share(party, query.length + 1, replies[party]) for party in call.roster}
         label = label_of(query.name, number, *asked_after(call, told, self._transcript.after(query.name, number, told)))
         return self._opener.open(shares, noise_of(query, self._plan), label)
 
