@@ -97,7 +97,7 @@ class Clear:
         wrong = query.objection(number, told)
         assert wrong is None, wrong
         exact = self.exact(query, told, number)
-        std = self.plan.release(query.name).std * math.sqrt(self.plan.noises()) / query.noise_weights
+        std = self.plan.release(query.name).std * math.sqrt(self.plan.channel.variance) / query.noise_weights
         self.opened.append((ask.query, told, exact))
         return np.asarray(exact + self.noise * std * self.rng.standard_normal(exact.shape))
 

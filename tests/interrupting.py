@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from sottovoce.estimators.session import Session
+from sottovoce.estimators.fits import Session
 from sottovoce.federation import coordinator
 from sottovoce.federation.run_keys import RunKeys
 from sottovoce.federation.training import Training

@@ -29,8 +29,7 @@ from sottovoce.federation import journal, models
 from sottovoce.federation.alignment.party import AlignmentFile
 from sottovoce.formats import Numbered
 from sottovoce.gate import frames
-from sottovoce.plan.families import FAMILIES, OTHERS
-from sottovoce.plan.plan import Plan
+from sottovoce.plan.plan import FAMILIES, OTHERS, Plan
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Ledger
 

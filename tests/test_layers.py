@@ -68,7 +68,7 @@ def test_an_algorithm_leaves_matrices_to_the_block(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["secure", "gate", "queries", "solvers", "algorithms", "lab"])
 def test_splits_and_channels_are_asked_and_not_compared(name: str) -> None:
-    """What differs between them stands in `plan/split.py` and `plan/channel.py`."""
+    """What differs between them is in `plan/split.py`."""
     compared = re.compile(r"""split (==|!=) ["'](central|rows|columns)|secure aggregation is (not )?None""")
     assert compared.search('if plan.split == "columns":')
     found = [path for path in (SOURCE / name).rglob("*.py") if compared.search(path.read_text(encoding="utf-8"))]

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from sottovoce.federation.policy import Policy
     from sottovoce.lab.datasets import load
     from sottovoce.lab.simulation import Simulation, simulate
-    from sottovoce.plan.about import About
-    from sottovoce.plan.plan import Plan
+    from sottovoce.plan.plan import About, Plan
     from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
     from sottovoce.privacy.ledger import Account, Ledger
 
@@ -76,8 +75,7 @@ _HOMES: Final = {
     "federation.federation": ("Federation",),
     "federation.dealer": ("Dealer",),
     "federation.party": ("Party", "Policy"),
-    "plan.about": ("About",),
-    "plan.plan": ("Plan",),
+    "plan.plan": ("About", "Plan"),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

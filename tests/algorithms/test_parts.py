@@ -281,7 +281,7 @@ def test_a_gate_lets_no_matrix_out() -> None:
     block = prepared(problem, "anna", np.linspace(-1, 1, RECORDS)[:, None], np.ones(RECORDS))
     for query, match in ((Matrix(problem, "anna"), "no vector"), (PartRows(problem, "anna"), "charged as a gaussian")):
         design = Design(rounds=1, releases=(Release.at_mu(query, 0, 1, 1.0, "zero-out"),))
-        plan = Plan.of(problem, design, run="run", coin="coin", algorithm="admm", form="noisy rows")
+        plan = Plan(**problem.fields(), **design.fields(), run="run", coin="coin", algorithm="admm", form="noisy rows")
         with pytest.raises(LeakError, match=match):
             Gate(plan, SeededRandomness(0)).release(query, Round(plan, 0, {}, block))
 

@@ -19,7 +19,7 @@ from sottovoce.algorithms import Ask
 from sottovoce.algorithms.evaluation import EvaluatedClasses
 from sottovoce.app import model_file
 from sottovoce.errors import BudgetError, InputError, RefusedError, RepeatedFitWarning
-from sottovoce.estimators import repeats
+from sottovoce.estimators import report
 from sottovoce.federation import models as partial_models
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import Party
@@ -116,7 +116,7 @@ def test_the_ledger_is_charged_before_anything_is_released(classifier: Any, tmp_
 def test_without_a_ledger_a_second_evaluation_of_the_same_people_is_noticed(
     classifier: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "register", repeats.Register())
+    monkeypatch.setattr(report, "fit_groups", [])
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatedFitWarning)
         sv.evaluate(classifier, X[TEST], Y[TEST], epsilon=0.5)

@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 import sottovoce as sv
 from sottovoce.errors import RepeatedFitWarning
-from sottovoce.estimators import repeats
+from sottovoce.estimators import report
 from sottovoce.privacy.ledger import Ledger
 
 OPTIONS: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-6, "row_norm": 3.0, "classes": (0, 1)}
@@ -26,7 +26,7 @@ OPTIONS: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-6, "row_norm": 3.0, "clas
 
 @pytest.fixture(autouse=True)
 def empty_register(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(repeats, "register", repeats.Register())
+    monkeypatch.setattr(report, "fit_groups", [])
     return
 
 
@@ -111,7 +111,7 @@ def test_no_row_decides_the_warning(records: int) -> None:
     target = X[:1]
     told = []
     for rows in (X, np.vstack([-X[:1], X[1:]])):
-        repeats.register.groups.clear()
+        report.fit_groups.clear()
         texts = said(lambda: model().fit(np.vstack([target] * 2), [0, 1]))
         told.append(texts + said(lambda rows=rows: model().fit(rows, y)))  # type: ignore[misc]
     assert told[0] == told[1]
@@ -139,7 +139,7 @@ def test_fits_on_other_numbers_and_those_that_count_elsewhere_are_not_remarked(t
 def test_the_register_holds_nothing_of_rows_and_stays_small() -> None:
     X, y = data()
     model().fit(X, y)
-    assert repeats.register.groups[0].marks == {X.shape}
-    for seed in range(repeats.GROUPS + 10):
-        repeats.register.add({seed}, 1.0, 1e-6)
-    assert len(repeats.register.groups) == repeats.GROUPS
+    assert report.fit_groups[0].marks == {X.shape}
+    for seed in range(report.MOST_GROUPS + 10):
+        report.count_fit({seed}, 1.0, 1e-6)
+    assert len(report.fit_groups) == report.MOST_GROUPS

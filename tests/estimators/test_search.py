@@ -20,10 +20,10 @@ from sklearn.base import clone, is_classifier
 import sottovoce as sv
 from sottovoce.app import model_file
 from sottovoce.errors import BudgetError, InputError, LeakError, RepeatedFitWarning, SottovoceError
-from sottovoce.estimators import repeats
+from sottovoce.estimators import report
 from sottovoce.estimators import search as search_module
 from sottovoce.estimators.fits import Fit
-from sottovoce.estimators.search import PrivateRandomizedSearch, _number
+from sottovoce.estimators.search import PrivateRandomizedSearch, draw_trial_count
 from sottovoce.privacy.events import Repeated
 from sottovoce.privacy.relation import RELATIONS, Relation, inside
 
@@ -43,20 +43,22 @@ def made(model: Any = MODEL, grid: Any = GRID, **changes: Any) -> PrivateRandomi
 def trials(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Any]]:
     """Every trial's score and model, as the search itself saw them."""
     seen: list[tuple[float, Any]] = []
-    score = PrivateRandomizedSearch._score
+    score = PrivateRandomizedSearch._run_trial
 
     def watched(self: Any, trial: Any) -> float:
         seen.append((score(self, trial), trial))
         return seen[-1][0]
 
-    monkeypatch.setattr(PrivateRandomizedSearch, "_score", watched)
+    monkeypatch.setattr(PrivateRandomizedSearch, "_run_trial", watched)
     return seen
 
 
 def seed_of(number: int, mean: float = 3.0) -> int:
     """A seed by which a search has that many trials."""
     event = made(mean_trials=mean).event
-    return next(seed for seed in range(1000) if _number(event, next(search_module._generators(seed))) == number)
+    return next(
+        seed for seed in range(1000) if draw_trial_count(event, next(search_module._generators(seed))) == number
+    )
 
 
 def test_the_best_is_kept_and_predicts(trials: Any) -> None:
@@ -65,7 +67,7 @@ def test_the_best_is_kept_and_predicts(trials: Any) -> None:
     best_score, best = max(trials, key=lambda pair: pair[0])
     assert found.best_score_ == best_score
     assert found.best_estimator_ is best.model
-    assert found.best_params_ == best.parameters
+    assert found.best_params_ == {name: best.model.get_params()[name] for name in GRID}
     assert found.best_estimator_.alpha == found.best_params_["alpha"]
     np.testing.assert_array_equal(found.predict(X), found.best_estimator_.predict(X))
     np.testing.assert_array_equal(found.predict_proba(X)[:, 1] > 0.5, found.decision_function(X) > 0)
@@ -113,7 +115,7 @@ def test_a_trial_that_costs_more_is_refused_before_anything_is_charged(
 
 def test_the_number_of_trials_has_its_law() -> None:
     """Of 20,000 draws the shares of the first five counts are within 6 deviations; a wrong mean's are not."""
-    draws = np.array([_number(Repeated(1.0, 10.0), np.random.default_rng(seed)) for seed in range(20_000)])
+    draws = np.array([draw_trial_count(Repeated(1.0, 10.0), np.random.default_rng(seed)) for seed in range(20_000)])
 
     def off(mean: float) -> float:
         keep = -math.expm1(-Repeated(1.0, mean).log_inverse_gamma)
@@ -123,7 +125,7 @@ def test_the_number_of_trials_has_its_law() -> None:
 
     assert off(10.0) < 6
     assert off(8.0) > 6  # negative control
-    assert _number(Repeated(1.0, 1.0), np.random.default_rng(0)) == 1
+    assert draw_trial_count(Repeated(1.0, 1.0), np.random.default_rng(0)) == 1
 
 
 @pytest.mark.slow
@@ -214,7 +216,7 @@ def test_the_ledger_is_charged_once_and_first(tmp_path: Path, trials: Any) -> No
 
 
 def test_a_second_search_of_the_same_people_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "register", repeats.Register())
+    monkeypatch.setattr(report, "fit_groups", [])
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatedFitWarning)
         made(insecure_seed=None, mean_trials=1.0).fit(X, Y)
@@ -306,7 +308,7 @@ def test_a_score_is_the_loss_of_its_model(solver: str, weights: Any, tmp_path: P
     signs = np.where(labels == "yes", 1.0, -1.0)
     gain = math.log(2) - np.logaddexp(0, -signs * found.decision_function(rows))
     gain = (gain * (1.0 if weights is None else np.where(labels == "yes", 0.25, 1.0))).clip(-1, 1)
-    noise = 1 / (found.event.mu * math.sqrt(search_module.Score.share) * len(rows))
+    noise = 1 / (found.event.mu * math.sqrt(search_module.TrialScore.share) * len(rows))
     assert found.best_score_ == pytest.approx(gain.mean(), abs=6 * noise + 1e-4)
     assert gain.mean() > 0.1
 

@@ -14,9 +14,9 @@ from sottovoce.app.card import as_markdown, sections
 from sottovoce.app.page import page
 from sottovoce.estimators import privacy_report
 from sottovoce.federation.policy import Known
-from sottovoce.plan.channel import Coalition
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.secure_text import COMPUTING, assumed
+from sottovoce.plan.split import Coalition
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
 from sottovoce.privacy.relation import inside
@@ -248,7 +248,7 @@ def test_the_worlds_promise_does_not_count_on_those_who_may_leave() -> None:
     assert report.world.epsilon == report.colluding["world"]
     aggregation = plan.aggregation
     assert aggregation is not None
-    assert aggregation.left(4, 0, gone=1) < plan.noises()
+    assert aggregation.left(4, 0, gone=1) < plan.channel.variance
     assert report.world.epsilon == pytest.approx(at(plan, aggregation.left(4, 0, gone=1)))
     whole = planned(rows(4))
-    assert privacy_report(whole, seeded=False).world.epsilon == pytest.approx(at(whole, whole.noises()))
+    assert privacy_report(whole, seeded=False).world.epsilon == pytest.approx(at(whole, whole.channel.variance))

@@ -12,7 +12,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 import sottovoce as sv
 from sottovoce.errors import RepeatedFitWarning, warn
-from sottovoce.estimators.repeats import Register
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (400, 3))
@@ -34,7 +33,7 @@ def lines(text: str, name: str = "script.py") -> list[tuple[type[Warning], str, 
 
 
 def test_repeated_fits_and_evaluations_name_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.estimators.repeats.register", Register())
+    monkeypatch.setattr("sottovoce.estimators.report.fit_groups", [])
     assert lines(SCRIPT) == [(RepeatedFitWarning, "script.py", 4), (RepeatedFitWarning, "script.py", 5)]
 
 

@@ -20,9 +20,9 @@ from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan import secure_text
 from sottovoce.plan.aggregation import SecureAggregation
-from sottovoce.plan.channel import Coalition, SecureSums
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.secure_text import Assumption, assumed
+from sottovoce.plan.split import Coalition, SecureSums
 from sottovoce.queries.pricing import coalition_epsilon
 from sottovoce.secure.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import local_identities

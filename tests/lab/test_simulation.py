@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import sottovoce as sv
-from sottovoce.estimators import repeats
+from sottovoce.estimators import report
 from sottovoce.lab import simulation
 from sottovoce.lab.made_up import TEST, LookAlike, MadeUp
 from sottovoce.lab.simulation import SimulatedFits, declared_problem
@@ -114,10 +114,10 @@ class TestSimulate:
 
     def test_nothing_is_charged_and_nothing_counts_as_a_repeated_fit(self, tmp_path: Path) -> None:
         account = Ledger.create(tmp_path / "budget.db").open("people", 1.0, 1e-5)
-        before = len(repeats.register.groups)
+        before = len(report.fit_groups)
         sv.simulate(logistic(ledger=account), 800, 3, epsilon=[0.5, 5], runs=2)  # a warning would be an error
         assert account.balance().plans == 0
-        assert len(repeats.register.groups) == before
+        assert len(report.fit_groups) == before
 
     @pytest.mark.parametrize(
         ("estimator", "shape"),

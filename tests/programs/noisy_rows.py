@@ -26,8 +26,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.federation.federation import Federation
 from sottovoce.gate import gate, memory
 from sottovoce.gate.query import Derived, MessageArrays, NoisyRows, Query, Reals, Round
-from sottovoce.plan.families import FAMILIES
-from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.plan import FAMILIES, Design, Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy import ledger_file
@@ -159,7 +158,14 @@ def planned(
         Release.derived("scores", 0, max(columns)),
     )
     design = Design(rounds=1, releases=releases)
-    return Plan.of(problem, design, run=os.urandom(8).hex(), coin="c", algorithm=SOLVER.name, form=SOLVER.form)
+    return Plan(
+        **problem.fields(),
+        **design.fields(),
+        run=os.urandom(8).hex(),
+        coin="c",
+        algorithm=SOLVER.name,
+        form=SOLVER.form,
+    )
 
 
 def federation_of(parts: list[Any], y: Any, accounts: list[Account | None]) -> Federation:

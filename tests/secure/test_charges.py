@@ -192,7 +192,7 @@ def test_what_is_charged_is_what_the_worst_pool_learns() -> None:
 def test_the_charge_of_the_noise_that_the_world_sees_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = pricing.secure_events
     monkeypatch.setattr(
-        pricing, "secure_events", lambda plan, queries, relation: real(plan, queries, relation, plan.noises())
+        pricing, "secure_events", lambda plan, queries, relation: real(plan, queries, relation, plan.channel.variance)
     )
     found = list(too_little())
     assert {name for name, _, _, _ in found} == {name for name, _ in cells()}

@@ -213,8 +213,8 @@ def test_opened_sums_have_the_noise_that_plans_count_with(split: str, parties: i
     make = by_rows if split == "rows" else by_columns
     plan, found = spread(make(X, y, parties), X, y)
     assert found.size == 822
-    assert plan.noises() == pytest.approx(2 - 1 / parties)
-    assert as_declared(found, plan.noises())
+    assert plan.channel.variance == pytest.approx(2 - 1 / parties)
+    assert as_declared(found, plan.channel.variance)
     with mock.patch.object(SecureAggregation, "top_up", return_value=0.0):
         plan, without = spread(make(X, y, parties), X, y)
     assert not as_declared(without, 2 - 1 / parties)

@@ -16,12 +16,10 @@ from sottovoce.algorithms.base import Solution as Solution
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Query, everyone
 from sottovoce.losses import Loss
-from sottovoce.plan.channel import SecureSums
-from sottovoce.plan.families import FAMILIES, family
-from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.plan import FAMILIES, Design, Plan, family
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import SPLITS
+from sottovoce.plan.split import SPLITS, SecureSums
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
 from sottovoce.privacy.relation import Relation
@@ -200,7 +198,7 @@ def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: 
     design = form.design(problem, options)
     if problem.channel.secure:
         problem, design = with_retries(form, problem, options, design)
-    plan = Plan.of(problem, design, run=run, coin=coin, algorithm=form.name, form=form.form)
+    plan = Plan(**problem.fields(), **design.fields(), run=run, coin=coin, algorithm=form.name, form=form.form)
     if isinstance(plan.channel, SecureSums):
         plan = on_the_ring(form, plan, options, plan.channel)
     form.pricing.check_samplers(form, plan, plan.relation, plan.delta)
@@ -276,7 +274,7 @@ def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> Non
         query = queries[release.query]
         if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
             raise RefusedError(f"the plan secures {release.query!r} of {form.name}, which is no sum over all parties.")
-        noise = release.std * math.sqrt(plan.noises()) / float(np.min(query.noise_weights))
+        noise = release.std * math.sqrt(plan.channel.variance) / float(np.min(query.noise_weights))
         check_room(plan.records, release.charged_zero_out, release.step, noise)
         step = query.joint_step(grid_bits(plan)) if channel.products else None
         if step is not None and release.step != step:

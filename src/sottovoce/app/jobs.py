@@ -35,8 +35,8 @@ from sottovoce.app.job_tables import (
     ViewTable,
 )
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.plan.about import About
 from sottovoce.plan.aggregation import COORDINATOR
+from sottovoce.plan.plan import About
 from sottovoce.plan.split import CENTRAL, COLUMNS, ROWS, Split
 
 if TYPE_CHECKING:

@@ -32,18 +32,17 @@ from sottovoce.data.schema import Encoded, Schema
 from sottovoce.errors import InputError, WireError
 from sottovoce.estimators import ranges
 from sottovoce.estimators.choice import PenaltyChoice
+from sottovoce.estimators.coefficients import StandardErrors
 from sottovoce.estimators.declarations import (
     Facts,
-    check_parameters,
+    check_estimator,
     column_shares,
     distinct_classes,
     is_private,
     no_solver,
-    refuse_arguments,
 )
 from sottovoce.estimators.export import to_onnx, to_sklearn
-from sottovoce.estimators.fits import Fit
-from sottovoce.estimators.session import Purchase, Session
+from sottovoce.estimators.fits import Fit, Purchase, Session
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.prediction import COORDINATOR
@@ -136,7 +135,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
         A memory map that would not fit in memory is read as a `Dataset`.
         """
-        refuse_arguments(refused)
+        if refused.pop("sample_weight", None) is not None:  # no parameter of `fit`, so that scikit-learn knows
+            raise InputError(
+                "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds "
+                "would no longer limit it. Drop the argument, and repeat no records instead."
+            )
+        if refused:
+            raise TypeError(f"fit() got an unexpected keyword argument {next(iter(refused))!r}")
         fit = Fit(self, self.as_federation(X, y), runs=True)
         family = getattr(self, "_family", None)
         with contextlib.closing(fit.session) as session:
@@ -144,14 +149,14 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 fit.run()
             except InputError:
                 if session.plans:  # what was released before it stopped is counted
-                    session.note(session.plans[0], session.report(session.plans[0]), family)
+                    session.count(session.plans[0], session.report(session.plans[0]), family)
                 raise
-        session.note(self.plan_, self.privacy_, family)
+        session.count(self.plan_, self.privacy_, family)
         return self
 
     def as_federation(self, X: Any, y: ArrayLike | None = None) -> Federation:
         """The data as `fit` takes them, as a federation: that of one party where they are in one place."""
-        self._check_parameters()
+        check_estimator(self)
         self._take_schema(X)
         if isinstance(X, Federation):
             if y is not None:
@@ -351,7 +356,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def problem(self, federation: Federation, facts: Facts, names: tuple[str, ...] = ()) -> Problem:
         """What `fit` would solve for parties that declare these facts, and features of these names."""
-        self._check_parameters()
+        check_estimator(self)
         loss, classes = self._loss(), self._declared_classes()
         if self.asks_for_classes:
             found = [value for fact in facts.values() for value in fact["classes"]]
@@ -404,14 +409,14 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _purchases(self) -> tuple[Purchase, ...]:
         """What is bought after the fit, on the same people and within its budget."""
-        return (PenaltyChoice(self._part(PenaltyChoice.share)),) if self.alpha == "auto" else ()
+        choice = (PenaltyChoice(self._part(PenaltyChoice.share)),) if self.alpha == "auto" else ()
+        if not getattr(self, "standard_errors", False):
+            return choice
+        return (*choice, StandardErrors(self._part(StandardErrors.share)))
 
     def _part(self, share: float) -> float:
         """The epsilon of a share of the budget."""
         return part_of(float(self.epsilon), inside(self.delta), share)
-
-    def _check_parameters(self) -> None:
-        check_parameters(self)
 
     def _keep(self, fit: Fit, solution: Solution) -> None:
         """Take the model that a fit's own plan gave."""

@@ -13,14 +13,13 @@ from sottovoce import penalties
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.errors import InputError
 from sottovoce.estimators.declarations import solver_name
-from sottovoce.estimators.session import Purchase
+from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.problem import Problem
 
 if TYPE_CHECKING:
     from sottovoce.algorithms import Solution
     from sottovoce.algorithms.whitened.rule import Evidence
-    from sottovoce.estimators.fits import Fit
 
 Array = NDArray[np.float64]
 
@@ -83,7 +82,7 @@ class PenaltyChoice(Purchase):
         from sottovoce.estimators.path import RegularisationPath
 
         plan, model = fit.plan, fit.model
-        noise = model.plans_[-1].release("losses").std * math.sqrt(plan.noises())
+        noise = model.plans_[-1].release("losses").std * math.sqrt(plan.channel.variance)
         scale = self.unit / plan.records / float(plan.scaled_regulariser.objective)
         losses = (solution.model + self.freedom[1:] - self.freedom[0]) * scale
         coefs, intercepts = zip(*(plan.preparation.unprepare(each) for each in self.weights), strict=True)

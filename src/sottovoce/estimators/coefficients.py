@@ -14,10 +14,8 @@ from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.algorithms.standard_errors.estimates import OneStep
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
-from sottovoce.estimators.base import PrivateLinearModel
-from sottovoce.estimators.fits import Fit
+from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.estimators.plots import axes_for
-from sottovoce.estimators.session import Purchase
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.solvers.auto import NEWTON_FEATURES
@@ -126,7 +124,7 @@ class CoefficientTable:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class WithStandardErrors(PrivateLinearModel):
+class WithStandardErrors:
     """Models whose coefficients can be told with standard errors.
 
     Parameters
@@ -138,7 +136,7 @@ class WithStandardErrors(PrivateLinearModel):
 
     standard_errors: bool = False
 
-    def coefficients(self) -> CoefficientTable:
+    def coefficients(self: Any) -> CoefficientTable:
         """Estimates with standard errors and 95% intervals that include the privacy noise, in the units of the columns.
 
         They belong to a step without damping from the model, not to `coef_`, which is damped.
@@ -151,17 +149,6 @@ class WithStandardErrors(PrivateLinearModel):
             )
         table: CoefficientTable = self.coefficients_
         return table
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if not isinstance(self.standard_errors, bool):
-            raise InputError(f"standard_errors={self.standard_errors!r} must be True or False.")
-        if self.standard_errors and self.alpha == "auto":
-            raise InputError("standard_errors=True: intervals are of coefficients without a penalty; leave alpha out.")
-
-    def _purchases(self) -> tuple[Purchase, ...]:
-        own = (StandardErrors(self._part(StandardErrors.share)),) if self.standard_errors else ()
-        return (*super()._purchases(), *own)
 
 
 class StandardErrors(Purchase):

@@ -11,10 +11,10 @@ import numpy as np
 
 from sottovoce import losses, penalties
 from sottovoce.arguments import is_number, is_whole
-from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.data.bounds import Bounds
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.resources import check_resources
-from sottovoce.data.schema import PRIVATE, Schema
+from sottovoce.data.schema import PRIVATE, Number, Schema
 from sottovoce.errors import InputError, warn
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.prediction import check_aligned, check_people
@@ -107,18 +107,27 @@ def column_shares(
     return columns, ()
 
 
-def check_norms(problem: Problem) -> None:
-    """Refuse norms that overlap, unless products are secure."""
-    if problem.bounds.row_norm is not None and problem.norms:
-        party_norms(problem.bounds.row_norm, problem.columns, problem.norms, overlap=problem.secure_columns)
-
-
 def is_private(bound: Any) -> bool:
     """Whether a bound is to be bought."""
     return isinstance(bound, str) and bound == PRIVATE
 
 
-def check_parameters(model: PrivateLinearModel) -> None:
+def unknown_columns(model: PrivateLinearModel, names: tuple[str, ...], features: int) -> dict[int, Number]:
+    """By place, the columns whose range is to be estimated; the place behind the features is the label's."""
+    label = getattr(model, "label_bound", None)
+    if (schema := model.schema_) is not None:
+        columns = schema.of_features(names or schema.feature_names).estimated
+    else:
+        private = range(features) if is_private(model.feature_ranges) else ()
+        columns = {place: Number(names[place] if names else f"x{place}") for place in private}
+    if not hasattr(model, "label_bound") or label is not None:
+        columns.pop(features, None)
+    if is_private(label):
+        columns[features] = Number("the label")
+    return columns
+
+
+def check_estimator(model: PrivateLinearModel) -> None:
     """Refuse what no estimator takes, before anything is asked of anybody."""
     if not isinstance(model.solver, str | Options):
         raise no_solver(model.solver)
@@ -144,6 +153,11 @@ def check_parameters(model: PrivateLinearModel) -> None:
     check_relation(model.relation)
     if model.calibration not in ("tight", "paper"):
         raise InputError(f"calibration={model.calibration!r} must be 'tight' or 'paper'.")
+    _check_declared(model)
+
+
+def _check_declared(model: PrivateLinearModel) -> None:
+    """Refuse declarations that no estimator takes, or that do not go together."""
     if model.rescale not in ("symmetric", "unit"):
         raise InputError(f"rescale={model.rescale!r} must be 'symmetric' ([-1, 1]) or 'unit' ([0, 1]).")
     if not (model.schema is None or isinstance(model.schema, Schema)):
@@ -157,6 +171,18 @@ def check_parameters(model: PrivateLinearModel) -> None:
                 f"{name}={getattr(model, name)!r}: the bounds of the features follow from the schema; leave {name} "
                 "out, or leave the schema out."
             )
+    bound = getattr(model, "label_bound", None)
+    ends = bound if isinstance(bound, tuple | list | np.ndarray) else (bound,)
+    if bound is not None and not is_private(bound) and not all(map(is_number, ends)):
+        raise InputError(
+            f"label_bound={bound!r} must be one number b, for labels in [-b, b], a pair (low, high), or 'private'; "
+            "declare the range you expect."
+        )
+    errors = getattr(model, "standard_errors", False)
+    if not isinstance(errors, bool):
+        raise InputError(f"standard_errors={errors!r} must be True or False.")
+    if errors and model.alpha == "auto":
+        raise InputError("standard_errors=True: intervals are of coefficients without a penalty; leave alpha out.")
 
 
 def solver_name(solver: str | Options) -> str:
@@ -211,14 +237,3 @@ def warn_of_norms(problem: Problem) -> None:
             "norms=[...] of the federation by attributes (of one-hot codes count the ones), a schema, or "
             "feature_ranges without a row_norm, which cuts nothing.",
         )
-
-
-def refuse_arguments(arguments: dict[str, Any]) -> None:
-    """Not a named parameter of `fit`, so that scikit-learn knows that weights are not supported."""
-    if "sample_weight" in arguments and arguments.pop("sample_weight") is not None:
-        raise InputError(
-            "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds would no "
-            "longer limit it. Drop the argument, and repeat no records instead."
-        )
-    if arguments:
-        raise TypeError(f"fit() got an unexpected keyword argument {next(iter(arguments))!r}")

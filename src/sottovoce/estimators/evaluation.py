@@ -37,8 +37,8 @@ from sottovoce.errors import InputError
 from sottovoce.estimators import plots
 from sottovoce.estimators.base import PrivateLinearModel
 from sottovoce.estimators.declarations import common_names, warn_of_delta
+from sottovoce.estimators.fits import Session
 from sottovoce.estimators.report import UNPROTECTED_FIT, privacy_report
-from sottovoce.estimators.session import Session
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.plan.plan import Plan
@@ -198,7 +198,7 @@ def evaluate(  # noqa: PLR0913
         resumable=_kept(federation) is not None and epsilon != math.inf,
     )
     with session:
-        facts = session.facts()
+        facts = federation.declared or session.coordinator.facts(classes=False)
         if not by_columns:
             _check_columns(model, facts, federation)
         problem = Problem(
@@ -231,7 +231,7 @@ def evaluate(  # noqa: PLR0913
             session.coordinator.check(plan)  # what is refused has not begun
         solution = session.run(plan, form)  # all that can fail by the model's report has been made
     found = replace(estimated(plan, solution.model, seeded=insecure_seed is not None), **promised)
-    session.note(plan, found.privacy_)
+    session.count(plan, found.privacy_)
     return found
 
 

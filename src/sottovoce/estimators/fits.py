@@ -1,34 +1,182 @@
-"""A fit: its plans, made of what the parties declare, and what each of them gives the model."""
+"""One budget on one federation: a session plans, runs and reports; a fit is what an estimator runs in one."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import secrets
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Self
 
 from sklearn.exceptions import ConvergenceWarning
 
 from sottovoce import algorithms, losses
-from sottovoce.algorithms import Solution
-from sottovoce.data.resources import NO_RESOURCES
-from sottovoce.errors import BudgetError, InputError, RefusedError, warn
+from sottovoce.algorithms import Algorithm, Solution
+from sottovoce.data.bounds import party_norms
+from sottovoce.data.resources import NO_RESOURCES, Resources
+from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError, warn
 from sottovoce.estimators import ranges
-from sottovoce.estimators.declarations import Facts, check_norms, common_names, solver_name, warn_of, warn_of_norms
-from sottovoce.estimators.session import Purchase, Session
+from sottovoce.estimators.declarations import (
+    Facts,
+    check_estimator,
+    common_names,
+    solver_name,
+    unknown_columns,
+    warn_of,
+    warn_of_norms,
+)
+from sottovoce.estimators.report import privacy_report, warn_of_repeats
 from sottovoce.federation.coordinator import Progress
 from sottovoce.federation.federation import Federation
 from sottovoce.plan.aggregation import MOST_PARTIES
 from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Problem
+from sottovoce.privacy.accounting import gaussian_mu
 from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.relation import inside
 from sottovoce.queries.joint import can_look_up
 from sottovoce.solvers import Options, by_name
 from sottovoce.solvers.auto import NEWTON_FEATURES
+from sottovoce.transports.base import Communication
 
 if TYPE_CHECKING:
     from sottovoce.estimators.base import PrivateLinearModel
+
+
+class Session:
+    """One budget on one federation: what is public, plans, runs, and what they promise together.
+
+    `with session:` gives the parties of this process its resources, and raises what went wrong inside one of them in
+    the place of what it answered.
+    A `resumable` session goes on with one that was interrupted, where the federation has a journal of it.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        *,
+        insecure_seed: int | None = None,
+        without_privacy: bool = False,
+        resumable: bool = False,
+        resources: Resources = NO_RESOURCES,
+    ) -> None:
+        self.federation, self.seed = federation, insecure_seed
+        self.coordinator = federation.coordinator(
+            insecure_seed=insecure_seed, without_privacy=without_privacy, fits=resumable
+        )
+        self.resources = resources
+        self.within: Whole | None = None  # what several plans may cost together
+        self.plans: tuple[Plan, ...] = ()  # of which something may have been released
+
+    def __enter__(self) -> Self:
+        self._lent = self.federation.lend(self.resources)
+        self._lent.__enter__()
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._lent.__exit__(None, None, None)
+        if isinstance(error, WireError | LedgerError):
+            self.federation.raise_failure()
+
+    def close(self) -> None:
+        """Let go of the journal, which stays if something was charged."""
+        self.coordinator.journal.close()
+
+    def draft(self, form: Algorithm, problem: Problem, options: Any) -> Plan:
+        """A plan with a run and a coin of its own, to be looked at."""
+        coin = secrets.token_hex(16) if self.seed is None else f"seed {self.seed}"
+        plan = algorithms.plan_by(form, problem, options, run=secrets.token_hex(16), coin=coin)
+        about = self.federation.about
+        fields = ({"about": about} if about.texts() else {}) | ({} if self.within is None else {"within": self.within})
+        if fields:
+            plan = plan.model_copy(update=fields)
+        if self.within is not None:
+            check_gaussian(plan, form)
+        return plan
+
+    def plan(self, form: Algorithm, problem: Problem, options: Any) -> Plan:
+        """A plan to be run, or the one that an interrupted session had in its place; nothing is charged."""
+        plan = self.draft(form, problem, options)
+        if (stored := self.coordinator.stored_plan(plan)) is None:
+            stored = self.coordinator.settle(self.coordinator.with_keys(plan))
+        self.within = stored.within
+        return stored
+
+    def run(self, plan: Plan, form: Algorithm, progress: Progress | None = None, *, last: bool = True) -> Solution:
+        """Run a plan, which every party charges before its first release. It counts also if it stops midway."""
+        before = self.plans
+        self.plans = (*before, plan)
+        try:
+            return self.coordinator.run(plan, form, progress, last=last)[0]
+        except BaseException:
+            if plan.digest not in self.coordinator.begun:  # nothing was asked, so nothing released
+                self.plans = before
+            raise
+
+    def report(self, plan: Plan) -> PrivacyReport:
+        """What all that ran promises together, in the words of this plan."""
+        return privacy_report(
+            plan,
+            seeded=self.seed is not None,
+            beside=[other for other in self.plans if other is not plan],
+            left=[(name, f"round {number}") for name, number in self.coordinator.left.items()],
+        )
+
+    def count(self, plan: Plan, report: PrivacyReport, family: int | None = None) -> None:
+        """Warn of what this run and earlier ones add up to, where no ledger counts them."""
+        guarantee = report.weakest
+        if not (self.federation.counted or guarantee.void is not None or math.isinf(guarantee.epsilon)):
+            warn_of_repeats(plan, guarantee, family=family)
+
+    @property
+    def communication(self) -> Communication:
+        """Bytes and rounds of all plans, answers by their kind."""
+        named = {query: kind for plan in self.plans for query, kind in algorithms.kinds(plan).items()}
+        kinds = Counter[str]()
+        for query, count in self.coordinator.uplink.items():
+            kinds[named.get(query, query)] += count
+        return Communication(*self.coordinator.byte_counts, self.coordinator.asked.total(), dict(kinds))
+
+
+class Purchase(ABC):
+    """One more plan after a fit's own, on the same people: for an epsilon, which is a `share` of the fit's mu squared.
+
+    `refused` says what remains if a party has no room for it.
+    """
+
+    form: Algorithm
+    share: float
+    refused: str
+
+    def __init__(self, epsilon: float) -> None:
+        self.epsilon = epsilon
+
+    def check(self, fit: Fit, problem: Problem) -> None:  # noqa: B027
+        """Refuse a fit that it does not serve, before anything is charged."""
+
+    def problem(self, plan: Plan) -> Problem:
+        """That of the fit's plan, with its own epsilon."""
+        return plan.changed_problem(epsilon=self.epsilon)
+
+    @abstractmethod
+    def options(self, fit: Fit) -> Any:
+        """What its plan is designed by. Before the fit has run numbers stand in on which no cost depends."""
+
+    @abstractmethod
+    def use(self, fit: Fit, solution: Solution) -> None:
+        """Give the model what was bought."""
+
+
+def check_gaussian(plan: Plan, form: Algorithm) -> None:
+    """Refuse a solver whose releases do not add up as Gaussian ones do, where something is bought beside the fit."""
+    mu = gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation)
+    if mu is None or not math.isfinite(mu):
+        raise InputError(
+            f"solver={plan.algorithm!r}: what is bought beside a fit shares mu squared with it, which needs a solver "
+            "with Gaussian releases alone, such as 'whitened' or 'newton'."
+        )
 
 
 class Fit:
@@ -40,17 +188,15 @@ class Fit:
     """
 
     def __init__(self, model: PrivateLinearModel, federation: Federation, *, runs: bool = False) -> None:
-        model._check_parameters()
+        check_estimator(model)
         model._take_schema(federation)
         self.model, self.federation = model, federation
         self.purchases = model._purchases()
         self.ranges: ranges.EstimatedRanges | None = None
         self.solution: Solution | None = None
-        exposed = (
-            model.epsilon == math.inf
-            or model.calibration == "paper"
-            or getattr(model.solver, "unit", None) == "feature"
-        )  # the user asks, by name, for a run that does not protect a person's record
+        # the user asks, by name, for a run that does not protect a person's record
+        exposed = model.epsilon == math.inf or model.calibration == "paper"
+        exposed = exposed or getattr(model.solver, "unit", None) == "feature"
         self._check_solver(exposed=exposed)
         self.session = session = Session(
             federation,
@@ -61,20 +207,22 @@ class Fit:
         )
         with contextlib.ExitStack() as unless_made, session:
             unless_made.callback(session.close)
-            facts = session.facts(classes=model.asks_for_classes)
+            facts = federation.declared or session.coordinator.facts(classes=model.asks_for_classes)
             known = federation.feature_names
             self.names = common_names(facts, federation.split) if known is None else known
             problem = model.problem(federation, facts, self.names)
             if federation.undecided:
                 federation.secure_where_allowed(session.coordinator, self._plain_columns(problem))
                 problem = problem.changed(aggregation=federation.aggregation())
-            check_norms(problem)
+            if problem.bounds.row_norm is not None and problem.norms:  # which may overlap if products are secure
+                overlap = problem.secure_columns
+                party_norms(problem.bounds.row_norm, problem.columns, problem.norms, overlap=overlap)
             for purchase in self.purchases:
                 purchase.check(self, problem)
             warn_of(problem)
             if federation.norms is None and model.schema_ is None:
                 warn_of_norms(problem)
-            columns = ranges.unknown_columns(model, self.names, problem.features)
+            columns = unknown_columns(model, self.names, problem.features)
             if columns:
                 problem, ranged = ranges.share_budget(problem, columns)
             self.solver = self._choose_solver(problem, facts)

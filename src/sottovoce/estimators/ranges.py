@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sottovoce import algorithms
 from sottovoce.algorithms.ranges import CountedRanges
@@ -17,14 +16,10 @@ from sottovoce.algorithms.ranges.rule import Range, share_of, wanted
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.schema import Number
 from sottovoce.errors import InputError, warn
-from sottovoce.estimators.declarations import is_private
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.calibration import part_of
 from sottovoce.privacy.relation import inside
-
-if TYPE_CHECKING:
-    from sottovoce.estimators.base import PrivateLinearModel
 
 STAND_IN: Range = (-1.0, 1.0)
 FORM = CountedRanges()
@@ -74,21 +69,6 @@ class EstimatedRanges:
         ends = {"feature_low": tuple(lows) or None, "feature_high": tuple(highs) or None}
         changed = bounds.model_dump() | ends | {"label_low": label[0], "label_high": label[1]}
         return self.problem.changed(bounds=Bounds.model_validate(changed))
-
-
-def unknown_columns(model: PrivateLinearModel, names: tuple[str, ...], features: int) -> dict[int, Number]:
-    """By place, the columns whose range is to be estimated; the place behind the features is the label's."""
-    label = getattr(model, "label_bound", None)
-    if (schema := model.schema_) is not None:
-        columns = schema.of_features(names or schema.feature_names).estimated
-    else:
-        private = range(features) if is_private(model.feature_ranges) else ()
-        columns = {place: Number(names[place] if names else f"x{place}") for place in private}
-    if not hasattr(model, "label_bound") or label is not None:
-        columns.pop(features, None)
-    if is_private(label):
-        columns[features] = Number("the label")
-    return columns
 
 
 def share_budget(problem: Problem, columns: Mapping[int, Number]) -> tuple[Problem, Problem]:

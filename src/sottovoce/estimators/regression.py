@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
 from sottovoce import losses
-from sottovoce.arguments import is_number
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
-from sottovoce.estimators.declarations import ball_or, is_private, loss_named, penalty_named
+from sottovoce.estimators.declarations import ball_or, loss_named, penalty_named
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import Split
 
@@ -34,15 +32,6 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
     """
 
     label_bound: Any = None
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        pair = self.label_bound if isinstance(self.label_bound, tuple | list | np.ndarray) else (self.label_bound,)
-        if self.label_bound is not None and not is_private(self.label_bound) and not all(map(is_number, pair)):
-            raise InputError(
-                f"label_bound={self.label_bound!r} must be one number b, for labels in [-b, b], a pair (low, high), or "
-                "'private'; declare the range you expect."
-            )
 
     def _loss(self) -> Named:
         return Named(name="squared")

@@ -1,16 +1,20 @@
-"""What a plan promises, and what that rests on."""
+"""What a plan promises and what that rests on; what fits without a ledger add up to."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import multiprocessing
+import threading
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sottovoce import algorithms
+from sottovoce.errors import RepeatedFitWarning, warn
 from sottovoce.plan.aggregation import COORDINATOR
-from sottovoce.plan.channel import parties_text
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.secure_text import assumed, broken
+from sottovoce.plan.split import parties_text
 from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport
 
 # What is assumed by what is so of a plan, in the order in which a report says it.
@@ -37,6 +41,22 @@ ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
 
 # Of an evaluation of others than the people of a fit that promises these nothing.
 UNPROTECTED_FIT: Final = "the people of the fit are not protected by this evaluation"
+
+MOST_GROUPS: Final = 256  # of fits that are counted together; the oldest are forgotten
+_LOCK: Final = threading.Lock()
+
+
+@dataclass
+class FitGroup:
+    """Fits without a ledger that belong together, and what they add up to."""
+
+    marks: set[Hashable]
+    fits: int = 0
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+
+fit_groups: list[FitGroup] = []  # of this process, the newest last
 
 
 def assumptions(plan: Plan) -> tuple[str, ...]:
@@ -102,7 +122,7 @@ def privacy_report(
             "rounds": plan.rounds,
         },
         colluding=curve,
-        noise=None if secure is None else math.sqrt(secure.noises()),
+        noise=None if secure is None else math.sqrt(secure.channel.variance),
         left=tuple(left),
     )
 
@@ -126,3 +146,60 @@ def secure_text(plan: Plan, adversary: str, curve: Mapping[str, float], pinned: 
         if aggregation.dealer == COORDINATOR and aggregation.colluding_with_dealer:
             words["view"] += f", with {parties_text(aggregation.colluding_with_dealer)} at most that collude with it"
     return words
+
+
+def warn_of_repeats(plan: Plan, guarantee: Guarantee, *, family: int | None = None) -> None:
+    """Count a private fit, or an evaluation, without a ledger, and warn if it is not the first of its kind.
+
+    Every fit counts by itself where there is no ledger, and wrappers such as `OneVsRestClassifier`, `GridSearchCV` and
+    `cross_val_score` fit many times. Two fits are taken together if they have as many records and as many features, or
+    if one estimator was cloned from the other, as these wrappers do: `family` is that of a cloned one.
+
+    No row decides it: numbers of records and features are public, and so is who cloned what. A warning that looked at
+    rows would tell whoever sees it that one of them was fitted before. Edges: fits on a part of the people by an
+    estimator that is no clone go unnoticed, and other people of the same number are taken for the same, so the text
+    says "if". Processes do not know of one another's fits (`n_jobs`), so in a worker process a cloned estimator warns
+    of that at its first fit. A ledger notices all of them. Scores are counted nowhere.
+    """
+    cloned = family is not None
+    group = count_fit(
+        {(plan.records, plan.features), *([family] if cloned else [])}, guarantee.epsilon, guarantee.delta
+    )
+    worker = cloned and multiprocessing.parent_process() is not None
+    if group.fits == 1 and not worker:
+        return
+    if group.fits > 1:
+        text = (
+            f"this is private fit or evaluation {group.fits} without a ledger in this process with as many records "
+            f"and features ({plan.records} and {plan.features}) as an earlier one, or of an estimator that was cloned "
+            f"with it: if they are about the same people, all {group.fits} together promise "
+            f"epsilon={group.epsilon:.4g}, delta={group.delta:.3g}, not epsilon={guarantee.epsilon:.4g} each."
+        )
+    else:
+        text = (
+            "this is a private fit without a ledger of an estimator that was cloned: each further one on the same "
+            f"people adds its epsilon={guarantee.epsilon:.4g}."
+        )
+    if guarantee.computational:
+        text += f" This one {guarantee.mark}."
+    if worker:
+        text += " It is in a worker process (n_jobs), and fits in other processes come on top: no process has the sum."
+    if cloned:
+        text += " Scores by which a search chooses are exact and counted nowhere; sv.evaluate gives one with noise."
+    warn(
+        f"{text} Give ledger=..., which counts all fits, adds them up more tightly and refuses what is too much.",
+        RepeatedFitWarning,
+    )
+
+
+def count_fit(marks: set[Hashable], epsilon: float, delta: float) -> FitGroup:
+    """Count one fit, and give its group. Guarantees add up, also for fits that were chosen by earlier results."""
+    with _LOCK:
+        group = FitGroup(set(marks), 1, epsilon, delta)
+        for other in [other for other in fit_groups if other.marks & marks]:
+            group.marks |= other.marks
+            group.fits, group.epsilon = group.fits + other.fits, group.epsilon + other.epsilon
+            group.delta += other.delta
+            fit_groups.remove(other)
+        fit_groups[:] = [*fit_groups, group][-MOST_GROUPS:]
+        return group

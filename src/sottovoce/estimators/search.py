@@ -23,12 +23,10 @@ from sottovoce.algorithms import Solution
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.arguments import is_number
 from sottovoce.errors import InputError, LeakError, SottovoceError
-from sottovoce.estimators import repeats
 from sottovoce.estimators.base import PrivateLinearModel
 from sottovoce.estimators.declarations import warn_of
-from sottovoce.estimators.fits import Fit
-from sottovoce.estimators.report import assumptions
-from sottovoce.estimators.session import Purchase, check_gaussian
+from sottovoce.estimators.fits import Fit, Purchase, check_gaussian
+from sottovoce.estimators.report import assumptions, warn_of_repeats
 from sottovoce.federation.federation import Federation, as_account
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
@@ -53,16 +51,7 @@ WORDS = (
 )
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One fit to come, by parameters that were drawn for it."""
-
-    parameters: dict[str, Any]
-    model: PrivateLinearModel
-    fit: Fit
-
-
-class Score(Purchase):
+class TrialScore(Purchase):
     """By how much the mean loss of a trial's model is below that of the model that says 0 of everybody."""
 
     form = ComparedLosses()
@@ -150,45 +139,60 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
             probe: Any = clone(self.estimator).set_params(ledger=None)
             federation = probe.as_federation(X, y)
             probe.resources = probe.resources and probe.resources.quiet()
-            trials = [self._planned(probe, federation, next(fresh)) for _ in range(_number(self.event, next(fresh)))]
-        warn_of(trials[0].fit.plan)  # of public numbers that all trials share: once, whatever their number
+            count = draw_trial_count(self.event, next(fresh))
+            trials = [self._plan_trial(probe, federation, next(fresh)) for _ in range(count)]
+        plan = trials[0][1].plan
+        warn_of(plan)  # of public numbers that all trials share: once, whatever their number
         self.charged_as_ = secrets.token_hex(32)  # the search's name in the ledger
         if (account := as_account(self.ledger)) is not None:
             summary = f"search: the best of a secret number of trials, mean {self.mean_trials:g}"
             account.reserve(self.charged_as_, self._events, delta=float(self.delta), summary=summary)
         with _Silence():
-            self._keep(max(((self._score(trial), trial) for trial in trials), key=lambda pair: pair[0]))
+            scores = [self._run_trial(fit) for _, fit in trials]
+            best = scores.index(max(scores))
+            self._keep(scores[best], *trials[best])
         if account is None and self.privacy_.weakest.promises:
-            repeats.note(trials[0].fit.plan, self.privacy_.weakest)
+            warn_of_repeats(plan, self.privacy_.weakest)
         return self
 
-    def _keep(self, best: tuple[float, Trial]) -> None:
+    def _keep(self, score: float, parameters: dict[str, Any], fit: Fit) -> None:
         """The best trial, under the guarantee of the whole search; nothing of the others."""
-        trial: Any
-        self.best_score_, trial = best
-        if self.best_score_ == -math.inf:
+        self.best_score_, model = score, fit.model
+        if score == -math.inf:
             raise SottovoceError("no trial gave a model; the search is charged. Give it other parameters.")
-        self.best_params_, self.best_estimator_ = trial.parameters, trial.model
-        self.privacy_: PrivacyReport = self._report(trial.model)
-        trial.model.privacy_ = self.privacy_
-        trial.model.set_params(epsilon=self.epsilon)  # what it cost; the trial's own part is in its plan
-        if hasattr(trial.model, "path_"):
-            trial.model.path_ = replace(trial.model.path_, privacy=self.privacy_)
-        trial.model.charged_as_ = self.charged_as_
-        for name in {"n_features_in_", "classes_", "feature_names_in_"} & set(vars(trial.model)):
-            setattr(self, name, getattr(trial.model, name))
+        self.best_params_, self.best_estimator_ = parameters, model
+        self.privacy_: PrivacyReport = self._report(model)
+        model.privacy_ = self.privacy_
+        model.set_params(epsilon=self.epsilon)  # what it cost; the trial's own part is in its plan
+        if hasattr(model, "path_"):
+            model.path_ = replace(model.path_, privacy=self.privacy_)
+        model.charged_as_ = self.charged_as_
+        for name in {"n_features_in_", "classes_", "feature_names_in_"} & set(vars(model)):
+            setattr(self, name, getattr(model, name))
 
-    def _planned(self, probe: Any, federation: Federation, generator: np.random.Generator) -> Trial:
-        """A trial before it runs: what is wrong with it is told before anything is charged."""
-        parameters = self._drawn(generator)
+    def _plan_trial(
+        self, probe: Any, federation: Federation, generator: np.random.Generator
+    ) -> tuple[dict[str, Any], Fit]:
+        """One value of each parameter, drawn independently of all other trials, and the fit by them.
+
+        What is wrong with it is told before anything is charged.
+        """
+        tables = self.param_distributions
+        table = tables if isinstance(tables, Mapping) else tables[int(generator.integers(len(tables)))]
+        parameters = {
+            name: values.rvs(random_state=np.random.RandomState(generator.integers(2**32)))
+            if hasattr(values, "rvs")
+            else values[int(generator.integers(len(values)))]
+            for name, values in table.items()
+        }
         seed = None if self.insecure_seed is None else int(generator.integers(2**31))
         model = copy(probe).set_params(**parameters)
-        model.set_params(epsilon=self._part(1 - Score.share), delta=self.delta, insecure_seed=seed)
+        model.set_params(epsilon=self._part(1 - TrialScore.share), delta=self.delta, insecure_seed=seed)
         fit = Fit(model, federation)
         plan, form = fit.plan, fit.form
         check_gaussian(plan, form)
         spent = gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation)
-        most = math.sqrt(1 - Score.share) * self.event.mu * (1 + 1e-9)
+        most = math.sqrt(1 - TrialScore.share) * self.event.mu * (1 + 1e-9)
         if plan.protects != "record" or spent is None or spent > most:
             raise LeakError(f"solver={plan.algorithm!r}: a trial would cost more than its part; nothing was charged.")
         if plan.scaled_loss.outputs > 1:
@@ -198,33 +202,22 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
                 "label_bound: each trial would buy a range of the label, and losses in units of different ranges do "
                 "not compare. Declare label_bound."
             )
-        return Trial(parameters, model, fit)
+        return parameters, fit
 
     def _part(self, share: float) -> float:
         """The epsilon of a share of one trial."""
         return part_of(self.trial_epsilon, inside(self.delta), share)
 
-    def _score(self, trial: Trial) -> float:
-        """Run a trial, and how good it is by its own noisy number; one that fails is worse than any other."""
-        score = Score(self._part(Score.share))
+    def _run_trial(self, fit: Fit) -> float:
+        """Run a trial: how good it is by its own noisy number; one that fails is worse than any other."""
+        score = TrialScore(self._part(TrialScore.share))
         try:
-            trial.fit.run()
-            with trial.fit.session:
-                score.use(trial.fit, trial.fit.buy(score))
+            fit.run()
+            with fit.session:
+                score.use(fit, fit.buy(score))
             return score.value
         except Exception:  # what records may cause is not shown, nor that it happened
             return -math.inf
-
-    def _drawn(self, generator: np.random.Generator) -> dict[str, Any]:
-        """One value of each parameter, independently of all other trials."""
-        given = self.param_distributions
-        table = given if isinstance(given, Mapping) else given[int(generator.integers(len(given)))]
-        return {
-            name: values.rvs(random_state=np.random.RandomState(generator.integers(2**32)))
-            if hasattr(values, "rvs")
-            else values[int(generator.integers(len(values)))]
-            for name, values in table.items()
-        }
 
     def _events(self, relation: Relation) -> list[Event]:
         """Under another relation than the trials' own: to replace a record is to blank it, and to blank the new one."""
@@ -308,7 +301,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         return tags
 
 
-def _number(event: Repeated, generator: np.random.Generator) -> int:
+def draw_trial_count(event: Repeated, generator: np.random.Generator) -> int:
     """How many trials there are: P(k) ~ (1 - gamma)^k / k."""
     share = -math.expm1(-event.log_inverse_gamma)
     return 1 if share == 0.0 else int(generator.logseries(share))
@@ -338,7 +331,10 @@ class _Silence:
             if self._inside == 1:
                 self._restore.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")
-                for log in _loggers():
+                made = logging.Logger.manager.loggerDict.copy()
+                children = [log for name, log in made.items() if name.startswith("sottovoce.")]
+                loggers = [log for log in children if isinstance(log, logging.Logger)]
+                for log in (logging.getLogger("sottovoce"), *loggers):
                     self._restore.callback(log.setLevel, log.level)
                     log.setLevel(logging.CRITICAL + 1)
 
@@ -347,11 +343,3 @@ class _Silence:
             _Silence._inside -= 1
             if self._inside == 0:
                 self._restore.close()
-
-
-def _loggers() -> list[logging.Logger]:
-    """Those of the package that there are."""
-    own = logging.getLogger("sottovoce")
-    made = logging.Logger.manager.loggerDict.copy()
-    children = [log for name, log in made.items() if name.startswith("sottovoce.")]
-    return [own, *(log for log in children if isinstance(log, logging.Logger))]

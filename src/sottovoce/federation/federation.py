@@ -27,8 +27,8 @@ from sottovoce.federation.models import PartialModel
 from sottovoce.federation.party import Party, check_rows, column_names
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Predictions, check_people
-from sottovoce.plan.about import About
 from sottovoce.plan.aggregation import SecureAggregation
+from sottovoce.plan.plan import About
 from sottovoce.plan.problem import Labels
 from sottovoce.plan.split import SPLITS
 from sottovoce.privacy.ledger import Account, Ledger, Receipt

@@ -25,11 +25,10 @@ from sottovoce.federation.run_keys import check_pinned
 from sottovoce.gate.gate import fits
 from sottovoce.gate.query import Query
 from sottovoce.plan.aggregation import COORDINATOR, SecureAggregation
-from sottovoce.plan.channel import Coalition, SecureSums
-from sottovoce.plan.families import FAMILIES
-from sottovoce.plan.plan import Plan
+from sottovoce.plan.plan import FAMILIES, Plan
 from sottovoce.plan.release import Release
 from sottovoce.plan.secure_text import keys_for
+from sottovoce.plan.split import Coalition, SecureSums
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Event, Gaussian, Unbounded
 from sottovoce.privacy.ledger import Account, FitPart

@@ -33,8 +33,7 @@ from sottovoce.gate.memory import Memory
 from sottovoce.gate.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.gate.query import ForgottenError, MessageArrays, Query, Round
 from sottovoce.gate.secure_gate import SecureGate, UsedLabels
-from sottovoce.plan.families import FAMILIES
-from sottovoce.plan.plan import Plan
+from sottovoce.plan.plan import FAMILIES, Plan
 from sottovoce.plan.secure_text import assumed
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.queries.pricing import answers_due

@@ -7,24 +7,85 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, SerializeAsAny, model_validator
 
 from sottovoce.errors import RefusedError
 from sottovoce.formats import PLAN
-from sottovoce.plan.about import About
 from sottovoce.plan.aggregation import COORDINATOR
-from sottovoce.plan.families import family
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy.guarantee import Unit
 
 ModelsOf = Literal["shared", "kept"]
+
+# The module with the forms of a solver. It is imported when a fit or a plan names the solver, and not before.
+FAMILIES: dict[str, str] = {
+    name: f"sottovoce.algorithms.{folder}"
+    for name, folder in {
+        "newton": "newton",
+        "gradient": "gradient",
+        "sgd": "sgd",
+        "whitened": "whitened",
+        "scd": "scd",
+        "scd-primal": "scd",
+        "scd-sequential": "scd",
+        "cd": "cd",
+        "greedy-cd": "cd",
+        "frank-wolfe": "frank_wolfe",
+        "one-shot": "one_shot",
+        "admm": "sharing",
+        "fdml": "sharing",
+        "score": "score",
+    }.items()
+}
+
+# Runs that fit nothing. No `solver=` names them; a plan does, as it names a solver.
+OTHERS: dict[str, str] = {
+    "evaluation": "sottovoce.algorithms.evaluation",
+    "ranges": "sottovoce.algorithms.ranges",
+    "model-selection": "sottovoce.algorithms.model_selection",
+    "standard-errors": "sottovoce.algorithms.standard_errors",
+}
+
+
+def family(solver: str) -> ModuleType | None:
+    """The module, or None for a name that a plan may not have."""
+    module = FAMILIES.get(solver, OTHERS.get(solver))
+    return None if module is None else importlib.import_module(module)
+
+
+def _one_line(text: str) -> str:
+    """A text of others is printed in terminals and pages: no control characters, no invisible ones."""
+    if not text.isprintable() or text != text.strip():
+        raise ValueError("it must be one line of printable characters, without spaces around it")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_one_line), Field(strict=True, max_length=300)]
+
+
+class About(Frozen):
+    """Who runs a plan on which data and what for. Public: it is part of the plan, and every party's ledger keeps it.
+
+    Nobody checks these texts; whom a charge is for is decided by the account that a holder lets pay.
+    """
+
+    dataset: Line = Field("", description="the name of the data set, in one line of at most 300 characters")
+    purpose: Line = Field("", description="what the model is for, in one line of at most 300 characters")
+    analyst: Line = Field("", description="who runs the job, in one line of at most 300 characters")
+    note: Line = Field("", description="a remark, in one line of at most 300 characters")
+
+    def texts(self) -> dict[str, str]:
+        """The texts that are there, by name."""
+        return {name: text for name, text in self.fields().items() if text}
 
 
 class Numbers(Frozen):
@@ -90,11 +151,6 @@ class Plan(Problem, Design):
     within: Whole | None = None  # the fit that it is a part of, where a fit has several plans
     keys: tuple[tuple[str, str], ...] = ()  # of secure sums: the public key of each party and of a dealer, for this run
 
-    @classmethod
-    def of(cls, problem: Problem, design: Design, **own: Any) -> Plan:
-        """The plan of a problem and a design."""
-        return cls(**problem.fields(), **design.fields(), **own)
-
     @model_validator(mode="before")
     @classmethod
     def _read_numbers(cls, fields: Any) -> Any:
@@ -132,8 +188,7 @@ class Plan(Problem, Design):
 
     def changed_problem(self, **fields: Any) -> Problem:
         """The problem of the plan with other fields."""
-        own = {name: getattr(self, name) for name in Problem.model_fields}
-        return Problem(**own | fields)
+        return Problem(**{name: getattr(self, name) for name in Problem.model_fields} | fields)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Plan:  # noqa: ARG002
         """A changed plan is a new plan: checked, and with a digest of its own."""

@@ -19,9 +19,8 @@ from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.aggregation import SecureAggregation
-from sottovoce.plan.channel import Channel
 from sottovoce.plan.frozen import Count, Frozen
-from sottovoce.plan.split import Part, Split
+from sottovoce.plan.split import Channel, RowPart, Split
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.relation import Relation, distance, inside
@@ -72,10 +71,11 @@ class Problem(Frozen):
     )
 
     @model_validator(mode="after")
-    def _one_score_for_each_class(self) -> Self:
+    def _check_classes(self) -> Self:
         """Labels of more than two classes are places of classes: `scaled_loss` has then a score for each; never else.
 
-        A class is a text or a finite number.
+        A class is a text or a finite number. There is a weight for each class, the largest of them 1, so that a
+        record's loss is never more than without weights.
         """
         classes, joint = self.classes or (), self.loss.name == "softmax"
         if not all(map(is_class, classes)):
@@ -86,11 +86,6 @@ class Problem(Frozen):
             fits = self.scaled_loss.outputs == (len(classes) if several else 1)
         if not fits or (several and self._named_loss.kind != "classification"):
             raise ValueError(f"the loss {self.loss.name!r} does not fit classes={self.classes!r}")
-        return self
-
-    @model_validator(mode="after")
-    def _no_weight_above_one(self) -> Self:
-        """A weight for each class, the largest of them 1: so a record's loss is never more than without weights."""
         weights = self.class_weight
         if weights and self._named_loss.kind != "classification":
             raise ValueError(f"class_weight={weights!r} is for classes, and the loss {self.loss.name!r} for numbers")
@@ -106,12 +101,13 @@ class Problem(Frozen):
     @functools.cached_property
     def records(self) -> int:
         """N, a public constant: the sum of the parties' declared row counts."""
-        return self.split.count_records([count for _, count in self.parties])
+        counts = [count for _, count in self.parties]
+        return counts[0] if self.split.same_people else sum(counts)
 
     @functools.cached_property
     def channel(self) -> Channel:
         """How the answers of the parties come together."""
-        return self.split.channel(self)
+        return Channel(self) if self.aggregation is None else self.split.secured_by(self, self.aggregation)
 
     @property
     def secure_columns(self) -> bool:
@@ -127,14 +123,10 @@ class Problem(Frozen):
         """The Gaussian budget of (epsilon, delta), less the samplers' share of delta."""
         return mu_for(self.epsilon, inside(self.delta)) * math.sqrt(1.0 - self.channel.reserve)
 
-    def noises(self) -> float:
-        """The variance of a sum over the parties, in that of one release: each adds its own noise, or a share of it."""
-        return self.channel.variance
-
     @functools.cached_property
     def signal(self) -> float:
         """N mu, less by what replace-one, and parties by rows that each add noise, cost: how far a mean is known."""
-        return self.records * self.mu / (distance(self.relation) * math.sqrt(self.noises()))
+        return self.records * self.mu / (distance(self.relation) * math.sqrt(self.channel.variance))
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -174,14 +166,14 @@ class Problem(Frozen):
         largest = float(self.bounds.columns(self.features).max())
         return largest if math.isfinite(largest) else 1.0
 
-    def part(self, party: str) -> Part:
+    def part(self, party: str) -> RowPart:
         """What one party holds of every row: everything, but by columns."""
         if party not in self._parts:
             self._parts[party] = self.split.part(self, party)
         return self._parts[party]
 
     @functools.cached_property
-    def _parts(self) -> dict[str, Part]:
+    def _parts(self) -> dict[str, RowPart]:
         return {}
 
     def row_shares(self) -> Array:

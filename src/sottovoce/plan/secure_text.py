@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from sottovoce.plan.channel import SecureSums, parties_text
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.split import SecureSums, parties_text
 
 COMPUTING: Final = (
     "nobody breaks X25519 and ML-KEM-768 both, or HKDF-SHA256 or AES-256, now or later with the messages on record (a "

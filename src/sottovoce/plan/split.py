@@ -1,28 +1,236 @@
-"""Splits: the data in one place, at parties that each have some of the people, or each some of the columns."""
+"""Splits and channels: where the data are, and how the parties' answers come together.
+
+The data are in one place, at parties that each have some of the people, or each some of the columns. Each party sends
+its answers with noise of its own, or sums over the parties are opened and nothing else. Secure aggregation: by rows
+every party adds a share of the noise and masks (`SecureSums`). By columns the parties multiply what they share, with
+what a dealer gives them (`SecureProducts`). What the shares of noise are: `aggregation.py`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from pydantic_core import core_schema
 
 from sottovoce.data.block import Preparation
 from sottovoce.data.bounds import party_norms
 from sottovoce.errors import RefusedError
-from sottovoce.plan.channel import Channel, Plain, SecureProducts, SecureSums
+from sottovoce.plan.aggregation import MOST_PARTIES, SecureAggregation
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.problem import Problem
 
 BELOW = 1.0 - 2.0**-39  # of a part's norm: so the squares of all parts are no more than that of the row
+KEY: Final = re.compile("[0-9a-f]{64}")  # the fingerprint of a public key
+OPENED: Final = "What is opened: sums over all parties, with this noise against everybody covered, and more in all"
+
+
+class Coalition(NamedTuple):
+    """Who colludes: so many parties, and whether the dealer is with them."""
+
+    parties: int
+    dealer: bool
+
+
+class Channel:
+    """Each party sends its own answers, with all of the noise that was charged; a subclass opens sums alone.
+
+    `signers` sign a plan before it starts, `members` have a key of the run, of the `roster` a sum is asked. Variances
+    are in that of a release.
+    """
+
+    secure: ClassVar[bool] = False
+    products: ClassVar[bool] = False  # whether sums over the columns of all parties are opened, and nothing else
+    everybody_else: str = "all other parties"  # who may collude against a party
+    members: tuple[str, ...] = ()
+
+    def __init__(self, problem: Problem, dealer: str | None = None) -> None:
+        self.names, self.split, self.parties = problem.names, problem.split, len(problem.parties)
+        self.dealer = dealer  # the dealer, where it is a process of its own
+        self.dealer = "the coordinator" if dealer is None else f"the dealer {dealer!r}"
+        self.signers = self.names if dealer is None else (*self.names, dealer)
+        self.roster = self.names
+        together = self.split.same_people
+        self.leaves = "What leaves all parties together, at most" if together else "What leaves each party"
+        self.sums_alone = self.secure or not together  # all that the world sees of a sum is the sum
+        self.retries, self.reserve = 0, 0.0  # releases that may be asked again, and their share of mu^2
+        self.bits: int | None = None  # of the grid of rows, if fewer than fit
+
+    @property
+    def aggregation(self) -> SecureAggregation:
+        """The numbers of secure aggregation; a refusal where there is none."""
+        raise RefusedError("the plan secures nothing.")
+
+    @property
+    def share(self) -> float:
+        """The variance of one party's noise."""
+        return 1.0
+
+    @property
+    def variance(self) -> float:
+        """Of a sum over the parties; by columns one of them answers."""
+        return 1.0 if self.split.same_people else float(self.parties)
+
+    @property
+    def least_variance(self) -> float:
+        """Of a sum that is opened without those who may drop out."""
+        return self.variance
+
+    def sharers(self, problem: Problem, party: str) -> tuple[str, ...]:
+        """Whose answers about one record of a party add up."""
+        return problem.names if self.split.same_people else (party,)
+
+    def left_to(self, _pool: Coalition) -> float:
+        """The variance of a sum that is left to those who collude."""
+        return 1.0
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that leaves some declared adversary less noise than was charged."""
+        if plan.keys:
+            raise RefusedError("the plan has keys of secure sums, and secures none.")
+
+
+class SecureSums(Channel):
+    """Sums over the parties are opened, under shares of noise and masks."""
+
+    secure: ClassVar[bool] = True
+
+    def __init__(self, problem: Problem, aggregation: SecureAggregation) -> None:
+        super().__init__(problem, aggregation.separate_dealer)
+        self._aggregation = aggregation
+        self.members = self.roster = self.signers
+        self.leaves = OPENED
+        self.everybody_else = f"{self.dealer} with all other parties"
+        self.retries, self.reserve, self.bits = aggregation.retries, aggregation.reserve, aggregation.bits
+
+    @property
+    def aggregation(self) -> SecureAggregation:
+        return self._aggregation
+
+    @property
+    def share(self) -> float:
+        return self.aggregation.share(self.parties)
+
+    @property
+    def top_up(self) -> float:
+        """The variance that the dealer adds."""
+        return self.aggregation.top_up(self.parties)
+
+    @property
+    def coordinator_adds(self) -> float:
+        """The variance that the coordinator adds to a sum as it opens it."""
+        return self.top_up if self.dealer is None else 0.0
+
+    @property
+    def variance(self) -> float:
+        return self.aggregation.variance(self.parties)
+
+    @property
+    def least_variance(self) -> float:
+        return self.aggregation.left(self.parties, 0, gone=self.aggregation.dropouts)
+
+    def sharers(self, problem: Problem, party: str) -> tuple[str, ...]:  # noqa: ARG002
+        return (party,)
+
+    def left_to(self, coalition: Coalition) -> float:
+        gone = min(self.aggregation.dropouts, self.parties - 1 - coalition.parties)
+        return self.aggregation.left(self.parties, coalition.parties, dealer=coalition.dealer, gone=gone)
+
+    def coalitions(self, counts: Sequence[int]) -> Iterator[tuple[str, Coalition]]:
+        """Those who may collude that a report has a figure for, by name."""
+        yield "world", Coalition(0, False)
+        if self.dealer is not None:
+            yield "coordinator", Coalition(0, False)
+        yield self.coalition_name(0, dealer=True), Coalition(0, True)
+        for count in (count for count in counts if 0 < count < self.parties):
+            yield self.coalition_name(count, dealer=True), Coalition(count, True)
+            yield self.coalition_name(count, dealer=False), Coalition(count, False)
+            if self.dealer is not None:  # the coordinator has the sums, as the parties do, and no share of its own
+                yield f"coordinator and {self.coalition_name(count, dealer=False)[4:]}", Coalition(count, False)
+
+    def coalition_name(self, parties: int, *, dealer: bool) -> str:
+        """How a report calls those who collude: "coordinator and 2 parties", "any 2 parties"."""
+        if not dealer:
+            return f"any {parties_text(parties)}" if parties else "world"
+        who = "coordinator" if self.dealer is None else "dealer"
+        return f"{who} and {parties_text(parties)}" if parties else who
+
+    def check(self, plan: Plan) -> None:
+        aggregation, parties = self.aggregation, self.parties
+        if not 2 <= parties <= MOST_PARTIES.get(plan.split, 0):
+            raise RefusedError(f"the plan secures sums of {parties} parties; by rows 2 to 256 may, by columns 2 to 16.")
+        self._check_dropouts()
+        aggregation.share(parties)
+        if aggregation.colluding > parties - 1:
+            raise RefusedError(
+                f"colluding={aggregation.colluding} leave no honest party of {parties}; at most {parties - 1} may."
+            )
+        if aggregation.dealer in plan.names:
+            raise RefusedError(f"{aggregation.dealer!r} deals and is a party of the plan; the dealer holds no data.")
+        if plan.protects != "record" or any(r.mechanism != "gaussian" or r.std == 0.0 for r in plan.releases):
+            raise RefusedError("only sums with Gaussian noise, of records, can be secure.")
+        if any(release.dropped or release.batches > 1 for release in plan.releases):
+            raise RefusedError("secure sums have all of their bits, and one batch in a message.")
+        self._check_rounds(plan)
+        if plan.keys:
+            names, keys = zip(*plan.keys, strict=True)
+            if names != self.members or len(set(keys)) < len(keys) or any(not KEY.fullmatch(key) for key in keys):
+                raise RefusedError(
+                    "a plan of secure sums has the fingerprint of one public key, all different, of each of its "
+                    "members."
+                )
+
+    def _check_dropouts(self) -> None:
+        if self.aggregation.retries and not self.aggregation.dropouts:
+            raise RefusedError("retries are for sums without a party, and the plan has dropouts=0.")
+
+    def _check_rounds(self, plan: Plan) -> None:
+        """Masks are by labels, so a round may have several sums."""
+
+
+class SecureProducts(SecureSums):
+    """The same over columns: the dealer gives the parties what they multiply with, and adds its noise to that."""
+
+    products: ClassVar[bool] = True
+
+    def __init__(self, problem: Problem, aggregation: SecureAggregation) -> None:
+        super().__init__(problem, aggregation)
+        self.members, self.roster = (*self.names, aggregation.dealer), self.names
+
+    @property
+    def coordinator_adds(self) -> float:
+        return 0.0  # it is in what the dealer gives
+
+    def left_to(self, coalition: Coalition) -> float:
+        """Nothing to a dealer with one party: they have every column."""
+        return 0.0 if coalition.dealer and coalition.parties else super().left_to(coalition)
+
+    def _check_dropouts(self) -> None:
+        if self.aggregation.colluding_with_dealer or self.aggregation.dropouts or self.aggregation.retries:
+            raise RefusedError(
+                "by columns no party may collude with the dealer, or leave: colluding_with_dealer, dropouts and "
+                "retries are 0."
+            )
+
+    def _check_rounds(self, plan: Plan) -> None:
+        taken = sorted((release.first, release.first + release.count) for release in plan.releases)
+        if any(stop > start for (_, stop), (start, _) in itertools.pairwise(taken)):
+            raise RefusedError("over secure columns a round has one sum: masks are by rounds, and are used once.")
+
+
+def parties_text(count: int) -> str:
+    """So many parties."""
+    return "1 party" if count == 1 else f"{count} parties"
 
 
 @dataclass(frozen=True)
-class Part:
+class RowPart:
     """The columns start, ..., stop - 1 of the rows and, with `constant`, the constant column of the intercept."""
 
     start: int
@@ -55,14 +263,6 @@ class Split(str):
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.no_info_after_validator_function(SPLITS.__getitem__, core_schema.literal_schema([*SPLITS]))
 
-    def channel(self, problem: Problem) -> Channel:
-        """How the answers of a problem's parties come together."""
-        return Plain(problem) if problem.aggregation is None else self.secured_by(problem, problem.aggregation)
-
-    def count_records(self, counts: Sequence[int]) -> int:
-        """How many records parties with so many each have together."""
-        return counts[0] if self.same_people else sum(counts)
-
     def count_features(self, widths: Sequence[int]) -> int:
         """How many features parties with so many each have together."""
         return sum(widths) if self.same_people else widths[0]
@@ -71,21 +271,13 @@ class Split(str):
         """How many of the columns a party has."""
         return problem.columns[problem.names.index(party)] if self.same_people else problem.features
 
-    def has_labels(self, problem: Problem, party: str) -> bool:
-        """Whether the column of labels counts as this party's."""
-        return not self.same_people or party == problem.label_party_name
-
-    def sharers(self, problem: Problem, party: str) -> tuple[str, ...]:
-        """Whose answers about one record of a party add up, where each party sends its own."""
-        return problem.names if self.same_people else (party,)
-
     def priced(self, problem: Problem) -> tuple[str, ...]:
         """Parties among whose records is the one that pays most."""
         return problem.names[:1] if self.same_people else problem.names
 
-    def part(self, problem: Problem, party: str) -> Part:  # noqa: ARG002
+    def part(self, problem: Problem, party: str) -> RowPart:  # noqa: ARG002
         """What one party holds of every row."""
-        return Part(0, problem.features, problem.fit_intercept, problem.preparation)
+        return RowPart(0, problem.features, problem.fit_intercept, problem.preparation)
 
     def check(self, plan: Plan) -> None:
         """Refuse a plan whose parties cannot have the data so."""
@@ -122,7 +314,7 @@ class ByColumns(Split):
     refusal: ClassVar[str] = " (every record's score would need noise of its own: worse than one party alone)"
     secured_by: ClassVar[type[SecureSums]] = SecureProducts
 
-    def part(self, problem: Problem, party: str) -> Part:
+    def part(self, problem: Problem, party: str) -> RowPart:
         """The constant column is with the party that has the labels. In the layout "rows" each party has one."""
         place = problem.names.index(party)
         start = sum(problem.columns[:place])
@@ -139,7 +331,7 @@ class ByColumns(Split):
             centred=problem.fit_intercept,
             whole=float(problem.preparation.scale) if secure and rows else None,
         )
-        return Part(start, stop, constant, preparation)
+        return RowPart(start, stop, constant, preparation)
 
     def check(self, plan: Plan) -> None:
         """All parties have all people, each some of the columns; the norms' squares sum to row_norm^2, or overlap."""

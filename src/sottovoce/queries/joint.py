@@ -21,7 +21,7 @@ from sottovoce.gate.query import Array, Integers, MessageArrays, Query, Reals, R
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.plan.split import Part
+from sottovoce.plan.split import RowPart
 from sottovoce.queries import gradient
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, WeightSum
@@ -273,7 +273,7 @@ class ScaleLookup(ScoreSums):
 class HeldSum(NumberSum):
     """A sum of the party that has the labels, over its own columns; the others add 0."""
 
-    part: Part | None  # of that party, at that party
+    part: RowPart | None  # of that party, at that party
 
     def __init__(self, problem: Problem, party: str, *about: Any) -> None:
         super().__init__(*about)

@@ -16,9 +16,9 @@ from typing import Protocol
 
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Choice, Query, Together
-from sottovoce.plan.channel import Coalition, SecureSums
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
+from sottovoce.plan.split import Coalition, SecureSums
 from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
 from sottovoce.privacy.events import Event, Gaussian, Unbounded
 from sottovoce.privacy.mechanisms import selection_error

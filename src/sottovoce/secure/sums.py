@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import LeakError, RefusedError, WireError
-from sottovoce.plan.channel import SecureSums
+from sottovoce.plan.split import SecureSums
 from sottovoce.privacy.mechanisms import LEAST_SHARE, wide_gaussian
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.secure.pair_keys import GROUP, PairKeys

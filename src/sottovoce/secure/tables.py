@@ -82,7 +82,7 @@ def fits_clip(projection: NDArray[Any], exponent: int, square: float) -> bool:
 
 def has_room(problem: Problem, release: Release, bits: int) -> bool:
     """Whether a word of so many bits holds every sum of a release, under noise of 64 deviations."""
-    noise = 64 * release.std * math.sqrt(problem.noises())
+    noise = 64 * release.std * math.sqrt(problem.channel.variance)
     return (problem.records * release.charged_zero_out + noise) / release.step < 2.0 ** (bits - 1)
 
 

@@ -88,7 +88,7 @@ def rule(problem: Problem, options: CD, squares: tuple[float, ...]) -> tuple[int
     """
     loss, dimension = problem.scaled_loss, problem.dimension
     regression = loss.kind == "regression"
-    r = problem.records * problem.mu / (distance(problem.relation) * dimension * math.sqrt(problem.noises()))
+    r = problem.records * problem.mu / (distance(problem.relation) * dimension * math.sqrt(problem.channel.variance))
     clip = max(1.0, 0.55 * r**0.25) if regression else 1.5
     signal = math.sqrt(loss.curvature_bound) * r / clip
     rounds = given(options.rounds, 1)

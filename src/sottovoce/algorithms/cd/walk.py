@@ -97,7 +97,7 @@ class CoordinateAlgorithm(Algorithm):
             mean = np.array(plan.numbers.squares)
         elif plan.has("curvatures"):
             squares = yield from total("curvatures")
-            std = plan.noise_of("curvatures") * math.sqrt(plan.noises())
+            std = plan.noise_of("curvatures") * math.sqrt(plan.channel.variance)
             mean = shrunk(squares / plan.records, std / plan.records, most)
         curvatures = np.ones(plan.dimension)
         curvatures[: plan.features] = np.clip(mean, LEAST, 1.0) if plan.private else np.maximum(mean, TINY)

@@ -171,7 +171,7 @@ def score_weights(problem: Problem) -> Array:
 
 def total_noise(problem: Problem, release: Release) -> float:
     """The standard deviation of the noise in the sum of the cells; by columns one party answers."""
-    return release.std * math.sqrt(problem.noises())
+    return release.std * math.sqrt(problem.channel.variance)
 
 
 def _weights(plan: Plan) -> Array:

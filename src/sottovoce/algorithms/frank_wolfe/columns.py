@@ -29,7 +29,7 @@ from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.split import Part
+from sottovoce.plan.split import RowPart
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.relation import distance, inside
 from sottovoce.queries.gradient import clipped_derivative
@@ -334,7 +334,7 @@ def clipped_slopes(loss: Loss, rows: Block, scores: Array, noisy_labels: Array |
     return toward_zero(slopes, (rows.bits or 0) - math.ceil(math.log2(bound)))
 
 
-def candidates(plan: Plan, part: Part, places: Integers) -> Integers:
+def candidates(plan: Plan, part: RowPart, places: Integers) -> Integers:
     """The columns a party may choose, by their place with it: all, or what it has released once its cap is used up."""
     width, cap = part.stop - part.start, plan.numbers.cap
     mine = [local for place in places.tolist() if (local := part.local(place, plan.features)) is not None]

@@ -16,7 +16,7 @@ from sottovoce.gate.query import Integers, Query, Reals, Round
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Mechanism, Release, grid_step
-from sottovoce.plan.split import Part
+from sottovoce.plan.split import RowPart
 from sottovoce.queries.sketches import FeatureSketch
 from sottovoce.solvers import FrankWolfe
 
@@ -130,7 +130,7 @@ class PublishedScores(AtomChoice):
         return round.rows.column_dots(slopes)[drawn] / -self.slope_bound
 
 
-def considered(plan: Plan, part: Part, number: int) -> Integers:
+def considered(plan: Plan, part: RowPart, number: int) -> Integers:
     """The columns of a party that are considered in a round."""
     width, count = part.preparation.dimension, plan.numbers.candidates
     if count >= width:

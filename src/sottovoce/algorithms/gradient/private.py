@@ -91,7 +91,7 @@ def rule(problem: Problem, options: Gradient) -> tuple[GradientSum, float, int]:
     step = given(options.step, 1 / curvature if math.isfinite(curvature) else 1.0)
     if not problem.private:
         return query, step, given(options.rounds, 1000)
-    walk = step * query.slope_bound * math.sqrt(problem.noises() * problem.dimension) / problem.mu
+    walk = step * query.slope_bound * math.sqrt(problem.channel.variance * problem.dimension) / problem.mu
     return query, step, given(options.rounds, min(1000, max(10, round(WALK * problem.records / walk))))
 
 

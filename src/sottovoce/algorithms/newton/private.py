@@ -129,7 +129,7 @@ class PrivateNewton(Algorithm):
             Release.at_mu(gram, 0, 1, math.sqrt(share) * problem.mu, problem.relation),
             Release.at_mu(gradient, 1, rounds, math.sqrt(1 - share) * problem.mu, problem.relation),
         )
-        std_gram, std_gradient = (release.std * math.sqrt(problem.noises()) for release in releases)
+        std_gram, std_gradient = (release.std * math.sqrt(problem.channel.variance) for release in releases)
         damping = rule.damping(problem.dimension, problem.records, rounds, std_gram, std_gradient)
         numbers = NewtonNumbers(slope_bound=gradient.slope_bound, damping=damping)
         return Design(rounds=rounds, numbers=numbers, releases=releases)

@@ -34,7 +34,7 @@ from sottovoce.plan.release import Release
 def own_columns(plan: Any, party: str) -> tuple[int, ...]:
     """Which of a plan's columns a party has, by their places in its rows; behind the last feature comes the label."""
     part, columns = plan.part(party), plan.numbers.columns  # in order
-    label = plan.split.has_labels(plan, party)
+    label = not plan.split.same_people or party == plan.label_party_name
     first, last = bisect_left(columns, part.start), bisect_left(columns, part.stop)
     own = tuple(place - part.start for place in columns[first:last])
     return (*own, part.stop - part.start) if label and columns[-1:] == (plan.features,) else own

@@ -71,7 +71,7 @@ class PrivateSGD(Algorithm):
         release = Release.of(query, 0, rounds, 0.0, 1.0, rate)
         if problem.private:
             release = sampled_release(problem, query, rate, rounds)
-            noises = 1 if schedule == "one-party" else problem.noises()
+            noises = 1 if schedule == "one-party" else problem.channel.variance
             walk = release.std * math.sqrt(noises * rounds * problem.dimension) / (rate * problem.records)
             step = min(step, WALK / walk)
         numbers = SGDNumbers(

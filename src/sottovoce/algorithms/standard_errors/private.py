@@ -164,4 +164,4 @@ def _queries(problem: Problem, weights: Array) -> Iterator[Query]:
 
 def _noise(plan: Plan, query: str) -> float:
     """The standard deviation in the sum over the parties, each of which adds its own."""
-    return plan.release(query).std * math.sqrt(plan.noises())
+    return plan.release(query).std * math.sqrt(plan.channel.variance)

@@ -207,7 +207,7 @@ class PrivateWhitened(Algorithm):
     def noise(self, plan: Plan, query: str, _clips: Clips | None = None) -> float:
         """The standard deviation of a mean over the records, all rounds of the query taken as one."""
         release = plan.release(query)
-        return release.std * math.sqrt(plan.noises() / release.count) / plan.records
+        return release.std * math.sqrt(plan.channel.variance / release.count) / plan.records
 
     def clips(self, plan: Plan, white: White) -> tuple[Clips, float]:
         """And what they leave of a row, on average."""
