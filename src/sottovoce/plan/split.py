@@ -50,11 +50,11 @@ class Channel:
     everybody_else: str = "all other parties"  # who may collude against a party
     members: tuple[str, ...] = ()
 
-    def __init__(self, problem: Problem, dealer: str | None = None) -> None:
+    def __init__(self, problem: Problem, separate_dealer: str | None = None) -> None:
         self.names, self.split, self.parties = problem.names, problem.split, len(problem.parties)
-        self.dealer = dealer  # the dealer, where it is a process of its own
-        self.dealer = "the coordinator" if dealer is None else f"the dealer {dealer!r}"
-        self.signers = self.names if dealer is None else (*self.names, dealer)
+        self.separate_dealer = separate_dealer  # the dealer, where it is a process of its own
+        self.dealer = "the coordinator" if separate_dealer is None else f"the dealer {separate_dealer!r}"
+        self.signers = self.names if separate_dealer is None else (*self.names, separate_dealer)
         self.roster = self.names
         together = self.split.same_people
         self.leaves = "What leaves all parties together, at most" if together else "What leaves each party"
@@ -125,7 +125,7 @@ class SecureSums(Channel):
     @property
     def coordinator_adds(self) -> float:
         """The variance that the coordinator adds to a sum as it opens it."""
-        return self.top_up if self.dealer is None else 0.0
+        return self.top_up if self.separate_dealer is None else 0.0
 
     @property
     def variance(self) -> float:
@@ -145,20 +145,20 @@ class SecureSums(Channel):
     def coalitions(self, counts: Sequence[int]) -> Iterator[tuple[str, Coalition]]:
         """Those who may collude that a report has a figure for, by name."""
         yield "world", Coalition(0, False)
-        if self.dealer is not None:
+        if self.separate_dealer is not None:
             yield "coordinator", Coalition(0, False)
         yield self.coalition_name(0, dealer=True), Coalition(0, True)
         for count in (count for count in counts if 0 < count < self.parties):
             yield self.coalition_name(count, dealer=True), Coalition(count, True)
             yield self.coalition_name(count, dealer=False), Coalition(count, False)
-            if self.dealer is not None:  # the coordinator has the sums, as the parties do, and no share of its own
+            if self.separate_dealer is not None:  # the coordinator has the sums, and no share of its own
                 yield f"coordinator and {self.coalition_name(count, dealer=False)[4:]}", Coalition(count, False)
 
     def coalition_name(self, parties: int, *, dealer: bool) -> str:
         """How a report calls those who collude: "coordinator and 2 parties", "any 2 parties"."""
         if not dealer:
             return f"any {parties_text(parties)}" if parties else "world"
-        who = "coordinator" if self.dealer is None else "dealer"
+        who = "coordinator" if self.separate_dealer is None else "dealer"
         return f"{who} and {parties_text(parties)}" if parties else who
 
     def check(self, plan: Plan) -> None:
