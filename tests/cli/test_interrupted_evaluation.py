@@ -79,18 +79,18 @@ def test_the_numbers_are_those_that_were_released(
     evaluating: tuple[object, ...], folder: Path, invoke: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped after the release, and again after the answer was kept: no third draw of the noise is seen."""
-    seen, plain = list[list[float]](), evaluation.estimated
+    seen, plain = list[list[float]](), evaluation.estimate_metrics
 
-    def stopped(plan: Any, cells: Any, **options: Any) -> Any:
+    def stopped(plan: Any, cells: Any, report: Any) -> Any:
         seen.append(cells.tolist())
         raise KeyboardInterrupt
 
     kill_at("released", *evaluating)
-    monkeypatch.setattr(evaluation, "estimated", stopped)
+    monkeypatch.setattr(evaluation, "estimate_metrics", stopped)
     for _ in range(2):
         said = invoke(*evaluating, code=130).stderr
         assert "the same command goes on where it was, and is charged once" in said
-    monkeypatch.setattr(evaluation, "estimated", plain)
+    monkeypatch.setattr(evaluation, "estimate_metrics", plain)
     found = json.loads(invoke(*evaluating, "--json").stdout)
     assert seen == [found["cells"], found["cells"]]
     assert entries(folder) == ONCE

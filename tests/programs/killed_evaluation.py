@@ -35,7 +35,7 @@ POINTS = {
     "charged": lambda: die_after(Account, "reserve"),
     "released": lambda: die_after(InProcess, "exchange", lambda _, all_: peek(next(iter(all_.values())))[0] == "ask"),
     "answered": lambda: die_after(Journal, "note", lambda _, kind, *__, **___: kind == "round"),
-    "ended": lambda: setattr(estimation, "estimated", die),
+    "ended": lambda: setattr(estimation, "estimate_metrics", die),
     "kept": lambda: die_after(Journal, "keep_outputs"),
     "written": lambda: setattr(console, "out", die),
 }

@@ -59,10 +59,10 @@ class CoefficientTable:
         return cls(tuple(Coefficient(**row) for row in rows), odds)
 
     def __getitem__(self, name: str) -> Coefficient:
-        found = [row for row in self.rows if row.name == name]
-        if not found:
-            raise KeyError(name)
-        return found[0]
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[Coefficient]:
         return iter(self.rows)
@@ -159,7 +159,7 @@ class StandardErrors(Purchase):
     refused = "the model is here and paid for, but a party refused the standard errors"
 
     def check(self, fit: Fit, problem: Problem) -> None:  # noqa: ARG002
-        if why := _unserved(problem):
+        if why := _why_unserved(problem):
             raise InputError(f"standard_errors=True: {why}")
         PrivateStandardErrors.check_loss(problem.scaled_loss)
 
@@ -179,40 +179,39 @@ class StandardErrors(Purchase):
 
     def use(self, fit: Fit, solution: Solution) -> None:
         model: Any = fit.model
-        model.coefficients_ = tabled(model.plans_[-1], solution.model, fit.names, model.schema_)
+        model.coefficients_ = tabulate(model.plans_[-1], solution.model, fit.names, model.schema_)
 
 
-def tabled(plan: Plan, sums: Any, names: tuple[str, ...], schema: Schema | None = None) -> CoefficientTable:
+def tabulate(plan: Plan, sums: Any, names: tuple[str, ...], schema: Schema | None = None) -> CoefficientTable:
     """The table that the sums of a plan give, in the units of the columns and the label.
 
     By a schema the levels of a category are told against the first, and the intercept is where all are at the first.
     """
-    found, zero = OneStep(sums, np.array(plan.numbers.weights)), np.append(*plan.unprepare(np.zeros(plan.dimension)))
-    values = np.append(*plan.unprepare(found.weights))
+    step, zero = OneStep(sums, np.array(plan.numbers.weights)), np.append(*plan.unprepare(np.zeros(plan.dimension)))
+    values = np.append(*plan.unprepare(step.weights))
     units = np.array([np.append(*plan.unprepare(way)) - zero for way in np.eye(plan.dimension)]).T
     names, ways, base = names or tuple(f"x{j}" for j in range(plan.features)), np.eye(plan.features), np.zeros(1)
-    told = [*zip(names, ways, strict=True)]
+    contrasts = [*zip(names, ways, strict=True)]
     if schema is not None and plan.fit_intercept:
-        told, base = schema.of_features(names).contrasts()
-    every = [(name, np.append(way, 0.0)) for name, way in told]
+        contrasts, base = schema.of_features(names).contrasts()
+    every = [(name, np.append(way, 0.0)) for name, way in contrasts]
     if plan.fit_intercept:
         every.append(("intercept", np.append(np.zeros(plan.features) + base, 1.0)))
     odds = plan.loss.name == "logistic"
-    rows = [_row(found, name, float(way @ values), way @ units, odds=odds) for name, way in every]
+    rows = [_tell_coefficient(step, name, float(way @ values), way @ units, odds=odds) for name, way in every]
     return CoefficientTable(tuple(rows), odds)
 
 
-def _row(found: OneStep, name: str, estimate: float, direction: Any, *, odds: bool) -> Coefficient:
-    if not found.identified(direction):
+def _tell_coefficient(step: OneStep, name: str, estimate: float, direction: Any, *, odds: bool) -> Coefficient:
+    if not step.identified(direction):
         return Coefficient(name, None, None, None, None)
-    error = found.error(direction)
+    error = step.error(direction)
     ends = (estimate, estimate - NORMAL * error, estimate + NORMAL * error)
     ratios = [math.exp(min(value, 700.0)) for value in ends] if odds else []
     return Coefficient(name, estimate, error, *ends[1:], *ratios)
 
 
-def _unserved(problem: Problem) -> str:
-    """Why there are no standard errors, or nothing."""
+def _why_unserved(problem: Problem) -> str:
     if problem.split.same_people:
         return "by columns nobody has whole rows, whose products they are made of; fit without them."
     if problem.scaled_loss.outputs > 1:

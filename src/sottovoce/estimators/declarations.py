@@ -136,10 +136,7 @@ def check_estimator(model: PrivateLinearModel) -> None:
             f"epsilon={model.epsilon!r} must be a positive number (1.0 is a usual choice), or float('inf') for no "
             "privacy."
         )
-    if not (is_number(model.delta) and SMALLEST_DELTA <= model.delta < 1):
-        raise InputError(
-            f"delta={model.delta!r} must be a number between 0 and 1, from 1e-300 on, well below 1 / N; 1e-5 is usual."
-        )
+    check_delta(model.delta)
     if not (model.row_norm is None or is_number(model.row_norm)):
         raise InputError(f"row_norm={model.row_norm!r} must be a positive number; declare the largest you expect.")
     if not (model.ledger is None or isinstance(model.ledger, str | PathLike | Ledger | Account)):
@@ -154,6 +151,14 @@ def check_estimator(model: PrivateLinearModel) -> None:
     if model.calibration not in ("tight", "paper"):
         raise InputError(f"calibration={model.calibration!r} must be 'tight' or 'paper'.")
     _check_declared(model)
+
+
+def check_delta(delta: Any) -> None:
+    """Refuse a delta that no account takes."""
+    if not (is_number(delta) and SMALLEST_DELTA <= delta < 1):
+        raise InputError(
+            f"delta={delta!r} must be a number between 0 and 1, from 1e-300 on, well below 1 / N; 1e-5 is usual."
+        )
 
 
 def _check_declared(model: PrivateLinearModel) -> None:

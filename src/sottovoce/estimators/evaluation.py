@@ -36,14 +36,13 @@ from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots
 from sottovoce.estimators.base import PrivateLinearModel
-from sottovoce.estimators.declarations import common_names, warn_of_delta
+from sottovoce.estimators.declarations import check_delta, common_names, warn_of_delta
 from sottovoce.estimators.fits import Session
-from sottovoce.estimators.report import UNPROTECTED_FIT, privacy_report
+from sottovoce.estimators.report import UNPROTECTED_FIT
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
 from sottovoce.privacy.relation import Relation, check_relation
 
@@ -85,7 +84,9 @@ class Evaluation:
     @functools.cached_property
     def rates(self) -> tuple[Rates, ...]:
         """The points of the ROC curve at the nodes, from the highest on, each rate with its interval."""
-        return () if self.roc is None else tuple(_by_class(self.plan_, self.cells).rates())
+        if self.roc is None:
+            return ()
+        return tuple(ClassEstimates(self.cells, self.noise, self.plan_.records, nodes_of(self.plan_)).rates())
 
     def plot(self, figure: Any = None) -> Any:
         """Metrics with their intervals and, as there are, ROC, calibration and scores, confusion matrix, or residuals.
@@ -97,15 +98,15 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts; None for what cannot be told."""
         return {
-            "metrics": {name: _plain(asdict(metric)) for name, metric in self.metrics.items()},
+            "metrics": {name: _finite(asdict(metric)) for name, metric in self.metrics.items()},
             "classes": None if self.plan_.classes is None else list(self.plan_.classes),
             "by_class": [
-                {name: _plain(asdict(metric)) for name, metric in each.items()} for each in self.by_class.values()
+                {name: _finite(asdict(metric)) for name, metric in each.items()} for each in self.by_class.values()
             ],
-            "confusion": [[_plain(asdict(metric)) for metric in row] for row in self.confusion],
+            "confusion": [[_finite(asdict(metric)) for metric in row] for row in self.confusion],
             "roc": None if self.roc is None else [rates.tolist() for rates in self.roc],
-            "rates": [_plain(asdict(point)) for point in self.rates],
-            "calibration": [_plain(asdict(group)) for group in self.calibration],
+            "rates": [_finite(asdict(point)) for point in self.rates],
+            "calibration": [_finite(asdict(group)) for group in self.calibration],
             "nodes": self.nodes.tolist(),
             "cells": self.cells.tolist(),
             "noise": self.noise,
@@ -123,9 +124,9 @@ class Evaluation:
         lines = [f"{self.plan_.records} test records, epsilon={self.privacy_.epsilon:.4g}, delta={self.plan_.delta:g}"]
         if own := self.privacy_.weakest.mark:
             lines[0] += f" ({own})"
-        lines += [f"{plots.title_of(name)}: {_told(metric)}" for name, metric in self.metrics.items()]
+        lines += [f"{plots.title_of(name)}: {_metric_text(metric)}" for name, metric in self.metrics.items()]
         for label, found in self.by_class.items():
-            lines += [f"{name} of {label}: {_told(metric)}" for name, metric in found.items()]
+            lines += [f"{name} of {label}: {_metric_text(metric)}" for name, metric in found.items()]
         if self.with_fit is not None:
             epsilon, delta = self.with_fit
             both = "no promise" if math.isinf(epsilon) else f"epsilon={epsilon:.4g}, delta={delta:.3g}"
@@ -136,16 +137,16 @@ class Evaluation:
         return "\n".join(lines)
 
 
-def _told(metric: Metric) -> str:
+def _metric_text(metric: Metric) -> str:
     if not math.isfinite(metric.value + metric.width):
         return "cannot be told at this epsilon"
     return f"{metric.value:.4g}, 95% from {metric.low:.4g} to {metric.high:.4g}"
 
 
-def _plain(found: Any) -> Any:
+def _finite(found: Any) -> Any:
     """Numbers by their names, also those within; one that cannot be told is None."""
     if isinstance(found, dict):
-        return {name: _plain(value) for name, value in found.items()}
+        return {name: _finite(value) for name, value in found.items()}
     return float(found) if math.isfinite(found) else None
 
 
@@ -184,59 +185,68 @@ def evaluate(  # noqa: PLR0913
     insecure_seed : int or None
         Reproducible noise for tests; the guarantee is then void.
     """
-    _check(model, epsilon, delta)
-    if people not in get_args(People):
-        raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
-    _check_fit(model, people, epsilon)
-    relation = check_relation(relation or model.plan_.relation)
-    by_columns = model.plan_.split.same_people
-    federation = (_by_columns if by_columns else _by_rows)(model, X, y, ledger)
+    _check_arguments(model, epsilon, delta, people)
+    fit, by_columns = model.plan_, model.plan_.split.same_people
+    relation = check_relation(relation or fit.relation)
+    federation = (_score_test_people if by_columns else _take_test_records)(model, X, y, ledger)
     session = Session(
         federation,
         insecure_seed=insecure_seed,
         without_privacy=epsilon == math.inf,
-        resumable=_kept(federation) is not None and epsilon != math.inf,
+        resumable=_own_journal(federation) is not None and epsilon != math.inf,
     )
     with session:
         facts = federation.declared or session.coordinator.facts(classes=False)
-        if not by_columns:
+        columns: dict[str, Any] = {}
+        if by_columns:  # who has which columns, as in the fit, and who has the labels of the test people
+            columns = {"columns": fit.columns, "norms": fit.norms, "labels": federation.labels}
+            columns["label_party"] = fit.names.index(federation.names[federation.label_party])
+        else:
             _check_columns(model, facts, federation)
         problem = Problem(
-            loss=model.plan_.loss,
+            loss=fit.loss,
             regulariser=Named(name="none"),
             split=federation.split,
-            parties=tuple((name, facts[name]["records"]) for name in (model.plan_.names if by_columns else facts)),
-            features=model.plan_.features,
-            bounds=model.plan_.bounds,
+            parties=tuple((name, facts[name]["records"]) for name in (fit.names if by_columns else facts)),
+            features=fit.features,
+            bounds=fit.bounds,
             epsilon=float(epsilon),
             delta=float(delta),
             relation=relation,
-            fit_intercept=model.plan_.fit_intercept,
-            classes=model.plan_.classes,
-            **(_columns(model, federation) if by_columns else {}),
+            fit_intercept=fit.fit_intercept,
+            classes=fit.classes,
+            **columns,
         )
         warn_of_delta(problem)
         several = problem.scaled_loss.outputs > 1
-        weights = score_weights(problem) if by_columns else _weights(model, problem)
+        weights = score_weights(problem) if by_columns else _prepared_weights(model, problem)
         form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
         spread = getattr(model, "score_spread_", None)
         subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "")
         plan = session.plan(form, problem, subject)
-        report = _after(model, session.report(plan), people)
-        promised: dict[str, Any] = {"privacy_": report, "model": model.charged_as_}
+        report = _report_after_fit(model, session.report(plan), people)
+        fitted: dict[str, Any] = {"model": model.charged_as_}
         if people == "same":
-            promised |= {"with_fit": _with_fit(model, report), "fit_mark": model.privacy_.weakest.mark}
+            fitted |= {"with_fit": _add_fit(model, report), "fit_mark": model.privacy_.weakest.mark}
         journal = session.coordinator.journal
         if journal.path is not None and not journal.begun and len(plan.names) == 1:
             session.coordinator.check(plan)  # what is refused has not begun
         solution = session.run(plan, form)  # all that can fail by the model's report has been made
-    found = replace(estimated(plan, solution.model, seeded=insecure_seed is not None), **promised)
-    session.count(plan, found.privacy_)
-    return found
+    evaluation = replace(estimate_metrics(plan, solution.model, report), **fitted)
+    session.count(plan, report)
+    return evaluation
 
 
-def _check_fit(model: PrivateLinearModel, people: People, epsilon: float) -> None:
-    """Refuse to promise what the fit has taken away, and to show what its own promise rests on being hidden."""
+def _check_arguments(model: Any, epsilon: Any, delta: Any, people: Any) -> None:
+    """Refuse also to promise what the fit has taken away, and to show what its own promise rests on being hidden."""
+    if not isinstance(model, PrivateLinearModel):
+        raise InputError(f"model={type(model).__name__} must be a fitted estimator of this library.")
+    check_is_fitted(model, "plan_")
+    if not (is_number(epsilon) and epsilon > 0):
+        raise InputError(f"epsilon={epsilon!r} must be a positive number, or float('inf') for no privacy.")
+    check_delta(delta)
+    if people not in get_args(People):
+        raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
     fit = model.privacy_.weakest
     if people == "same" and math.isfinite(epsilon) and fit.void is None and not _protects_people(fit):
         why = "its epsilon is infinite" if math.isinf(fit.epsilon) else "it protects columns, and no records"
@@ -256,7 +266,7 @@ def _protects_people(fit: Guarantee) -> bool:
     return fit.promises and fit.unit == "record"
 
 
-def _after(model: PrivateLinearModel, report: PrivacyReport, people: People) -> PrivacyReport:
+def _report_after_fit(model: PrivateLinearModel, report: PrivacyReport, people: People) -> PrivacyReport:
     """What the evaluation promises after that fit: to the same people nothing where it is void."""
     fit = model.privacy_.weakest
     if _protects_people(fit):
@@ -268,18 +278,17 @@ def _after(model: PrivateLinearModel, report: PrivacyReport, people: People) -> 
     return replace(report, **each)
 
 
-def _with_fit(model: PrivateLinearModel, report: PrivacyReport) -> tuple[float, float]:
+def _add_fit(model: PrivateLinearModel, report: PrivacyReport) -> tuple[float, float]:
     """What holds of fit and evaluation of the same people: guarantees of records add up, of one relation."""
     guarantees = (model.privacy_.weakest, report.weakest)
-    adds = all(map(_protects_people, guarantees))
-    adds = adds and guarantees[0].relation == guarantees[1].relation
+    adds = all(map(_protects_people, guarantees)) and guarantees[0].relation == guarantees[1].relation
     epsilon = math.fsum(each.epsilon for each in guarantees) if adds else math.inf
     return epsilon, math.fsum(each.delta for each in guarantees)
 
 
-def estimated(plan: Plan, cells: Array, *, seeded: bool = False) -> Evaluation:
+def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluation:
     """The evaluation that the released cells of a plan give."""
-    noise, report = _noise(plan), privacy_report(plan, seeded=seeded)
+    noise = total_noise(plan, plan.release("cells"))  # in the sum of the parties' cells
     if plan.classes is None:
         numbers = NumberEstimates(cells, noise, plan.records, plan.preparation.label_scale[1])
         nodes, counts = numbers.histogram()
@@ -297,7 +306,7 @@ def estimated(plan: Plan, cells: Array, *, seeded: bool = False) -> Evaluation:
             by_class=dict(zip(plan.classes, several.by_class(), strict=True)),
             confusion=tuple(map(tuple, several.confusion())),
         )
-    by_class = _by_class(plan, cells)
+    by_class = ClassEstimates(cells, noise, plan.records, nodes_of(plan))
     odds = plan.loss.name == "logistic"
     return Evaluation(
         by_class.metrics(probabilities=odds),
@@ -312,27 +321,6 @@ def estimated(plan: Plan, cells: Array, *, seeded: bool = False) -> Evaluation:
     )
 
 
-def _by_class(plan: Plan, cells: Array) -> ClassEstimates:
-    return ClassEstimates(cells, _noise(plan), plan.records, nodes_of(plan))
-
-
-def _noise(plan: Plan) -> float:
-    """The standard deviation of the noise in the sum of the parties' cells."""
-    return total_noise(plan, plan.release("cells"))
-
-
-def _check(model: Any, epsilon: Any, delta: Any) -> None:
-    if not isinstance(model, PrivateLinearModel):
-        raise InputError(f"model={type(model).__name__} must be a fitted estimator of this library.")
-    check_is_fitted(model, "plan_")
-    if not (is_number(epsilon) and epsilon > 0):
-        raise InputError(f"epsilon={epsilon!r} must be a positive number, or float('inf') for no privacy.")
-    if not (is_number(delta) and SMALLEST_DELTA <= delta < 1):
-        raise InputError(
-            f"delta={delta!r} must be a number between 0 and 1, from 1e-300 on, well below 1 / N; 1e-5 is usual."
-        )
-
-
 def _check_columns(model: PrivateLinearModel, facts: Mapping[str, Mapping[str, Any]], federation: Federation) -> None:
     if any(fact["features"] != model.plan_.features for fact in facts.values()):
         raise InputError(f"X has other columns than the model's {model.plan_.features} features; give the same.")
@@ -341,7 +329,7 @@ def _check_columns(model: PrivateLinearModel, facts: Mapping[str, Mapping[str, A
         raise InputError("the columns of X are named or ordered otherwise than those of the fit; give the same.")
 
 
-def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
+def _score_test_people(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
     """Have the holder of the labels learn the scores of the test people, which it then counts."""
     if not isinstance(X, Federation) or not X.split.same_people or y is not None or ledger is not None:
         raise InputError(
@@ -350,35 +338,24 @@ def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: 
         )
     if X.unlabelled:
         raise InputError("y=None: nobody of the federation knows the labels; give them: by_columns(parts, y).")
-    if (state := _kept(X)) is None or not state.answered:  # else the cells of one that was stopped are there
+    if (state := _own_journal(X)) is None or not state.answered:  # else the cells of one that was stopped are there
         model.predict_for(X, X.names[X.label_party])
     return X
 
 
-def _kept(federation: Federation) -> Journal | None:
+def _own_journal(federation: Federation) -> Journal | None:
     """The state of an evaluation that is to go on; a file of that name (`journal=`) is of fits."""
     return federation.journal if isinstance(federation.journal, Journal) else None
 
 
-def _columns(model: PrivateLinearModel, federation: Federation) -> dict[str, Any]:
-    """By columns: who has which columns, as in the fit, and who has the labels of the test people."""
-    fit, holder = model.plan_, federation.names[federation.label_party]
-    return {
-        "columns": fit.columns,
-        "norms": fit.norms,
-        "labels": federation.labels,
-        "label_party": fit.names.index(holder),
-    }
-
-
-def _weights(model: PrivateLinearModel, problem: Problem) -> Array:
+def _prepared_weights(model: PrivateLinearModel, problem: Problem) -> Array:
     """The model's weights on prepared rows; of several classes a row for each."""
     pairs = zip(np.atleast_2d(model.coef_), np.ravel(model.intercept_), strict=True)
     each = [problem.preparation.weights_of(coef, float(intercept)) for coef, intercept in pairs]
     return np.array(each) if problem.scaled_loss.outputs > 1 else each[0]
 
 
-def _by_rows(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
+def _take_test_records(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
     """Test records as they are: in one place, or some with each party."""
     model._check_shared()
     if isinstance(X, Federation):

@@ -108,7 +108,7 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
     if estimator.radius is not None:
         raise InputError(f"radius={estimator.radius!r}: a path goes over alpha; leave radius out.")
     count = int(alphas) if is_whole(alphas) else 0
-    given = None if is_whole(alphas) else _checked(alphas)
+    given = None if is_whole(alphas) else _read_alphas(alphas)
     if given is None and not 1 <= count <= 10_000:
         raise InputError(f"alphas={alphas!r} must be at least 1; 20 is usual.")
     smallest: Any = estimator.alpha if given is None else float(given.min())
@@ -122,13 +122,13 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
         model: Quadratic = fit.run().model
     plan = fitted.plan_
     if given is None:
-        given = _grid(plan, model, smallest, count)
-    found = [plan.preparation.unprepare(model.minimise(_l1(plan, alpha), plan.records)) for alpha in given]
+        given = _alpha_grid(plan, model, smallest, count)
+    found = [plan.preparation.unprepare(model.minimise(_l1_penalty(plan, alpha), plan.records)) for alpha in given]
     coefs, intercepts = (np.array(part) for part in zip(*found, strict=True))
     return RegularisationPath(given, coefs, intercepts, fitted.privacy_, plan, fitted)
 
 
-def _checked(alphas: Any) -> Array:
+def _read_alphas(alphas: Any) -> Array:
     try:
         given = np.asarray(alphas, dtype=np.float64)
     except (TypeError, ValueError):
@@ -138,12 +138,12 @@ def _checked(alphas: Any) -> Array:
     return np.sort(given)[::-1]
 
 
-def _l1(plan: Plan, alpha: float) -> ScaledRegulariser:
+def _l1_penalty(plan: Plan, alpha: float) -> ScaledRegulariser:
     own = plan.scaled_regulariser
     return ScaledRegulariser(penalties.get_penalty("l1", alpha=alpha), own.features, own.scale, own.objective)
 
 
-def _grid(plan: Plan, model: Quadratic, smallest: float, count: int) -> Array:
+def _alpha_grid(plan: Plan, model: Quadratic, smallest: float, count: int) -> Array:
     """From the alpha at which, as far as the releases tell, no feature is left, down to the smallest."""
     own = plan.scaled_regulariser
     free = model.slope_at_zero()

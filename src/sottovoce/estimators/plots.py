@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sottovoce.errors import InputError
 
-Told = Mapping[str, Any]
+Results = Mapping[str, Any]
 
 Z: Final = 1.96
 SUFFIXES: Final = (".png", ".svg", ".pdf")  # of files that a picture is written to
@@ -51,62 +51,62 @@ def picture(figure: Any, suffix: str) -> bytes:
     """A figure as the bytes of a file of that kind; of the same figure they are the same."""
     import matplotlib as mpl
 
-    undated, found = {".svg": ["Date"], ".pdf": ["CreationDate"]}.get(suffix, []), io.BytesIO()
+    undated, file = {".svg": ["Date"], ".pdf": ["CreationDate"]}.get(suffix, []), io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "sottovoce"}):
-        figure.savefig(found, format=suffix.removeprefix("."), metadata=dict.fromkeys(undated))
-    return found.getvalue()
+        figure.savefig(file, format=suffix.removeprefix("."), metadata=dict.fromkeys(undated))
+    return file.getvalue()
 
 
-def draw(told: Told, figure: Any) -> Any:
+def draw(results: Results, figure: Any) -> Any:
     """All panels that an evaluation has, on a figure."""
-    if told["classes"] is None:
-        _numbers(told, figure)
-    elif told["confusion"]:
-        _several(told, figure)
+    if results["classes"] is None:
+        _draw_regression(results, figure)
+    elif results["confusion"]:
+        _draw_classes(results, figure)
     else:
-        panels = [_metrics, _roc, *([_calibration] if told["calibration"] else []), _scores]
+        panels = [_draw_metrics, _draw_roc, *([_draw_calibration] if results["calibration"] else []), _draw_scores]
         for place, panel in enumerate(panels):
-            panel(told, figure.add_subplot(2, 2, place + 1))
-    epsilon = told["privacy"]["epsilon"]
-    figure.suptitle(f"{told['records']:,} test records, epsilon = {float(epsilon):.3g}, 95% intervals", fontsize=11)
+            panel(results, figure.add_subplot(2, 2, place + 1))
+    epsilon = results["privacy"]["epsilon"]
+    figure.suptitle(f"{results['records']:,} test records, epsilon = {float(epsilon):.3g}, 95% intervals", fontsize=11)
     return figure
 
 
-def _metrics(told: Told, axis: Any) -> None:
+def _draw_metrics(results: Results, axis: Any) -> None:
     """A line for each metric: its interval and its value."""
-    _forest(axis, {title_of(name): metric for name, metric in told["metrics"].items()})
+    _draw_intervals(axis, {title_of(name): metric for name, metric in results["metrics"].items()})
     axis.set_title("metrics", fontsize=10)
 
 
-def _forest(axis: Any, metrics: Mapping[str, Told]) -> None:
+def _draw_intervals(axis: Any, metrics: Mapping[str, Results]) -> None:
     """Intervals below each other, the first on top."""
     for place, metric in enumerate(metrics.values()):
-        _interval(axis, metric, -place)
+        _draw_interval(axis, metric, -place)
     axis.set_yticks([-place for place in range(len(metrics))], list(metrics), fontsize=8)
     axis.set_ylim(0.6 - len(metrics), 0.7)
     axis.margins(x=0.2)
     axis.grid(axis="x", lw=0.4)
 
 
-def _interval(axis: Any, metric: Told, place: float) -> None:
+def _draw_interval(axis: Any, metric: Results, place: float) -> None:
     """One interval, with its numbers above it; what cannot be told has no point."""
     value, low, high = (metric[name] for name in ("value", "low", "high"))
     if None in (low, high):
         axis.text(0.5, place, "cannot be told", transform=axis.get_yaxis_transform(), ha="center", fontsize=8)
         return
     axis.plot([low, high], [place, place], color=_COLOURS[0], lw=2, alpha=0.6 if value is None else 1.0)
-    said = "cannot be told" if value is None else f"{value:.3g} ({low:.3g} to {high:.3g})"
+    text = "cannot be told" if value is None else f"{value:.3g} ({low:.3g} to {high:.3g})"
     if value is not None:
         axis.plot([value], [place], "o", color=_COLOURS[0], ms=5)
-    axis.annotate(said, ((low + high) / 2, place), (0, 5), textcoords="offset points", ha="center", fontsize=7)
+    axis.annotate(text, ((low + high) / 2, place), (0, 5), textcoords="offset points", ha="center", fontsize=7)
 
 
-def _roc(told: Told, axis: Any) -> None:
+def _draw_roc(results: Results, axis: Any) -> None:
     """The curve, and at each node the intervals of both rates."""
-    false, true = told["roc"]
+    false, true = results["roc"]
     axis.plot([0, 1], [0, 1], color="grey", lw=0.8, ls=":")
     look = {"color": _COLOURS[0], "lw": 1, "alpha": 0.45}
-    for x, y, point in zip(false[1:-1], true[1:-1], told["rates"], strict=True):
+    for x, y, point in zip(false[1:-1], true[1:-1], results["rates"], strict=True):
         axis.plot([point["false"]["low"], point["false"]["high"]], [y, y], **look)
         axis.plot([x, x], [point["true"]["low"], point["true"]["high"]], **look)
     axis.plot(false, true, "o-", color=_COLOURS[0], lw=1.5, ms=3)
@@ -114,9 +114,9 @@ def _roc(told: Told, axis: Any) -> None:
     axis.set_title("ROC", fontsize=10)
 
 
-def _calibration(told: Told, axis: Any) -> None:
+def _draw_calibration(results: Results, axis: Any) -> None:
     axis.plot([0, 1], [0, 1], color="grey", lw=0.8, ls=":")
-    bins = told["calibration"]
+    bins = results["calibration"]
     shares = [each["positives"] for each in bins]
     x, y = [each["predicted"] for each in bins], [share["value"] for share in shares]
     errors = [[share["value"] - share["low"] for share in shares], [share["high"] - share["value"] for share in shares]]
@@ -125,64 +125,64 @@ def _calibration(told: Told, axis: Any) -> None:
     axis.set_title("calibration", fontsize=10)
 
 
-def _scores(told: Told, axis: Any) -> None:
+def _draw_scores(results: Results, axis: Any) -> None:
     """Noisy counts at the nodes, for each class."""
-    count = len(told["nodes"])
-    for place, name in enumerate(told["classes"]):
-        cells = told["cells"][place * count : (place + 1) * count]
-        _bars(axis, cells, told["noise"], 0.4 * (place - 0.5), (_COLOURS[place], _plain(str(name))))
-    _node_names(axis, told["nodes"])
+    count = len(results["nodes"])
+    for place, name in enumerate(results["classes"]):
+        cells = results["cells"][place * count : (place + 1) * count]
+        _draw_bars(axis, cells, results["noise"], 0.4 * (place - 0.5), (_COLOURS[place], _escape_math(str(name))))
+    _name_nodes(axis, results["nodes"])
     axis.set(xlabel="score", ylabel="records at the node")
     axis.legend(fontsize=8)
     axis.set_title("scores by class", fontsize=10)
 
 
-def _several(told: Told, figure: Any) -> None:
+def _draw_classes(results: Results, figure: Any) -> None:
     """More than two classes: the confusion matrix, the metrics, recall and precision of each class."""
-    names = [_plain(str(name)) for name in told["classes"]]
+    names = [_escape_math(str(name)) for name in results["classes"]]
     grid = figure.add_gridspec(2, 2, width_ratios=(1.2, 1), height_ratios=(1, 2 + len(names) / 4))
-    _metrics(told, figure.add_subplot(grid[0, 0]))
-    _confusion(told, names, figure.add_subplot(grid[1, 0]))
+    _draw_metrics(results, figure.add_subplot(grid[0, 0]))
+    _draw_confusion(results, names, figure.add_subplot(grid[1, 0]))
     axis = figure.add_subplot(grid[:, 1])
-    pairs = zip(names, told["by_class"], strict=True)
-    _forest(axis, {f"{kind}, {name}": found[kind] for name, found in pairs for kind in ("recall", "precision")})
+    pairs = zip(names, results["by_class"], strict=True)
+    _draw_intervals(axis, {f"{kind}, {name}": found[kind] for name, found in pairs for kind in ("recall", "precision")})
     axis.set_title("recall and precision", fontsize=10)
 
 
-def _confusion(told: Told, names: list[str], axis: Any) -> None:
+def _draw_confusion(results: Results, names: list[str], axis: Any) -> None:
     """Shares of all records in percent, with half the width of the interval."""
-    shares = [[100 * each["value"] for each in row] for row in told["confusion"]]
+    shares = [[100 * each["value"] for each in row] for row in results["confusion"]]
     largest = max(map(max, shares))
     axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=largest)
-    for i, row in enumerate(told["confusion"] if len(names) <= 12 else []):
+    for i, row in enumerate(results["confusion"] if len(names) <= 12 else []):
         for j, each in enumerate(row):
-            said = f"{shares[i][j]:.1f}\n±{50 * (each['high'] - each['low']):.1f}"
+            text = f"{shares[i][j]:.1f}\n±{50 * (each['high'] - each['low']):.1f}"
             colour = "white" if shares[i][j] > 0.6 * largest else "black"
-            axis.text(j, i, said, ha="center", va="center", fontsize=7, color=colour)
+            axis.text(j, i, text, ha="center", va="center", fontsize=7, color=colour)
     axis.set_xticks(range(len(names)), names, fontsize=8, rotation=45)
     axis.set_yticks(range(len(names)), names, fontsize=8)
     axis.set(xlabel="predicted", ylabel="class")
     axis.set_title("% of the records", fontsize=10)
 
 
-def _numbers(told: Told, figure: Any) -> None:
+def _draw_regression(results: Results, figure: Any) -> None:
     """A regression: sizes of residuals, and each metric on an axis of its own."""
-    grid = figure.add_gridspec(len(told["metrics"]), 2)
+    grid = figure.add_gridspec(len(results["metrics"]), 2)
     axis = figure.add_subplot(grid[:, 0])
-    _bars(axis, told["cells"], told["noise"], 0.0, (_COLOURS[0], None))
-    _node_names(axis, told["nodes"])
+    _draw_bars(axis, results["cells"], results["noise"], 0.0, (_COLOURS[0], None))
+    _name_nodes(axis, results["nodes"])
     axis.set(xlabel="size of the residual", ylabel="records at the node")
     axis.set_title("residuals", fontsize=10)
-    for place, (name, metric) in enumerate(told["metrics"].items()):
+    for place, (name, metric) in enumerate(results["metrics"].items()):
         axis = figure.add_subplot(grid[place, 1])
-        _interval(axis, metric, 0.0)
+        _draw_interval(axis, metric, 0.0)
         axis.set_yticks([])
         axis.set_ylim(-1, 1)
         axis.margins(x=0.3)
         axis.set_title(title_of(name), fontsize=10)
 
 
-def _bars(axis: Any, cells: Any, noise: float, shift: float, look: tuple[str, str | None]) -> None:
+def _draw_bars(axis: Any, cells: Any, noise: float, shift: float, look: tuple[str, str | None]) -> None:
     """Counts with the intervals of their noise alone: sampling is no part of a picture of these records."""
     colour, label = look
     width = 0.8 if shift == 0.0 else 0.4
@@ -192,7 +192,7 @@ def _bars(axis: Any, cells: Any, noise: float, shift: float, look: tuple[str, st
     axis.axhline(0.0, color="black", lw=0.6)
 
 
-def _node_names(axis: Any, nodes: Any) -> None:
+def _name_nodes(axis: Any, nodes: Any) -> None:
     """0 is there twice where scores have two sides."""
     names = [f"{node:.2g}" for node in nodes]
     for place in range(1, len(nodes)):
@@ -204,6 +204,6 @@ def _node_names(axis: Any, nodes: Any) -> None:
     axis.set_xticks(range(len(nodes)), names, fontsize=7, rotation=45)
 
 
-def _plain(text: str) -> str:
+def _escape_math(text: str) -> str:
     """A text in which nothing is a formula."""
     return text.replace("$", r"\$")

@@ -41,11 +41,11 @@ def progress_bar(
     )
     with Progress(*columns, console=console or Console(stderr=True)) as progress:
         task = progress.add_task(title, total=None)
-        with nullcontext() if lend is None else lend(Resources(progress=_lines(progress))):
+        with nullcontext() if lend is None else lend(Resources(progress=_row_lines(progress))):
             yield lambda done, total: progress.update(task, completed=done, total=total or None)
 
 
-def _lines(progress: Progress) -> Hear:
+def _row_lines(progress: Progress) -> Hear:
     """A line for work on rows that takes long."""
     begun: dict[str, float] = {}
     shown: dict[str, TaskID] = {}
