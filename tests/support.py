@@ -4,7 +4,6 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from sottovoce.lab.audit.catalogue import evaluation_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.events import Event
-from sottovoce.privacy.relation import RELATIONS, Relation, either
+from sottovoce.privacy.relation import Relation
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
 from sottovoce.transports.identity import PLAN, Local, local_identities
@@ -201,18 +200,6 @@ def forgeries(wanted: Reals, array: np.ndarray) -> dict[str, np.ndarray | None]:
         beyond = {"above": wanted.most + 1, "below": wanted.least - 1}
         found |= {name: spoiled(number) for name, number in beyond.items() if abs(number) < 2**62}
     return found
-
-
-def moved_at_most(
-    query: Query, values: Callable[[Any], np.ndarray], mine: Any, theirs: Any, blank: Any
-) -> dict[Relation, float]:
-    """How far the values with a record move if it is blanked, and if it is replaced, in units of the sensitivity."""
-    here = values(mine)
-    others = {relation: values(either(relation, zero_out=blank, replace_one=theirs)) for relation in RELATIONS}
-    return {
-        relation: float(np.linalg.norm(here - there)) / query.sensitivity(relation)
-        for relation, there in others.items()
-    }
 
 
 def check_price_by_rows(central: Plan, rows: Plan) -> None:

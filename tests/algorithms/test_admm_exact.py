@@ -372,10 +372,6 @@ def test_what_a_party_refuses(wide: Any) -> None:
             assert propose(party, *forged(plan, numbers=numbers | {name: value})) == "refuse"
         assert propose(party, plan.digest, plan.to_json()) == "accept"
         for query, name in (("dual", "scores"), ("scores", "dual")) if party is first else (("scores", "dual"),):
-            for bad in ({}, {name: good[1:]}, {name: good.astype(np.int64)}, {query: good}):
-                refused = say(party, query, **bad)
-                assert refused.kind == "refuse"
-                assert f"needs '{name}': {len(y)} float64 numbers" in refused.text
             assert say(party, query, **{name: good}).kind == "answer"
     assert say(second, "dual", scores=good).kind == "refuse"  # it comes from who has the labels
     assert say(second, "scores", 2, dual=good).kind == "answer"

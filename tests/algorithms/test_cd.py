@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 from typing import Any
 
@@ -18,7 +16,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms.cd.walk import BoundedSquares, CoordinateWalk, HeldScores, Moves, most_squares, shrunk, visits
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.errors import InputError, WireError
+from sottovoce.errors import InputError
 from sottovoce.federation.party import Party
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.gate import Gate
@@ -461,17 +459,6 @@ def answered(plan: Plan, query: str, number: int = 1, **arrays: Any) -> Frame:
     return decode(handle(party, encode(Frame("ask", 2, plan.digest, number, query, arrays))).data)
 
 
-def refused(plan: Plan, query: str, number: int = 1, **arrays: Any) -> str:
-    """Why a message is refused: by its query and, if a frame can carry it at all, by a real party."""
-    reason = query_of(plan, query).objection(number, arrays)
-    assert reason is not None
-    with contextlib.suppress(WireError):
-        reply = answered(plan, query, number, **arrays)
-        assert reply.kind == "refuse"
-        assert reason in json.loads(reply.text)["refused"]
-    return str(reason)
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -500,32 +487,3 @@ def test_a_plan_that_walks_further_than_it_pays_for_is_refused() -> None:
     assert "more sensitive than the plan charged for" in reply.text
     for fields in ({"layout": "rows"}, {"loss": {"name": "hinge", "parameters": {}}}):
         assert proposed(plan, **fields).kind == "refuse"
-
-
-@pytest.mark.parametrize(
-    "curvatures",
-    [
-        None,
-        np.ones(FEATURES),
-        np.ones(FEATURES + 1, dtype=np.float32),
-        np.full(FEATURES + 1, math.nan),
-        np.full(FEATURES + 1, math.inf),
-        -np.ones(FEATURES + 1),
-        np.zeros(FEATURES + 1),
-        np.full(FEATURES + 1, 1e101),
-    ],
-)
-def test_a_message_without_usable_curvatures_is_refused(curvatures: Any) -> None:
-    arrays = {"weights": np.zeros(FEATURES + 1)}
-    if curvatures is not None:
-        arrays["curvatures"] = curvatures
-    assert "needs 'curvatures': 6 float64 numbers" in refused(plan_for(), "coordinates", **arrays)
-
-
-@pytest.mark.parametrize("round_", [0, 2, 10**6])
-def test_a_round_outside_the_plan_is_refused(round_: int) -> None:
-    plan, usual = plan_for(), {"weights": np.zeros(FEATURES + 1), "curvatures": np.ones(FEATURES + 1)}
-    assert answered(plan, "coordinates", 1, **usual).kind == "answer"
-    reply = answered(plan, "coordinates", round_, **usual)
-    assert reply.kind == "refuse"
-    assert "is not this party's turn in the plan" in reply.text

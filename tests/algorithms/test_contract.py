@@ -415,7 +415,9 @@ class Forger(InProcess):
                 answer = decode(handle(self._endpoints[party], forged_bytes(forged)).data)
                 refused = answer.kind == "refuse" or "malformed message" in answer.text  # no frame has a NaN
                 assert refused, f"{party} answers {frame.query!r} with {name!r} {how}"
-                assert query.objection(frame.round, arrays) is not None, how
+                reason = query.objection(frame.round, arrays)
+                assert reason is not None, how
+                assert "malformed message" in answer.text or reason in json.loads(answer.text)["refused"]
                 self.forged.setdefault(key, []).append(how)
 
 

@@ -689,29 +689,6 @@ def test_another_mechanism_than_was_charged_releases_nothing(mechanism: str) -> 
     assert propose(party, published, releases=[release(published, mechanism="selection")]).kind == "refuse"
 
 
-@pytest.mark.parametrize(
-    "atoms",
-    [
-        np.zeros(1, dtype=np.int64),
-        np.zeros(3, dtype=np.int64),
-        np.array([FEATURES + 2, 0]),
-        np.array([-FEATURES - 2, 0]),
-        np.array([1, -(2**63)]),
-        np.array([1.0, 2.0]),
-        np.array([[1, 2]]),
-        None,
-    ],
-)
-def test_atoms_that_are_none_are_refused(atoms: Any) -> None:
-    plan = fw_plan(options={"rounds": 5})
-    party = party_for(plan)
-    send(party, plan, "plan")
-    answer = send(party, plan, "ask", "atom", 2, **({} if atoms is None else {"atoms": atoms}))
-    assert answer.kind == "refuse"
-    assert "needs 'atoms': 2 int64 numbers, none below -6 or above 6" in answer.text
-    assert send(party, plan, "ask", "atom", 5, atoms=np.zeros(5, dtype=np.int64)).kind == "refuse"
-
-
 def test_a_far_reach_is_cut_and_moves_no_score_further() -> None:
     plan = fw_plan(options={"rounds": 12})
     numbers = plan.numbers.model_dump() | {"total_step": 1e100}

@@ -17,7 +17,6 @@ import sottovoce as sv
 from sottovoce.algorithms.cd.greedy import greedy_scores
 from sottovoce.algorithms.cd.walk import HeldScores, Moves
 from sottovoce.data.block import Block
-from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
@@ -35,7 +34,6 @@ from .test_cd import (
     neighbour,
     plan_for,
     proposed,
-    refused,
     rows_for,
 )
 
@@ -374,48 +372,11 @@ def told(**arrays: Any) -> dict[str, Any]:
     return {"weights": np.zeros(FEATURES + 1), "curvatures": np.ones(FEATURES + 1), **arrays}
 
 
-@pytest.mark.parametrize(
-    "index",
-    [
-        np.array([FEATURES + 1]),
-        np.array([-1]),
-        np.array([0, 1]),
-        np.array(0),
-        np.array([1.0]),
-        np.array([1], dtype=np.int32),
-        np.zeros(0, dtype=np.int64),
-    ],
-)
-def test_an_index_that_is_no_coordinate_is_refused(index: Any) -> None:
-    reason = refused(greedy_plan(), "coordinates", **told(index=index))
-    assert "needs 'index': 1 int64 numbers, none below 0 or above 5" in reason
-
-
-@pytest.mark.parametrize("value", [math.nan, -1.0, 0.0, 1e101, math.inf])
-def test_curvatures_that_are_none_are_refused(value: float) -> None:
-    curvatures = np.ones(FEATURES + 1)
-    curvatures[2] = value
-    for query, more in (("choice", {}), ("coordinates", {"index": np.array([0])})):
-        reason = refused(greedy_plan(), query, **told(curvatures=curvatures, **more))
-        assert "needs 'curvatures': 6 float64 numbers" in reason
-
-
 @pytest.mark.parametrize("weights", [1e12, 1e100])
 def test_weights_at_which_scores_lose_their_digits_are_refused(weights: float) -> None:
     reply = answered(greedy_plan(), "choice", **told(weights=np.full(FEATURES + 1, weights)))
     assert reply.kind == "refuse"
     assert "too large for exact scores" in json.loads(reply.text)["refused"]
-
-
-@pytest.mark.parametrize("query", ["choice", "coordinates"])
-def test_a_round_outside_the_plan_is_refused(query: str) -> None:
-    plan = greedy_plan(options={"rounds": 3}, bounds=Bounds.declare(entry_bound=2.0))
-    message = told() if query == "choice" else told(index=np.array([0]))
-    for round_ in (0, 4, 10**6):
-        reply = answered(plan, query, round_, **message)
-        assert reply.kind == "refuse"
-        assert "is not this party's turn in the plan" in reply.text
-    assert answered(plan, query, 1, **message).kind == "answer"
 
 
 def test_the_walk_of_a_choice_has_the_clip_of_its_coordinate() -> None:

@@ -54,11 +54,12 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import RELATIONS, Relation
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import HeldSum, JointSum
+from sottovoce.queries.parts import PartGradient
 from sottovoce.queries.pricing import queries_of
 from sottovoce.queries.projected import ProjectedGradient
 from sottovoce.queries.sketches import ColumnSketch, sketch_of
 from sottovoce.solvers import Rule
-from support import forgeries, told_to
+from support import epsilons_of, forgeries, told_to
 
 Table = tuple[np.ndarray, np.ndarray]
 TRIALS = 5  # draws of a table and a message for each query; neighbours under both relations in each
@@ -244,7 +245,7 @@ class Asked:
     def moved(self, one: Table, other: Table, message: Message) -> np.ndarray:
         """The change of the value in the units of its bound; of a walk given what was released before."""
         if not isinstance(self.query, Walk):
-            return (self.value(one, message) - self.value(other, message)) * self.query.noise_weights
+            return (self.value(one, message) - self.value(other, self.as_said(message))) * self.query.noise_weights
         step = self.plan.release(self.query.name).step
         here, there = self.rows(one), self.rows(other)
         noise = np.zeros(self.query.length, dtype=np.int64)
@@ -252,6 +253,13 @@ class Asked:
         for _ in range(len(noise) + 1):  # noise that makes the neighbour say the same
             answers += released - self.query.walk(self.round(there, message), answers, step)
         return answers * step
+
+    def as_said(self, message: Message) -> Message:
+        """The message to the neighbour: the others' scores of the person move too."""
+        if not isinstance(self.query, PartGradient):
+            return message
+        signs = np.where(np.arange(6) == self.place, -1.0, 1.0)
+        return dataclasses.replace(message, told={**message.told, "offset": message.told["offset"] * signs})
 
     def share(self, one: Table, other: Table, message: Message, relation: Relation) -> float:
         """How far it moves, in units of its sensitivity; less what the grid of a walk adds."""
@@ -627,6 +635,20 @@ class TestQueryContract:
                 less = release.model_copy(update={"charged_zero_out": 0.9 * release.charged_zero_out})
                 with pytest.raises(LeakError, match="more sensitive"):
                     less.check(query, plan.records)
+
+    @pytest.mark.parametrize("name", [name for name in (*PLANS, *MADE) if "published" not in name])
+    def test_less_noise_is_seen_in_the_cost(self, name: str) -> None:
+        """And a plan that says less of the sensitivities of all parties together costs no less."""
+        plan, asked = plan_named(name), {each.query.name: each.query for each in bounded(name)}
+        cost = epsilons_of(plan)["coordinator"] if asked and plan.protects != "feature" else math.inf
+        for place, release in enumerate(plan.releases if math.isfinite(cost) else ()):
+            if release.mechanism != "derived":
+                less: dict[str, float] = {"std": release.std / 2}
+                if asked[release.query].together:
+                    less |= {"charged_zero_out": 1e-6, "charged_replace_one": 1e-6}
+                releases = [r.model_copy(update=less) if k == place else r for k, r in enumerate(plan.releases)]
+                cheap = plan.model_copy(update={"releases": tuple(releases)})
+                assert epsilons_of(cheap)["coordinator"] > 1.01 * cost, release.query
 
 
 def check_sum(asked: Asked, rng: np.random.Generator) -> None:

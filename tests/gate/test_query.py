@@ -90,15 +90,6 @@ def gradient_of(name: str) -> Silent:
     return Silent(GradientSum(FEATURES + 1, bound, loss), loss)
 
 
-def random_record(rng: np.random.Generator) -> tuple[np.ndarray, float]:
-    row = rng.standard_normal(FEATURES) * 10.0 ** rng.integers(-2, 3)
-    if rng.random() < 0.1:
-        row[rng.integers(FEATURES)] = rng.choice([math.nan, math.inf, 1e300, -1e300, 5e-324])
-    return row, float(
-        rng.choice([-1.0, 1.0, 0.3, 1e9, -1e300, math.nan, math.inf], p=[0.4, 0.4, 0.1, 0.04, 0.02, 0.02, 0.02])
-    )
-
-
 def with_record(X: np.ndarray, y: np.ndarray, record: tuple[np.ndarray, float]) -> tuple[np.ndarray, np.ndarray]:
     X, y = X.copy(), y.copy()
     X[2], y[2] = record
