@@ -29,8 +29,8 @@ import sottovoce as sv
 from sottovoce import losses
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.cluster.cluster_parts import on_cluster
 from sottovoce.data.cluster.connection import Cluster
-from sottovoce.data.cluster.parts import on_cluster
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.slopes import Slope
 

@@ -26,7 +26,7 @@ import sottovoce as sv
 from sottovoce import losses
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.device import block as device
+from sottovoce.data.device import device_block as device
 from sottovoce.data.device import pieces
 from sottovoce.data.device.loops import cupy
 from sottovoce.data.preparation import Preparation
@@ -79,7 +79,7 @@ def made_up(records: int, features: int) -> device.DeviceBlock:
         part *= np.float32(1.9 * scale / math.sqrt(features))
         xp.trunc(part, out=part)
         part /= np.float32(scale)
-    return device.DeviceBlock([device.Piece(rows, labels_of(records), xp.zeros(records, dtype=bool))], [], about)
+    return device.DeviceBlock([device.DevicePiece(rows, labels_of(records), xp.zeros(records, dtype=bool))], [], about)
 
 
 def passes(records: int, features: int, copy: float) -> None:
@@ -124,7 +124,7 @@ def sparse(records: int, features: int, entries: int, copy: float) -> None:
         rng.integers(0, features, records * entries, dtype=np.int32),
         xp.full(records * entries, 2.0 ** -math.ceil(math.log2(entries)), dtype=np.float32),
     )
-    piece = device.Piece(None, labels_of(records), xp.zeros(records, dtype=bool), sparse=held)
+    piece = device.DevicePiece(None, labels_of(records), xp.zeros(records, dtype=bool), sparse=held)
     rows = device.DeviceBlock([piece], [], about)
     weights, slope = np.random.default_rng(1).standard_normal(features), Slope(losses.get("logistic"), 1.0, recipe.bits)
     once = best(lambda: rows.weighted_sum(weights, slope))

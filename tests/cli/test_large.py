@@ -78,7 +78,7 @@ def test_a_plan_says_where_prepared_rows_will_be(
     job, (memory,) = write_job(data=where), [{"bytes": 600 * (4 * 4 + 9), "where": "memory"}]
     assert json.loads(invoke("plan", job, "--json").stdout)["prepared_rows"] == [memory]
     assert "prepared rows: 15 kB in memory" in invoke("plan", job).stdout
-    monkeypatch.setattr(room, "fits", lambda size, after=0: False)
+    monkeypatch.setattr(room, "fits_in_memory", lambda size, after=0: False)
     told = json.loads(invoke("plan", job, "--json").stdout)
     assert told["prepared_rows"] == [{**memory, "where": "file", "folder": str(folder / "rows")}]
     assert f"folder='{folder / 'rows'}' for prepared rows is no folder" in " ".join(told["notes"])
@@ -186,7 +186,7 @@ def test_a_party_serves_a_pattern(
     assert facts["records"] == 600
     assert facts["solvers"] == ("newton", "gradient", "sgd", "whitened")
     assert "prepared rows" not in invoke("doctor", "--job", job.path, code=1).stdout  # they stay in memory
-    monkeypatch.setattr(room, "fits", lambda size, after=0: False)
+    monkeypatch.setattr(room, "fits_in_memory", lambda size, after=0: False)
     assert "prepared rows take" in invoke("doctor", "--job", job.path, code=1).stdout
     job.path.write_text(job.path.read_text().replace("label =", 'folder = "gone"\nlabel ='))
     assert "for prepared rows is no folder" in invoke("doctor", "--job", job.path, code=1).stdout

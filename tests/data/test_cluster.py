@@ -29,9 +29,9 @@ import sottovoce as sv
 from sottovoce import losses
 from sottovoce.app import previews, sources
 from sottovoce.app.job_tables import SourceTable
+from sottovoce.data.block_parts import BlockPart, RowView
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import is_sparse
-from sottovoce.data.parts import Part, View
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import Resources
 from sottovoce.data.slopes import Slope
@@ -44,9 +44,9 @@ distributed = pytest.importorskip("distributed", reason="sottovoce[cluster] is n
 dask = pytest.importorskip("dask")
 
 from sottovoce.data.block import Block  # noqa: E402
-from sottovoce.data.cluster import connection, messages, worker  # noqa: E402
+from sottovoce.data.cluster import connection, worker  # noqa: E402
+from sottovoce.data.cluster.cluster_parts import PartsOnCluster, on_cluster  # noqa: E402
 from sottovoce.data.cluster.connection import Cluster  # noqa: E402
-from sottovoce.data.cluster.parts import PartsOnCluster, on_cluster  # noqa: E402
 
 COMMON: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "row_norm": 2.0, "insecure_seed": 3}
 FORMS: dict[str, Any] = {"dense": np.asarray, "sparse": sp.csr_matrix}
@@ -270,11 +270,11 @@ def test_nothing_travels_but_work(client: Any, monkeypatch: pytest.MonkeyPatch) 
     told = list[bytes]()
 
     def packed(work: Any, *, whole: bool) -> Any:
-        found = messages.packed(work, whole=whole)
+        found = worker.pack_work(work, whole=whole)
         told.append(found[0])
         return found
 
-    monkeypatch.setattr("sottovoce.data.cluster.parts.packed", packed)
+    monkeypatch.setattr("sottovoce.data.cluster.cluster_parts.pack_work", packed)
     for name in ("newton", "sgd", "whitened, classes"):
         X, y = records(3 if "classes" in name else 2)
         MODELS[name]().fit(sv.Dataset.from_dask(on_dask(X, y), cluster=client))
@@ -282,8 +282,8 @@ def test_nothing_travels_but_work(client: Any, monkeypatch: pytest.MonkeyPatch) 
     for work in told:
         assert modules(work) <= ALLOWED, modules(work) - ALLOWED
     with monkeypatch.context() as patch:  # negative control: without the check a key of randomness would be seen
-        patch.setattr(messages, "PACKAGES", ("",))
-        work, _ = messages.packed(seen_by(SystemRandomness()), whole=True)
+        patch.setattr(worker, "PACKAGES", ("",))
+        work, _ = worker.pack_work(seen_by(SystemRandomness()), whole=True)
         assert not modules(work) <= ALLOWED
 
 
@@ -311,18 +311,18 @@ def modules(work: bytes) -> set[str]:
 def test_work_that_holds_more_is_refused(tmp_path: Path) -> None:
     account = Ledger.create(tmp_path / "l.db").open("people", epsilon=1.0, delta=1e-5)
     block = Block.prepare(np.ones((2, 1)), np.ones(2), Preparation(Bounds(row_norm=1.0), 1, True, 2, (0, 1)))
-    for kept in (account, SystemRandomness(), Kept(), block, Part(block), np.random.default_rng(0), tmp_path):
+    for kept in (account, SystemRandomness(), Kept(), block, BlockPart(block), np.random.default_rng(0), tmp_path):
         for held in (kept, [kept], {"a": (kept,)}, functools.partial(print, kept)):
             with pytest.raises(LeakError, match="nothing was sent"):
-                messages.packed(seen_by(held), whole=True)
-    messages.packed(seen_by([np.ones(3), "text", 1.0, None]), whole=True)
+                worker.pack_work(seen_by(held), whole=True)
+    worker.pack_work(seen_by([np.ones(3), "text", 1.0, None]), whole=True)
 
 
 def test_work_holds_no_bytes_such_as_keys_are() -> None:
     for kept in (b"k" * 32, bytearray(32)):
         for held in (kept, [kept], {"a": (kept,)}, functools.partial(print, kept), {kept[:1].hex(): {"b": kept}}):
             with pytest.raises(LeakError, match="nothing was sent"):
-                messages.packed(seen_by(held), whole=True)
+                worker.pack_work(seen_by(held), whole=True)
     wide = np.arange(24.0).reshape(4, 6)
     for numbers in (
         np.float64(1.5),
@@ -333,8 +333,8 @@ def test_work_holds_no_bytes_such_as_keys_are() -> None:
         np.longdouble(2),
         wide.astype(">f8"),
     ):
-        work, _ = messages.packed(seen_by(numbers), whole=True)
-        found = messages.unpacked(work, {})[0](Part.__new__(Part))[1]
+        work, _ = worker.pack_work(seen_by(numbers), whole=True)
+        found = worker.unpack_work(work, {})[0](BlockPart.__new__(BlockPart))[1]
         assert np.array_equal(found, numbers)
         assert found.shape == numbers.shape
 
@@ -346,15 +346,15 @@ def test_one_message_at_a_time_works_on_rows_and_their_views() -> None:
     block = Block.prepare(X, y, recipe, records=60_000)
     term = Slope(losses.get("logistic"), 1.0, block.bits)
     point, found = np.ones(3), set[bytes]()
-    view = View(np.eye(6)[:, :3] + 0.0, True, 0.5, "view")
-    work, _ = messages.packed(lambda part: part.seen(view).exact_sum(point, term), whole=True)
+    view = RowView(np.eye(6)[:, :3] + 0.0, True, 0.5, "view")
+    work, _ = worker.pack_work(lambda part: part.seen(view).exact_sum(point, term), whole=True)
     for _ in range(5):
         held, start = worker.Held([block]), threading.Barrier(3)
         held.parts[0].seen(replace(view, length=0.0))
 
         def ask(held: Any = held, start: Any = start) -> None:
             start.wait()
-            reply = worker._answered(messages.Message(["key"], work, [held.digest], None, True), [held])
+            reply = worker._answered(worker.WorkerMessage(["key"], work, [held.digest], None, True), [held])
             found.add(reply.value.tobytes() if reply.kind == "answer" else repr(reply).encode())
 
         asked = [threading.Thread(target=ask) for _ in range(3)]
@@ -487,7 +487,7 @@ def test_a_workers_error_carries_no_value_of_the_data(client: Any) -> None:
     data = sv.Dataset.from_dask(on_dask(X, y), cluster=client)
     parts = on_cluster(data, Preparation(Bounds(row_norm=2.0), 5, True, 400, (0, 1)))
 
-    def work(part: Part) -> Any:
+    def work(part: BlockPart) -> Any:
         raise ValueError(f"a row is {part.block.labels[0]}")
 
     with pytest.raises(WireError) as raised:
@@ -510,7 +510,7 @@ def test_held_rows_say_their_size_and_go_without_views() -> None:
         held = worker.prepared(
             worker.Recipe(Preparation(Bounds(row_norm=2.0), 5, True, 400, (0, 1)), 400), (form(X), y)
         )
-        held.learn(View.through(np.eye(6), made=False))
+        held.learn(RowView.through(np.eye(6), made=False))
         again = pickle.loads(pickle.dumps(held))
         assert again.digest == held.digest
         assert not again.views

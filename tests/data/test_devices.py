@@ -14,7 +14,7 @@ from plans import PLANS, SECURE, plan_for
 from sottovoce import algorithms
 from sottovoce.data import resources
 from sottovoce.data.block import BlockRows, SumRows
-from sottovoce.data.device.loops import shape_of
+from sottovoce.data.device.loops import loop_shape
 from sottovoce.data.device.pieces import Arrays
 from sottovoce.data.devices import kind_of_rows
 from sottovoce.data.matrix import dense
@@ -98,7 +98,7 @@ def test_auto_takes_a_solver_that_the_rows_serve() -> None:
 @pytest.mark.parametrize("width", [1, 32, 33, 90, 128, 250, 500, 512])
 @pytest.mark.parametrize("shared", [64 * 1024, 99 * 1024, 227 * 1024])
 def test_the_shape_of_a_loop_covers_its_columns_and_has_room(width: int, shared: int) -> None:
-    columns, rows, size = shape_of(width, shared)
+    columns, rows, size = loop_shape(width, shared)
     assert 32 * columns >= width > 32 * (columns - 1)
     assert 32 % rows == 0
     assert size >= 4 * 2 * rows * width * 4  # four warps have two tiles each

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.data import dataset, parts_in_file, room, sources
+from sottovoce.data import dataset, parts_in_file, room
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.files import lines
 from sottovoce.data.files.npy import Npy
@@ -55,7 +55,7 @@ def test_a_plan_for_fewer_records_is_refused_though_every_piece_has_fewer(
 
 
 def test_a_source_that_gives_other_rows_than_it_has_is_refused(tmp_path: Path) -> None:
-    class More(sources.ArraySource):
+    class More(dataset.ArraySource):
         def pieces(self, rows: int) -> Any:
             yield from super().pieces(rows)
             yield self.X[:1], None if self.y is None else self.y[:1]
@@ -153,7 +153,7 @@ def test_an_empty_source_of_sparse_rows_has_none(tmp_path: Path) -> None:
     X, y = saved(tmp_path)
     rows = sp.csr_matrix(X)
     parts = [
-        sources.ArraySource(rows[part], y[part]) for part in (slice(0), slice(150), slice(150, 150), slice(150, 200))
+        dataset.ArraySource(rows[part], y[part]) for part in (slice(0), slice(150), slice(150, 150), slice(150, 200))
     ]
     assert gram(sv.Dataset._of(parts, 4, ())) == gram(sv.Dataset.from_arrays(rows, y))
 

@@ -67,7 +67,7 @@ def step_by_step(X: np.ndarray, made: Preparation, usable: np.ndarray) -> np.nda
     rows[~np.isfinite(rows)] = 0.0
     np.clip(rows, *made.entry_range, out=rows)
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    factor, by_column = how.factors(made)
+    factor, by_column = (1.0, made.scale) if isinstance(made.scale, np.ndarray) else (made.scale, None)
     if by_column is not None:
         rows *= by_column
     scale, limit = np.where(usable, factor, 0.0), how.limit(made)

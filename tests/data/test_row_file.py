@@ -18,8 +18,8 @@ import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce.data import dataset, parts_in_file, resources, room, row_file
+from sottovoce.data.block_parts import PartsInMemory
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.parts import PartsInMemory
 from sottovoce.data.parts_in_file import PartsInFile, in_memory_or_file
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError, LeakError

@@ -20,9 +20,9 @@ import sottovoce as sv
 from sottovoce import losses
 from sottovoce.data import dataset, resources
 from sottovoce.data.block import Block
+from sottovoce.data.block_parts import PartsInMemory
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import exact_weights
-from sottovoce.data.parts import PartsInMemory
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.errors import InputError, LeakError

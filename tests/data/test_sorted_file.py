@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.data import sorted_file
-from sottovoce.data.sorted_file import WORD_KIND, SortedFile, pieces_of
+from sottovoce.data.sorted_file import WORD_KIND, SortedFile, cut_pieces
 from sottovoce.errors import RefusedError
 
 words = st.binary(min_size=16, max_size=16).map(lambda word: bytes(byte % 3 for byte in word[:3]) + bytes(13))
@@ -52,7 +52,7 @@ def test_it_is_the_sort_of_everything(runs: list[list[bytes]], held: int, lists:
 def test_pieces_have_the_size_that_is_asked_for(lengths: list[int], size: int) -> None:
     ends = np.cumsum([0, *lengths])
     parts = [np.arange(start, end) for start, end in itertools.pairwise(ends)]
-    found = list(pieces_of(parts, size))
+    found = list(cut_pieces(parts, size))
     assert [one for piece in found for one in piece.tolist()] == list(range(ends[-1]))
     assert all(len(piece) == size for piece in found[:-1])
     assert not found or 0 < len(found[-1]) <= size

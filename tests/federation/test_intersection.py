@@ -414,12 +414,12 @@ def test_a_lying_party_is_found(points: Callable[[bytes], bytes], words: str, mo
 @pytest.mark.parametrize("matcher", ["coordinator", "a"])
 def test_words_that_are_no_list_are_refused(made: Any, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parties = holders({"a": LISTS["a"], "b": LISTS["b"]})
-    honest = intersection.pieces_of
+    honest = intersection.cut_pieces
 
-    def pieces_of(parts: Any, size: int) -> Any:
+    def cut_pieces(parts: Any, size: int) -> Any:
         return (made(part) if part.dtype.kind == "S" and len(part) == 4 else part for part in honest(parts, size))
 
-    monkeypatch.setattr(intersection, "pieces_of", pieces_of)
+    monkeypatch.setattr(intersection, "cut_pieces", cut_pieces)
     with pytest.raises((RefusedError, WireError), match=r"b sent .*words"):
         aligned(parties, matcher)
 

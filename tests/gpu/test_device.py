@@ -18,7 +18,7 @@ from sottovoce.app.estimate import FitRows, cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.device import block as device
+from sottovoce.data.device import device_block as device
 from sottovoce.data.device import loops, pieces
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.slopes import Slope, Slopes
@@ -119,7 +119,7 @@ def test_a_device_with_little_shared_memory_has_smaller_tiles(
     here, there = both("dense", 1001, features, monkeypatch)
     room = 3 * (4 * 2 * loops.fours(rows * (features + 1)) * 4 + 1024)
     monkeypatch.setattr(device, "shared_memory", lambda: room)
-    assert loops.shape_of(features + 1, room)[1] == rows
+    assert loops.loop_shape(features + 1, room)[1] == rows
     weights, slope = np.linspace(-3, 3, features + 1), Slope(losses.get("logistic"), 1.0, here.bits)
     chosen = np.arange(1000, 0, -3)
     for one, two in ((here, there), (here.take(chosen), there.take(chosen))):

@@ -17,7 +17,7 @@ import sottovoce as sv
 from secure_fits import Watched, by_columns, by_rows, model
 from sottovoce.algorithms.cd import walk
 from sottovoce.data.block import Block
-from sottovoce.data.parts import PartsInMemory
+from sottovoce.data.block_parts import PartsInMemory
 from sottovoce.errors import InputError
 from sottovoce.federation import journal
 from sottovoce.federation.party import Party

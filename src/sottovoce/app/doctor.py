@@ -324,7 +324,7 @@ def _disk_of_party(visit: Visit, job: jobs.PartyJob) -> None:
     if not records or source.cluster is not None or not sources.goes_by_pieces(source, path, job.known_schema):
         return
     size = records * (4 * (features + 1) + BESIDE)
-    if not format_of(list_files(path)[0]).sparse and not room.fits(size):
+    if not format_of(list_files(path)[0]).sparse and not room.fits_in_memory(size):
         _disk_for_rows(visit, PreparedRows(size, "file", previews.rows_folder(job, source), records))
 
 

@@ -92,7 +92,7 @@ class FitRows:
         for (name, count), folder in zip(plan.parties, self.folders or (None,) * len(plan.parties), strict=True):
             counts = (count,) if self.sparse_entries is None else (0, count, int(self.sparse_entries * count))
             own = size_of(plan.part(name).preparation, *counts)
-            if folder is not None and not room.fits(own, after=size):
+            if folder is not None and not room.fits_in_memory(own, after=size):
                 files.append(PreparedRows(own, "file", folder, count))
             else:
                 size += own

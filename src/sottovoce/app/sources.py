@@ -18,11 +18,10 @@ from sottovoce.data import room
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.files import find_format, format_of, is_pattern, read_cells, read_file, read_table
-from sottovoce.data.files.format import Asked
+from sottovoce.data.files.format import UNCOUNTED, FileOptions
 from sottovoce.data.identifiers import Identifiers, common_places, identifiers
 from sottovoce.data.resources import Resources, check_device, check_jobs
 from sottovoce.data.schema import Schema
-from sottovoce.data.sources import UNCOUNTED
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.federation.alignment.party import AlignmentFile
@@ -252,7 +251,7 @@ def read_features(
         return read_table(path, features=features).X, []
     if not names:
         raise InputError("the model has no feature names, so columns cannot be matched; predict in Python instead.")
-    rows = read_file(path, kind, Asked(only=tuple(names))).X
+    rows = read_file(path, kind, FileOptions(only=tuple(names))).X
     if whole:
         _check_finite(rows, path)
     return rows, [name for name in kind.shape(path, UNCOUNTED).names if name not in names]

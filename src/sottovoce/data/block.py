@@ -13,7 +13,7 @@ import functools
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -153,16 +153,6 @@ def tell_null_rows(null: int, count: int) -> None:
         )
 
 
-def digest_of(arrays: Iterable[NDArray[Any]]) -> bytes:
-    """Of arrays with their types, shapes and order."""
-    found = hashlib.blake2b(digest_size=32)
-    for array in arrays:
-        whole = np.ascontiguousarray(array.T if array.flags.f_contiguous else array)
-        found.update(f"{whole.dtype.str}{whole.shape}".encode())
-        found.update(whole.data)
-    return found.digest()
-
-
 class Block:
     """Prepared rows and labels of one holder, or a batch of them.
 
@@ -182,13 +172,15 @@ class Block:
         records: int | None = None,
         resources: Resources = NO_RESOURCES,
     ) -> None:
-        self.rows = rows
-        self.labels = labels
-        self.bits = bits
-        self.chosen = chosen
-        self._whole = whole
+        self.rows, self.labels, self.bits = rows, labels, bits
+        self.chosen, self._whole = chosen, whole
+        self.dimension = int(rows.shape[1])
         self.layout: Layout = layout
         self._arrangement = ARRANGEMENTS[layout]
+        self.row_norm = self._arrangement.row_norm  # what bounds the norm of every row; infinite where entries are
+        # Whether loops over rows may take them: they lie together, and sums over them are exact. Rows that float32 does
+        # not hold are eight at most, and not worth loops of their own.
+        self._fused = bits is not None and bits <= 24 and self._arrangement.order == "C"
         self.usable = usable  # which rows are no null rows; None for a batch
         self.records = len(labels) if records is None else records  # of all the rows that these are a part of
         self.resources = resources
@@ -204,14 +196,9 @@ class Block:
     ) -> Block:
         """Rows and labels by the recipe. The holder alone is told how many rows became null rows.
 
-        Where the holder's rows lie in several blocks, `records` is how many there are in all: sums of parts then are on
+        Where the holder's rows are in several blocks, `records` is how many there are in all: sums of parts then are on
         one grid, and add up to that of all rows bit for bit. Who prepares the parts tells of their null rows.
         """
-        with np.errstate(all="ignore"):  # a warning that one entry caused could be turned into an error
-            return cls._prepare(X, y, recipe, records, resources)
-
-    @classmethod
-    def _prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation, records: int | None, resources: Resources) -> Block:
         count, features = X.shape
         if features != recipe.features:
             raise InputError(
@@ -219,15 +206,21 @@ class Block:
             )
         if (own := max(count, records or 0)) > recipe.records:
             raise InputError(f"X has {own} rows but the plan is for {recipe.records} records; make a new plan.")
-        labels, usable = recipe.labels(y)
-        if labels.shape != (count,):
-            raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
-        rows = recipe.prepared(X, usable, resources)
+        with np.errstate(all="ignore"):  # a warning that one entry caused could be turned into an error
+            labels, usable = recipe.labels(y)
+            if labels.shape != (count,):
+                raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
+            rows = recipe.prepared(X, usable, resources)
         labels[~usable] = 0.0 if recipe.classes is None or not recipe.labelled else 1.0
         if records is None:
             tell_null_rows(count - int(usable.sum()), count)
         bits = recipe.bits if recipe.exact else None
         return cls(rows, labels, bits, layout=recipe.layout, usable=usable, records=records, resources=resources)
+
+    def with_rows(self, rows: Matrix, labels: Array, usable: NDArray[np.bool_] | None = None) -> Block:
+        """Other rows of the same holder, prepared alike."""
+        known: Any = {"layout": self.layout, "records": self.records, "resources": self.resources}
+        return Block(rows, labels, self.bits, usable=usable, **known)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -237,23 +230,18 @@ class Block:
         """The holder's block. It does not hold itself: rows are then given back as soon as nobody needs them."""
         return self if self._whole is None else self._whole
 
-    @property
-    def dimension(self) -> int:
-        return int(self.rows.shape[1])
-
-    @property
-    def row_norm(self) -> float:
-        """What bounds the norm of every row; infinite where the layout bounds entries alone."""
-        return self._arrangement.row_norm
-
     def digest(self) -> bytes:
         """Of all that a value follows from: the prepared rows in their order, their labels, which are null rows."""
-        matrix = self.rows
+        found, matrix = hashlib.blake2b(digest_size=32), self.rows
         parts = (matrix.indptr, matrix.indices, matrix.data) if is_sparse(matrix) else (matrix,)
-        return digest_of((*parts, self.labels, self.usable_rows))
+        for array in (*parts, self.labels, self.usable_rows):
+            whole = np.ascontiguousarray(array.T if array.flags.f_contiguous else array)
+            found.update(f"{whole.dtype.str}{whole.shape}".encode())
+            found.update(whole.data)
+        return found.digest()
 
     def over(self, work: Callable[[Block], Array]) -> Array:
-        """What `work` makes of the rows; where they lie in several parts, the sum of what it makes of each."""
+        """What `work` makes of the rows; where they are in several parts, the sum of what it makes of each."""
         return work(self)
 
     def chunks(self, least: int = 1, scores: int = 1) -> Iterator[tuple[Matrix, Array]]:
@@ -305,15 +293,15 @@ class Block:
         """
         if self._fused and isinstance(term, Slope) and term.code is not None:
             loops = (kernels.slope_sum_dense, kernels.slope_sum_sparse)
-            told = (self.labels, self._exact(weights), term.code, term.numbers, shares)
-            return np.asarray(self._shared_out(*loops, *told))
+            arguments = (self.labels, self._exact(weights), term.code, term.numbers, shares)
+            return np.asarray(self._sum_by_threads(*loops, *arguments))
         return self._sum_by_chunks(weights, term, shares)
 
     def _sum_by_chunks(self, weights: Array, term: Callable[..., Array], shares: Array = NONE) -> Array:
         exact = self._exact(weights)
         if self.chosen is not None and not is_sparse(self.rows) and exact.ndim == 1:
-            slopes = term(kernels.scores(self.rows, self.chosen, exact), self.labels)
-            return np.asarray(kernels.weighted_sum(self.rows, self.chosen, slopes))
+            slopes = term(kernels.chosen_scores(self.rows, self.chosen, exact), self.labels)
+            return np.asarray(kernels.chosen_sum(self.rows, self.chosen, slopes))
         rows = self.rows if self.chosen is None else self.rows[self.chosen]
 
         def part(start: int, stop: int) -> Array:
@@ -329,15 +317,7 @@ class Block:
         with plain_blas(parts):
             return np.asarray(sum_parts(part, even_cuts(len(self), parts)))
 
-    @property
-    def _fused(self) -> bool:
-        """Whether the loops over rows may take the rows: they lie together, and sums over them are exact.
-
-        Rows that float32 does not hold are eight at most, and not worth loops of their own.
-        """
-        return self.bits is not None and self.bits <= 24 and self._arrangement.order == "C"
-
-    def _shared_out(self, dense: Any, sparse: Any, *arguments: Any, wide: int = 1) -> Any:
+    def _sum_by_threads(self, dense: Any, sparse: Any, *arguments: Any, wide: int = 1) -> Any:
         """The sum of what a loop over rows makes of its parts, each of `wide` numbers for a column."""
         chosen = ALL if self.chosen is None else self.chosen
         if is_sparse(self.rows):
@@ -360,12 +340,9 @@ class Block:
         w is taken as it is.
         """
         exact = self._exact(weights)
-        if self._fused:
-            return self._scores(exact)
-        found = [np.asarray(rows @ exact, dtype=np.float64) for rows, _ in self.chunks()]
-        return np.concatenate(found) if found else np.zeros(0)
-
-    def _scores(self, exact: Array) -> Array:
+        if not self._fused:
+            pieces = [np.asarray(rows @ exact, dtype=np.float64) for rows, _ in self.chunks()]
+            return np.concatenate(pieces) if pieces else np.zeros(0)
         found, chosen = np.empty(len(self)), ALL if self.chosen is None else self.chosen
         if is_sparse(self.rows):
             held = (self.rows.indptr, self.rows.indices, self.rows.data, chosen, exact)
@@ -422,7 +399,7 @@ class Block:
     def gram(self, weights: Array | None = None, term: Callable[[Array, Array], Array] | None = None) -> Array:
         """X'X, or X' diag(term(Xw, y)) X, the latter on no grid."""
         if self._fused and term is None and is_sparse(self.rows):
-            triangle = self._shared_out(None, kernels.gram_sparse, self.dimension, wide=self.dimension)
+            triangle = self._sum_by_threads(None, kernels.gram_sparse, self.dimension, wide=self.dimension)
             return np.asarray(triangle + np.triu(triangle, 1).T)
         rows = self.rows if self.chosen is None else self.rows[self.chosen]
 
@@ -584,22 +561,11 @@ class Block:
         The duals, of all rows of `whole`, are moved in place; with a `scale` the weights follow each step.
         """
         whole = self.whole
-        options: tuple[Any, ...] = (
-            whole.labels,
-            whole.squares,
-            weights,
-            duals,
-            code,
-            parameter,
-            factor,
-            clip,
-            grid,
-            scale,
-        )
+        numbers: Any = (whole.labels, whole.squares, weights, duals, code, parameter, factor, clip, grid, scale)
         if is_sparse(whole.rows):
             rows = (whole.rows.indptr, whole.rows.indices, whole.entries)
-            return np.asarray(dual_rows_sparse(*rows, self.places, *options))
-        return np.asarray(dual_rows_dense(whole.rows, self.places, *options))
+            return np.asarray(dual_rows_sparse(*rows, self.places, *numbers))
+        return np.asarray(dual_rows_dense(whole.rows, self.places, *numbers))
 
     def dense_rows(self, width: int) -> Array:
         """The first `width` columns of all rows, with their zeros."""

@@ -6,6 +6,7 @@ a list of sources; each of them can be read anywhere, from its beginning, as oft
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -18,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.data import room
 from sottovoce.data.cells import MISSING, label_array, label_key, real_rows
 from sottovoce.data.files import open_files
-from sottovoce.data.files.format import Asked, report_spoilt
+from sottovoce.data.files.format import FileOptions, Labels, Piece, Source, file_state, report_spoilt
+from sottovoce.data.matrix import Matrix, is_sparse
 from sottovoce.data.schema import Schema
-from sottovoce.data.sources import ArraySource, Labels, Piece, Source, state_of
 from sottovoce.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,6 +30,27 @@ if TYPE_CHECKING:
 __all__ = ["ArraySource", "Dataset", "Labels", "Piece", "Source"]
 
 ENTRIES = 1 << 19  # of a piece as it is read: 4 MB of float64
+
+
+class ArraySource(Source):
+    """Arrays, which may be memory maps."""
+
+    def __init__(self, X: Matrix, y: Labels | None) -> None:
+        self.X, self.y, self.records = X, y, int(X.shape[0])
+        self.entries = int(X.nnz) if is_sparse(X) else None
+
+    def pieces(self, rows: int) -> Iterator[Piece]:
+        for start in range(0, self.records, rows):
+            part = slice(start, start + rows)
+            yield self.X[part], None if self.y is None else self.y[part]
+            forget(self.X)
+
+
+def forget(rows: Matrix) -> None:
+    """Let go of the pages of a memory map that were read: they are read again where they are needed."""
+    pages: Any = getattr(rows, "_mmap", None)
+    if getattr(rows, "mode", None) in ("r", "r+") and hasattr(pages, "madvise"):
+        pages.madvise(mmap.MADV_DONTNEED)
 
 
 class Dataset:
@@ -70,7 +92,7 @@ class Dataset:
         folder: str | PathLike[str] | None = None,
         cluster: Any = None,
     ) -> None:
-        found = open_files(files, Asked(label, schema, features, left_out, records))
+        found = open_files(files, FileOptions(label, schema, features, left_out, records))
         self.sources, self.schema, self.labelled = found.sources, schema, found.labelled
         self._before = found.before
         self.feature_names = found.names
@@ -99,9 +121,9 @@ class Dataset:
     ) -> Dataset:
         """The features of these names, or of a schema, without labels; other columns are left out. For predictions."""
         if not names and schema is None:
-            found = open_files(files, Asked(features=features))
+            found = open_files(files, FileOptions(features=features))
         else:
-            found = open_files(files, Asked(schema=schema, features=features, only=tuple(names)))
+            found = open_files(files, FileOptions(schema=schema, features=features, only=tuple(names)))
         return cls._of(found.sources, found.features, found.names, schema, labelled=False)
 
     @classmethod
@@ -115,7 +137,7 @@ class Dataset:
         names = tuple(str(name) for name in getattr(X, "columns", ()))
         made = cls._of([ArraySource(rows, labels)], int(rows.shape[1]), names, labelled=y is not None)
         files = [getattr(array, "filename", None) for array in (rows, labels)]  # of memory maps
-        made._before = {Path(file): state_of(Path(file)) for file in files if file is not None}
+        made._before = {Path(file): file_state(Path(file)) for file in files if file is not None}
         made.folder = None if folder is None else Path(folder)
         return made
 
@@ -174,7 +196,7 @@ class Dataset:
     def _check_unchanged(self) -> None:
         """Refuse files that were written meanwhile: places in them were counted before, and a record is read once."""
         for path, before in self._before.items():
-            if state_of(path) != before:
+            if file_state(path) != before:
                 raise InputError(
                     f"{path} was changed after it was opened; leave it as it is while it is read, and make the data "
                     "set anew."
@@ -233,7 +255,7 @@ class Dataset:
 
 def too_large(X: Any) -> bool:
     """Whether an array is a memory map that is read piece by piece, as it would not fit in memory."""
-    return isinstance(X, np.memmap) and X.ndim == 2 and not room.fits(8 * X.size)
+    return isinstance(X, np.memmap) and X.ndim == 2 and not room.fits_in_memory(8 * X.size)
 
 
 def _alike(labels: Sequence[Any]) -> Sequence[Any]:

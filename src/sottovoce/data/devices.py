@@ -17,7 +17,7 @@ from sottovoce.data.resources import Resources, take_buffers
 
 def kind_of_rows(resources: Resources, *, by_pieces: bool) -> type:
     """What a holder's rows answer where they are prepared; `by_pieces`: they are a `Dataset`."""
-    if not resources.on_cpu:
+    if resources.device == "cuda":
         return SumRows
     return BlockRows if by_pieces else RecordRows
 
@@ -29,11 +29,11 @@ def prepare_rows(  # noqa: PLR0913
     take_buffers(os.getpid(), resources.jobs)
     rows: SumRows
     if isinstance(X, Dataset) and X.cluster is not None:
-        from sottovoce.data.cluster.parts import on_cluster
+        from sottovoce.data.cluster.cluster_parts import on_cluster
 
         rows = on_cluster(X, recipe, resources)
-    elif sums and not resources.on_cpu:
-        from sottovoce.data.device.block import DeviceBlock
+    elif sums and resources.device == "cuda":
+        from sottovoce.data.device.device_block import DeviceBlock
 
         rows = DeviceBlock.prepare(X, y, recipe, resources)
     elif isinstance(X, Dataset):

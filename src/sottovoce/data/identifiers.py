@@ -70,14 +70,14 @@ def identifiers(values: Sequence[Any] | NDArray[Any], records: int, party: str, 
     write = RULES[rule]
     cells = (values if isinstance(values, np.ndarray) else np.asarray(values, dtype=object)).ravel()
     pieces = (cells[start : start + _PIECE].astype(object).tolist() for start in range(0, len(cells), _PIECE))
-    texts = Identifiers(write(_text(one)) for one in chain.from_iterable(pieces))
+    texts = Identifiers(write(_identifier_text(one)) for one in chain.from_iterable(pieces))
     if len(texts) != records:
         raise InputError(f"{party}: ids has {len(texts)} values for {records} records; give each record one.")
     missing = [place for place, text in enumerate(texts, 1) if not text]
     if missing:
         raise InputError(
             f"{party}: {len(missing)} records have no identifier, or one from 2^53 on that is no whole number or text "
-            f"({_places(missing)}); give each record one of its own."
+            f"({_show_rows(missing)}); give each record one of its own."
         )
     hashes = np.fromiter(map(hash, texts), dtype=np.int64, count=records)
     hashes.sort()
@@ -85,7 +85,7 @@ def identifiers(values: Sequence[Any] | NDArray[Any], records: int, party: str, 
         often = {text for text, times in Counter(texts).items() if times > 1}
         twice = [place for place, text in enumerate(texts, 1) if text in often]
         raise InputError(
-            f"{party}: {len(often)} identifiers occur more than once by the rule {rule!r} ({_places(twice)}); give "
+            f"{party}: {len(often)} identifiers occur more than once by the rule {rule!r} ({_show_rows(twice)}); give "
             "each record one of its own, or take the others out."
         )
     return texts
@@ -117,7 +117,7 @@ def common_places(lists: Sequence[Iterable[str]]) -> list[NDArray[np.int64]]:
     return found
 
 
-def _text(one: Any) -> str:
+def _identifier_text(one: Any) -> str:
     if isinstance(one, float | np.floating):
         if not abs(float(one)) < 2**53:
             return ""
@@ -126,6 +126,6 @@ def _text(one: Any) -> str:
     return "" if text.strip().casefold() in _MISSING else text
 
 
-def _places(records: Sequence[int]) -> str:
+def _show_rows(records: Sequence[int]) -> str:
     more = f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else ""
     return f"records {', '.join(map(str, records[:_SHOWN]))}{more}"

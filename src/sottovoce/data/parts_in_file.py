@@ -22,9 +22,20 @@ import scipy.sparse as sp
 
 from sottovoce.data import room
 from sottovoce.data.block import Block, tell_null_rows
+from sottovoce.data.block_parts import (
+    VIEWS,
+    Array,
+    BlockPart,
+    Found,
+    Integers,
+    Parts,
+    PartsInMemory,
+    RowView,
+    Work,
+    empty,
+)
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import is_sparse
-from sottovoce.data.parts import VIEWS, Array, Found, Integers, Part, Parts, PartsInMemory, View, Work, empty
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected
 from sottovoce.data.resources import NO_RESOURCES, PREPARING, READING, Resources
@@ -44,12 +55,12 @@ def in_memory_or_file(
     """The rows of a data set by the recipe; by public sizes alone in memory, or in a file."""
     about = empty(recipe, data.shape[0], resources)
     size = prepared_size(data, recipe)
-    if not data.in_file and room.fits(size):
+    if not data.in_file and room.fits_in_memory(size):
         return PartsInMemory(about, list(_blocks(data, recipe, PIECE, resources)))
     if not hasattr(os, "pread"):
         raise InputError("rows that do not fit in memory need pread, which this system lacks; give arrays that fit.")
     folder = room.place_for(data.folder, beside)
-    check_room(folder, size, data.shape[0])
+    check_row_room(folder, size, data.shape[0])
     try:
         return PartsInFile(about, RowFile(folder, _blocks(data, recipe, PIECE, resources)))
     except OSError as error:
@@ -69,7 +80,7 @@ def size_of(recipe: Preparation, dense: int, sparse: int = 0, entries: int = 0) 
     return dense * recipe.dimension * width + 12 * entries + sparse * (4 + 12) + BESIDE * (dense + sparse)
 
 
-def check_room(folder: Path, size: int, records: int) -> None:
+def check_row_room(folder: Path, size: int, records: int) -> None:
     """Refuse a folder without room for so many bytes of rows, with marks of pieces and what is known of rows."""
     room.check_free(folder, size + size // 50 + VIEWS * 8 * records)
 
@@ -86,7 +97,7 @@ class PreparedRows(NamedTuple):
     def check(self) -> None:
         """Refuse a folder that is none, or has no room for the file."""
         if self.folder is not None:
-            check_room(room.place_for(self.folder, None), self.size, self.records)
+            check_row_room(room.place_for(self.folder, None), self.size, self.records)
 
 
 def _blocks(data: Dataset, recipe: Preparation, size: int, resources: Resources) -> Iterator[Block]:
@@ -99,7 +110,7 @@ def _blocks(data: Dataset, recipe: Preparation, size: int, resources: Resources)
         del rows, labels, known  # nobody has them while the next are read
         held, done, null = [*held, block], done + len(block), null + int(block.null_rows.sum())
         del block
-        if sum(_size(each) for each in held) >= size * 3 // 4:
+        if sum(_block_size(each) for each in held) >= size * 3 // 4:
             made = _joined(held)
             held = []
             yield made
@@ -112,7 +123,7 @@ def _blocks(data: Dataset, recipe: Preparation, size: int, resources: Resources)
     tell_null_rows(null, records)
 
 
-def _size(block: Block) -> int:
+def _block_size(block: Block) -> int:
     return int(block.rows.data.nbytes) + 13 * len(block)
 
 
@@ -121,20 +132,18 @@ def _joined(blocks: Sequence[Block]) -> Block:
         return blocks[0]
     parts: Any = [block.rows for block in blocks]
     rows = sp.vstack(parts, format="csr") if any(map(is_sparse, parts)) else np.concatenate(parts)
-    first, labels = blocks[0], np.concatenate([block.labels for block in blocks])
-    usable = np.concatenate([block.usable_rows for block in blocks])
-    known: Any = {"layout": first.layout, "records": first.records, "resources": first.resources}
-    return Block(rows, labels, first.bits, usable=usable, **known)
+    labels = np.concatenate([block.labels for block in blocks])
+    return blocks[0].with_rows(rows, labels, np.concatenate([block.usable_rows for block in blocks]))
 
 
-class PartOfFile(Part):
+class PartOfFile(BlockPart):
     """A piece that was read; of its views what takes long to find is kept elsewhere."""
 
     def __init__(self, block: Block, place: int, views: Views) -> None:
         super().__init__(block)
         self._place, self._kept = place, views
 
-    def seen(self, view: View) -> Projected:
+    def seen(self, view: RowView) -> Projected:
         return self._kept.seen(self._place, self.block, view)
 
 
@@ -145,7 +154,7 @@ class Views:
         self._about, self._starts, self._folder = about, np.cumsum([0, *sizes]).tolist(), folder
         self._found: dict[str, tuple[Projected, _Numbers]] = {}
 
-    def seen(self, place: int, block: Block, view: View) -> Projected:
+    def seen(self, place: int, block: Block, view: RowView) -> Projected:
         """Rows of a piece in a view, found when it is first asked for, and cut if that is said."""
         if view.name not in self._found:
             form = self._about.projected(view.matrix, made=view.made)
@@ -168,7 +177,7 @@ class _Numbers:
         self.known = [False] * (len(starts) - 1)
         self._starts, self._width, self._folder, size = starts, width, folder, 8 * width * starts[-1]
         self._full = False
-        self._held: list[Array] | None = [np.zeros(0)] * len(self.known) if room.fits(size) else None
+        self._held: list[Array] | None = [np.zeros(0)] * len(self.known) if room.fits_in_memory(size) else None
         self._handle = -1
         if self._held is None:
             try:
@@ -261,14 +270,14 @@ class PartsInFile(Parts):
     def _worked(self, work: Work[Found], place: int, chosen: Integers | None, read: Read | Block) -> Found:
         """What the work makes of a piece; its buffer is then given back, unless that has arrays of it."""
         if isinstance(read, Block):
-            return work(Part(read))
+            return work(BlockPart(read))
         raw = read.taken()
         held = weakref.ref(raw)
-        part: Part | None = None
+        part: BlockPart | None = None
         try:
             block = self._file.form.block(self._file.pieces[place], raw, self._about)
             del raw
-            part = PartOfFile(block, place, self._views) if chosen is None else Part(block.take(chosen))
+            part = PartOfFile(block, place, self._views) if chosen is None else BlockPart(block.take(chosen))
             del block
             return work(part)
         finally:

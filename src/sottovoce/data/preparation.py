@@ -59,11 +59,6 @@ class Arrangement(ABC):
         """The norm to which a longer row is scaled back, before it is scaled."""
         return recipe.bounds.row_norm
 
-    def factors(self, recipe: Preparation) -> tuple[float, Array | None]:
-        """The scale as what a whole row is multiplied by, and each column, if these differ."""
-        scale = recipe.scale
-        return (1.0, scale) if isinstance(scale, np.ndarray) else (scale, None)
-
     def kind(self, bits: int | None) -> type[np.floating[Any]]:
         """How entries are stored: a grid of up to 24 bits fits float32 without loss, half the memory and traffic."""
         return np.float32 if bits is not None and (bits <= 24 or not self.on_grid) else np.float64
@@ -226,9 +221,13 @@ class Preparation:
 
     def prepared(self, X: Matrix, usable: NDArray[np.bool_], resources: Resources = NO_RESOURCES) -> Matrix:
         """Raw rows of all features prepared; a row that is not usable, now or from here on, is zero everywhere."""
-        if not self.arrangement.bounded:
-            return _as_they_are(X)
         bits = self.bits if self.exact else None
+        if not self.arrangement.bounded:
+            if is_sparse(X):
+                raise InputError(
+                    "ranges of a sparse matrix are not estimated, since they would shift its zeros; declare them."
+                )
+            return np.asarray(X, dtype=np.float64)
         if is_sparse(X):
             return _prepare_sparse(X, usable, self, bits)
         return _prepare_dense(np.asarray(X), usable, self, bits, resources)
@@ -303,43 +302,38 @@ class Preparation:
         return (values - centre) / half, usable
 
 
-def _as_they_are(X: Matrix) -> Matrix:
-    if is_sparse(X):
-        raise InputError("ranges of a sparse matrix are not estimated, since they would shift its zeros; declare them.")
-    return np.asarray(X, dtype=np.float64)
-
-
 def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
-    """Rows of `raw` (dense, or CSR owned by us) rescaled, clipped and scaled; unusable rows zero."""
+    """Rows of `raw` (dense, or CSR owned by us) rescaled, clipped and scaled; unusable rows zero.
+
+    A row with an entry that is no finite number is not usable from here on.
+    """
     # A row that overflows becomes a null row in silence: a warning could be turned into an error.
     with np.errstate(all="ignore"):
         if is_sparse(raw):
-            _clip_sparse(raw, usable, recipe)
+            _, stretch = recipe.affine()
+            if stretch is not None:
+                raw.data *= stretch[raw.indices]
+            finite = np.isfinite(raw.data)
+            if not finite.all():
+                usable[np.repeat(np.arange(raw.shape[0]), np.diff(raw.indptr))[~finite]] = False
+                raw.data[~finite] = 0.0
+            low, high = recipe.entry_range
+            np.clip(raw.data, low[raw.indices], high[raw.indices], out=raw.data)
         else:
             raw = _clip_dense(raw, usable, recipe, np.empty(raw.shape))
         return _multiplied(raw, _row_factors(row_squares(raw), usable, recipe), recipe)
 
 
-def _clip_sparse(rows: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> None:
-    """Entries rescaled and cut, in place; a row with one that is no finite number is not usable from here on."""
-    _, stretch = recipe.affine()
-    if stretch is not None:
-        rows.data *= stretch[rows.indices]
-    finite = np.isfinite(rows.data)
-    if not finite.all():
-        usable[np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))[~finite]] = False
-        rows.data[~finite] = 0.0
-    low, high = recipe.entry_range
-    np.clip(rows.data, low[rows.indices], high[rows.indices], out=rows.data)
-
-
 def _clip_dense(raw: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, made: Array) -> Array:
-    """The same of dense rows of any kind of numbers, into `made`."""
+    """Dense rows of any kind of numbers, rescaled and cut, into `made`."""
     filled = recipe.bounds.filled is not None
     if filled or raw.dtype != np.float64 or not raw.flags.carray:
         raw = np.array(raw, dtype=np.float64, order="C")
-    if filled:
-        _fill(raw, recipe.bounds)
+    if filled:  # in these columns cells are clipped to their range, and its middle is what no finite number counts as
+        places = list(recipe.bounds.filled or ())
+        low, high = (np.asarray(ends)[places] for ends in (recipe.bounds.feature_low, recipe.bounds.feature_high))
+        cells = raw[:, places]
+        raw[:, places] = np.where(np.isfinite(cells), np.clip(cells, low, high), (low + high) / 2)
     clip_raw_rows(raw, *recipe.rescaling, *recipe.entry_range, usable, made)
     return made
 
@@ -359,8 +353,8 @@ def _row_factors(squares: Array, usable: NDArray[np.bool_], recipe: Preparation)
     limits lie between 1e-100 and 1e100 and entries are at most 1e150, so no square overflows, and one that is subnormal
     is wrong by less than 1e-323, which moves no norm near a limit.
     """
-    factor, _ = recipe.arrangement.factors(recipe)
-    factors, limit = np.where(usable, factor, 0.0), recipe.arrangement.limit(recipe)
+    scale, limit = recipe.scale, recipe.arrangement.limit(recipe)
+    factors = np.where(usable, 1.0 if isinstance(scale, np.ndarray) else scale, 0.0)
     if limit is not None:
         norms = np.sqrt(squares)
         over = norms > limit
@@ -370,21 +364,12 @@ def _row_factors(squares: Array, usable: NDArray[np.bool_], recipe: Preparation)
 
 def _multiplied(rows: Matrix, by_row: Array, recipe: Preparation) -> Matrix:
     """Rows times what the layout and their norms say, in place."""
-    _, by_column = recipe.arrangement.factors(recipe)
-    sparse = is_sparse(rows)
+    scale, sparse = recipe.scale, is_sparse(rows)
     entries = rows.data if sparse else rows
-    if by_column is not None:
-        entries *= by_column[rows.indices] if sparse else by_column
+    if isinstance(scale, np.ndarray):  # one for each column
+        entries *= scale[rows.indices] if sparse else scale
     entries *= np.repeat(by_row, np.diff(rows.indptr)) if sparse else by_row[:, None]
     return rows
-
-
-def _fill(rows: Array, bounds: Bounds) -> None:
-    """In the columns that are named: values clipped to their range, and its middle where a cell is no finite number."""
-    places = list(bounds.filled or ())
-    low, high = (np.asarray(ends)[places] for ends in (bounds.feature_low, bounds.feature_high))
-    cells = rows[:, places]
-    rows[:, places] = np.where(np.isfinite(cells), np.clip(cells, low, high), (low + high) / 2)
 
 
 def _prepare_dense(

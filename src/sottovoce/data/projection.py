@@ -37,8 +37,8 @@ class Projected:
     triangular: ClassVar[bool] = True
 
     def __init__(self, block: Block, projection: Array) -> None:
-        self._block, self.bits = block, _checked(block)
-        self._matrix = _on_grid(
+        self._block, self.bits = block, _check_bits(block)
+        self._matrix = _put_on_grid(
             np.tril(projection) if projection.ndim == 2 and self.triangular else projection, self.bits
         )
         self._length, self._shares = 0.0, np.ones(0)
@@ -159,8 +159,8 @@ def short_rows(block: Block, projection: Array, weights: Array) -> Iterator[tupl
         for rows, labels in block.chunks(MANY_ROWS, block.dimension):
             yield dense(rows), np.ones(len(labels)), rows @ weights, labels
         return
-    bits, exact = _checked(block), exact_weights(weights, block.bits)
-    matrix, room = _on_grid(np.tril(projection), bits), 1.0 - (block.dimension + 8) * 2.0**-50
+    bits, exact = _check_bits(block), exact_weights(weights, block.bits)
+    matrix, room = _put_on_grid(np.tril(projection), bits), 1.0 - (block.dimension + 8) * 2.0**-50
     for narrow, labels in block.chunks(MANY_ROWS, block.dimension):
         rows = narrow.astype(np.float64, copy=False)
         short = np.ascontiguousarray(dense(rows @ matrix))
@@ -174,14 +174,14 @@ def _each(function: Callable[[Array], Array], vectors: Array) -> Array:
     return function(vectors) if vectors.ndim == 1 else np.column_stack([function(column) for column in vectors.T])
 
 
-def _checked(block: Block) -> int:
+def _check_bits(block: Block) -> int:
     """The bits of a block whose rows are on the grid and no longer than 1."""
     if block.bits is None or block.row_norm > 1.0:
         raise LeakError("the rows were not prepared for exact scores.")
     return block.bits
 
 
-def _on_grid(projection: Array, bits: int) -> Array:
+def _put_on_grid(projection: Array, bits: int) -> Array:
     """P such that every entry of x'P is exact in any order; a diagonal has columns of one entry each."""
     columns = np.abs(projection) if projection.ndim == 1 else np.sqrt(np.einsum("ij,ij->j", projection, projection))
     return exact_weights(projection, bits, float(columns.max(initial=0.0)))

@@ -69,10 +69,6 @@ class Resources:
         return Resources(self.n_jobs, self.device)
 
     @property
-    def on_cpu(self) -> bool:
-        return self.device in (None, "cpu")
-
-    @property
     def jobs(self) -> int:
         """Threads at most."""
         from joblib import cpu_count, effective_n_jobs
@@ -132,7 +128,7 @@ def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int]) -> list[R
     parts = list(itertools.pairwise(cuts))
     if len(parts) == 1:
         return [work(*parts[0])]
-    pool = _pool(os.getpid(), len(parts) - 1)  # the threads of a process are not in its fork
+    pool = _row_threads(os.getpid(), len(parts) - 1)  # the threads of a process are not in its fork
 
     def silent(start: int, stop: int) -> Result:
         # A thread does not inherit NumPy's silence; a warning that a record caused could be turned into an error.
@@ -186,7 +182,7 @@ def take_buffers(_process: int, jobs: int) -> None:
 
 
 @functools.lru_cache(maxsize=4)
-def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
+def _row_threads(_process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sottovoce-rows")
 
 

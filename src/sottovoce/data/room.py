@@ -17,7 +17,7 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 _UNLIMITED: Final = 1 << 60
 
 
-def fits(size: int, *, after: int = 0) -> bool:
+def fits_in_memory(size: int, *, after: int = 0) -> bool:
     """Whether so many bytes are at most a quarter of the memory that this process may still take, `after` others."""
     return SHARE * size <= available() - after
 

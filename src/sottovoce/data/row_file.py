@@ -74,8 +74,7 @@ class _Form:
         }
         shape = (piece.rows, self.dimension)
         rows: Matrix = found["data"].reshape(shape) if piece.entries < 0 else _csr(found, shape)
-        known: Any = {"layout": about.layout, "records": about.records, "resources": about.resources}
-        return Block(rows, found["labels"], about.bits, usable=found["usable"], **known)
+        return about.with_rows(rows, found["labels"], found["usable"])
 
 
 def _csr(found: dict[str, NDArray[Any]], shape: tuple[int, int]) -> Matrix:
@@ -164,8 +163,7 @@ class RowFile:
                 width = np.dtype(kind).itemsize
                 found[name] = self._ranges(piece.offset + offset, first * width, last * width).view(kind)
             rows = _csr(found, (len(chosen), self.form.dimension))
-        known: Any = {"layout": about.layout, "records": about.records, "resources": about.resources}
-        return Block(rows, labels, about.bits, **known)
+        return about.with_rows(rows, labels)
 
     def _section(self, piece: _Piece, name: str) -> NDArray[Any]:
         kind, count, offset = self.form.sections(piece)[name]
@@ -186,7 +184,7 @@ class RowFile:
 
     def _fill(self, part: memoryview, offset: int) -> None:
         while len(part):
-            count = _read(self.handle, part, offset)
+            count = _read_into(self.handle, part, offset)
             if count == 0:
                 raise LeakError("a file of prepared rows is shorter than it was; nothing was released.")
             part, offset = part[count:], offset + count
@@ -206,7 +204,7 @@ def _buffer(size: int) -> mmap.mmap:
     return made
 
 
-def _read(handle: int, part: memoryview, offset: int) -> int:
+def _read_into(handle: int, part: memoryview, offset: int) -> int:
     """Read into a buffer: how many bytes; a system without preadv copies them."""
     if hasattr(os, "preadv"):
         return os.preadv(handle, [part], offset)

@@ -204,7 +204,7 @@ class Category(Column):
 
     def encode(self, cells: Cells) -> Array:
         count = len(self.levels)
-        places = _places(cells, self.levels)
+        places = _level_places(cells, self.levels)
         places[places == _ABSENT] = count if self.missing else _NOWHERE
         places[places == _UNKNOWN] = count + self.missing if self.other else _NOWHERE
         rows = np.zeros((len(places), len(self.features)))
@@ -243,7 +243,7 @@ class YesNo(Column):
         return self._flagged([f"{self.name}={_shown(self.yes)}"], self.missing)
 
     def encode(self, cells: Cells) -> Array:
-        places = _places(cells, (self.no, self.yes))
+        places = _level_places(cells, (self.no, self.yes))
         known = places >= 0
         signs = np.where(known, 2.0 * places - 1.0, 0.0)
         return np.column_stack([signs, ~known]) if self.missing else signs[:, None]
@@ -433,7 +433,7 @@ class Schema:
         if self.classes is None:
             return raw
         levels = np.array([*self.classes, None], dtype=object)
-        return np.asarray(levels[np.maximum(_places(raw, self.classes), -1)])
+        return np.asarray(levels[np.maximum(_level_places(raw, self.classes), -1)])
 
     def table(self) -> dict[str, Any]:
         """Plain values, as in the table [schema] of a job file."""
@@ -475,10 +475,10 @@ class Schema:
         write_text(Path(path), toml_text(self.table()), "path")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Schema) and _plain(self.table()) == _plain(other.table())
+        return isinstance(other, Schema) and json.dumps(self.table()) == json.dumps(other.table())
 
     def __hash__(self) -> int:
-        return hash(_plain(self.table()))
+        return hash(json.dumps(self.table()))
 
     def __repr__(self) -> str:
         features = len(self.feature_names)
@@ -510,10 +510,6 @@ def toml_text(table: Mapping[str, Any], comments: Mapping[str, str] | None = Non
     return "\n".join(lines) + "\n"
 
 
-def _plain(table: Mapping[str, Any]) -> str:
-    return json.dumps(table)
-
-
 def _column(name: str, entry: Any) -> Column:
     """A column of its entry; which kind it is, the entry's keys say."""
     if not isinstance(entry, Mapping):
@@ -533,7 +529,7 @@ def _column(name: str, entry: Any) -> Column:
             raise InputError(f"columns.{name}: {key} = {value!r} must be true or false.")
     given = dict(entry)
     if kind is Number:
-        return _number(name, given)
+        return _number_column(name, given)
     if kind is Category:
         levels = given.pop("levels")
         if isinstance(levels, str) or not isinstance(levels, Iterable) or isinstance(levels, Mapping):
@@ -544,7 +540,7 @@ def _column(name: str, entry: Any) -> Column:
     return YesNo(name, _level(name, given.pop("yes")), _level(name, given.pop("no")), **given)
 
 
-def _number(name: str, given: dict[str, Any]) -> Number:
+def _number_column(name: str, given: dict[str, Any]) -> Number:
     """A number of its entry, the range of which is known or not."""
     declared, fill = given.pop("range"), given.pop("fill", None)
     if not (fill is None or is_number(fill)):
@@ -554,10 +550,10 @@ def _number(name: str, given: dict[str, Any]) -> Number:
         if "narrow" in given:
             raise InputError(f'columns.{name}: range = "private" has no range to narrow; leave narrow out.')
         return Number(name, fill=fill, **given)
-    return Number(name, *_pair(name, declared), fill=fill, **given)
+    return Number(name, *_range_ends(name, declared), fill=fill, **given)
 
 
-def _pair(name: str, given: Any) -> tuple[float, float]:
+def _range_ends(name: str, given: Any) -> tuple[float, float]:
     pair = list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else []
     if len(pair) != 2 or not all(map(is_number, pair)):
         raise InputError(
@@ -598,7 +594,7 @@ def _shown(level: Level) -> str:
 _ABSENT, _UNKNOWN, _NOWHERE = -1, -2, -3  # places of cells that are missing, undeclared, or have no feature
 
 
-def _places(cells: Cells, levels: Sequence[Level]) -> NDArray[np.int64]:
+def _level_places(cells: Cells, levels: Sequence[Level]) -> NDArray[np.int64]:
     """The place of each cell among the levels; a declared level is never missing, whatever it is called."""
     found = {cell_key(level): place for place, level in enumerate(levels)}
 

@@ -66,9 +66,9 @@ class Slope:
             return found
         at = np.asarray(scores) + self.offset if self.offset else scores
         if self.most is None:
-            found = _within(slopes_of(self.loss, at, labels), self.bound)
+            found = _clip_slopes(slopes_of(self.loss, at, labels), self.bound)
         else:
-            found = cut(self.loss, self.most, at, labels)
+            found = cut_slopes(self.loss, self.most, at, labels)
         if len(shares):
             found *= shares
         return toward_zero(found, self.grid)
@@ -107,7 +107,7 @@ def slopes_of(loss: Loss, scores: Array, labels: Array) -> Array:
         return np.array(loss.derivative(scores, labels), dtype=np.float64)
 
 
-def cut(loss: Loss, most: float, scores: Array, labels: Array) -> Array:
+def cut_slopes(loss: Loss, most: float, scores: Array, labels: Array) -> Array:
     """Slopes in units of `most`, within [-1, 1]; a NaN counts as 1.
 
     Residuals are cut one by one. Of classes the slopes of both labels at a score are scaled alike, so that the larger
@@ -120,10 +120,10 @@ def cut(loss: Loss, most: float, scores: Array, labels: Array) -> Array:
         slopes /= np.maximum(np.maximum(np.abs(slopes), other, out=other), most, out=other)
     else:
         slopes /= most
-    return _within(slopes, 1.0)
+    return _clip_slopes(slopes, 1.0)
 
 
-def _within(slopes: Array, bound: float) -> Array:
+def _clip_slopes(slopes: Array, bound: float) -> Array:
     """Cut to [-bound, bound] in place: fmin takes the bound where a slope is NaN, which clip would let through."""
     np.fmin(slopes, bound, out=slopes)
     return np.fmax(slopes, -bound, out=slopes)

@@ -94,7 +94,7 @@ def _merged(runs: Sequence[Iterator[Records]]) -> Iterator[Records]:
         yield together[np.argsort(together["word"], kind="stable")]
 
 
-def pieces_of(parts: Iterable[NDArray[Any]], size: int) -> Iterator[NDArray[Any]]:
+def cut_pieces(parts: Iterable[NDArray[Any]], size: int) -> Iterator[NDArray[Any]]:
     """The same in arrays of that size, the last one shorter."""
     left: NDArray[Any] | None = None
     for part in parts:

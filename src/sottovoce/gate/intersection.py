@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.identifiers import Identifiers, hash_of_list
-from sottovoce.data.sorted_file import WORD, WORD_KIND, RingArray, SortedFile, pieces_of
+from sottovoce.data.sorted_file import WORD, WORD_KIND, RingArray, SortedFile, cut_pieces
 from sottovoce.errors import RefusedError
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.outgoing import GATE, Masked
@@ -198,7 +198,7 @@ class Session:
         self._turn(frame, "salt")
         self._take_salt(frame.arrays)
         frame = yield None
-        order = pieces_of((part["place"] for part in self._order), PIECE)
+        order = cut_pieces((part["place"] for part in self._order), PIECE)
         for piece in range(max(self._pieces(place, "list") for place in range(len(self._names)))):
             places = next(order, np.empty(0, dtype=np.int64))
             frame, points = yield from self._ring(frame, "list", piece, list(self._ids.at(places)))
@@ -265,7 +265,7 @@ class Session:
     def _tell(self, frame: Frame) -> Generator[Masked | None, Frame, Frame]:
         """The own words, sorted, to who matches."""
         matcher = self.terms.matcher
-        for piece, words in enumerate(pieces_of(self._words.words(), WORDS)):
+        for piece, words in enumerate(cut_pieces(self._words.words(), WORDS)):
             self._turn(frame, "words", piece)
             if piece == 0:
                 self._leaving()
@@ -311,7 +311,7 @@ class Session:
             frame = yield None
         everybody = len(self._names)
         places = _places(self._words.shared(everybody))
-        common = pieces_of(self._words.words(everybody), WORDS)
+        common = cut_pieces(self._words.words(everybody), WORDS)
         for piece in range(len(places) // WORDS + 1):
             self._turn(frame, "match", piece)
             data = next(common, np.empty(0, dtype=WORD_KIND)).tobytes()

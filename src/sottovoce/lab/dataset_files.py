@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sottovoce.data.files import Table, read_columns, read_file, read_table
-from sottovoce.data.files.format import Asked
+from sottovoce.data.files import FileTable, read_columns, read_file, read_table
+from sottovoce.data.files.format import FileOptions
 from sottovoce.data.files.libsvm import Libsvm
 from sottovoce.data.files.lines import COMPRESSED, SPACES, open_data
 from sottovoce.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedTable(Table):
+class EncodedTable(FileTable):
     """A table with its columns as they were before they became numbers."""
 
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -64,15 +64,15 @@ def _open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
         raise InputError(f"{path} is damaged, or has no {member}. Download it again.") from None
 
 
-def read_labelled(path: Path, label: str, header: str | None = None, member: str | None = None) -> Table:
+def read_labelled(path: Path, label: str, header: str | None = None, member: str | None = None) -> FileTable:
     """A table with a header, or to which one is given."""
     with _with_header(path, header, member) as table:
         return read_table(table, label=label)
 
 
-def read_svm(path: Path, features: int) -> Table:
+def read_svm(path: Path, features: int) -> FileTable:
     """Of any name: the originals have no suffix."""
-    return read_file(path, Libsvm, Asked(features=features))
+    return read_file(path, Libsvm, FileOptions(features=features))
 
 
 _HOUSING_HEADER = (
@@ -81,7 +81,7 @@ _HOUSING_HEADER = (
 )
 
 
-def read_housing(path: Path, *, header: str | None = _HOUSING_HEADER, member: str | None = None) -> Table:
+def read_housing(path: Path, *, header: str | None = _HOUSING_HEADER, member: str | None = None) -> FileTable:
     """The usual eight features of the nine StatLib columns: rooms, bedrooms and people per household."""
     with _with_header(path, header, member) as table:
         raw = read_columns(table)
@@ -96,7 +96,7 @@ def read_housing(path: Path, *, header: str | None = _HOUSING_HEADER, member: st
         "Latitude": raw["latitude"],
         "Longitude": raw["longitude"],
     }
-    return Table(np.column_stack(list(X.values())), raw["median_house_value"] / 100_000, tuple(X))
+    return FileTable(np.column_stack(list(X.values())), raw["median_house_value"] / 100_000, tuple(X))
 
 
 ADULT_NUMBERS = {
@@ -132,7 +132,7 @@ ADULT_HEADER = (
 )
 
 
-def read_adult(path: Path, *, header: str | None = None) -> Table:
+def read_adult(path: Path, *, header: str | None = None) -> FileTable:
     """Six numbers, then a 0/1 column for each category; `columns` has them as they were."""
     with _with_header(path, header) as table:
         columns = read_columns(table)
@@ -146,19 +146,19 @@ def read_adult(path: Path, *, header: str | None = None) -> Table:
 YEAR_HEADER = ",".join(["year", *(f"timbre_avg_{j}" for j in range(1, 13)), *(f"timbre_cov_{j}" for j in range(1, 79))])
 
 
-def read_year(path: Path, *, header: str | None = YEAR_HEADER, member: str | None = None) -> Table:
+def read_year(path: Path, *, header: str | None = YEAR_HEADER, member: str | None = None) -> FileTable:
     """The year, and 90 averages and covariances of timbre."""
     return read_labelled(path, "year", header, member)
 
 
-def read_gisette(path: Path) -> Table:
+def read_gisette(path: Path) -> FileTable:
     """The scaled LIBSVM form, dense."""
     table = read_svm(path, 5000)
     X = cast("sparse.csr_matrix", table.X).toarray()  # nearly all of the scaled entries are not zero
-    return Table(X, table.y, table.feature_names)
+    return FileTable(X, table.y, table.feature_names)
 
 
-def read_gisette_uci(path: Path) -> Table:
+def read_gisette_uci(path: Path) -> FileTable:
     """The UCI form, its documented 0..999 mapped to [-1, 1] by these constants."""
     labels = path.name[: path.name.index(".data")] + ".labels"
     beside = find_file([path.parent.parent], path.parent.name, [labels])
@@ -173,4 +173,4 @@ def read_gisette_uci(path: Path) -> Table:
         raise InputError(f"{path} or {labels} is not a table of numbers: {error}") from None
     if len(X) != len(y):
         raise InputError(f"{path} has {len(X)} rows but {labels} has {len(y)}.")
-    return Table(2 * X / 999 - 1, y, tuple(map(str, range(1, X.shape[1] + 1))))
+    return FileTable(2 * X / 999 - 1, y, tuple(map(str, range(1, X.shape[1] + 1))))

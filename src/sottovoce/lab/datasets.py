@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sottovoce.data.files import Table
+from sottovoce.data.files import FileTable
 from sottovoce.data.files.lines import COMPRESSED
 from sottovoce.data.matrix import Matrix
 from sottovoce.errors import InputError
@@ -198,7 +198,7 @@ def _receive(url: str, part: Path) -> None:
         raise InputError(f"{url}: {part.stat().st_size} of {announced} bytes came; not kept. Try again.")
 
 
-Reader = Callable[[Path], Table]
+Reader = Callable[[Path], FileTable]
 
 
 @dataclass(frozen=True)
@@ -278,13 +278,13 @@ def _record(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
-def _stack(tables: list[Table]) -> Table:
+def _stack(tables: list[FileTable]) -> FileTable:
     stack: Any = sparse.vstack if sparse.issparse(tables[0].X) else np.concatenate
     X = stack([table.X for table in tables])
     y = np.concatenate([cast("NDArray[Any]", table.y) for table in tables])
     encoded = [table.columns for table in tables if isinstance(table, files.EncodedTable)]
     if not encoded:
-        return Table(X, y, tables[0].feature_names)
+        return FileTable(X, y, tables[0].feature_names)
     columns = {name: np.concatenate([part[name] for part in encoded]) for name in encoded[0]}
     return files.EncodedTable(X, y, tables[0].feature_names, columns)
 

@@ -13,11 +13,10 @@ import numpy as np
 from sottovoce.data.cells import cell_key, read_numbers, table_columns
 from sottovoce.data.cluster import worker
 from sottovoce.data.cluster.connection import Cluster
-from sottovoce.data.cluster.worker import Facts
+from sottovoce.data.cluster.worker import PartitionFacts
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.files.format import Wanted
+from sottovoce.data.files.format import Labels, Piece, Source, Wanted
 from sottovoce.data.schema import Schema
-from sottovoce.data.sources import Labels, Piece, Source
 from sottovoce.errors import InputError
 
 
@@ -80,7 +79,7 @@ def from_dask(data: Any, y: Any, label: str | None, schema: Schema | None, clust
         raise InputError(
             f"data is a {type(data).__name__}; give a Dask data frame, Dask arrays, or a list of delayed partitions."
         )
-    return _counted(known, _renamed(made), (), None)
+    return _count_partitions(known, _renamed(made), (), None)
 
 
 def _of_frame(cluster: Cluster, frame: Any, label: str | None, schema: Schema | None) -> Dataset:
@@ -100,7 +99,7 @@ def _of_frame(cluster: Cluster, frame: Any, label: str | None, schema: Schema | 
                 )
     wanted = Wanted(names if schema is None else tuple(schema.columns), label, schema)
     make = functools.partial(FrameSource, wanted=wanted)
-    return _counted(cluster, [task(make, each) for each in frame.to_delayed()], names, schema)
+    return _count_partitions(cluster, [task(make, each) for each in frame.to_delayed()], names, schema)
 
 
 def _of_arrays(cluster: Cluster, X: Any, y: Any) -> Dataset:
@@ -120,8 +119,8 @@ def _of_arrays(cluster: Cluster, X: Any, y: Any) -> Dataset:
     if len(labels) != len(blocks):
         raise InputError(f"X has {len(blocks)} chunks and y {len(labels)}; cut them alike.")
     made = [_pair(block, own) for block, own in zip(blocks, labels, strict=True)]
-    facts = [Facts(int(size), int(X.shape[1]), y is not None) for size in sizes] if known else None
-    return _counted(cluster, made, (), None, facts)
+    facts = [PartitionFacts(int(size), int(X.shape[1]), y is not None) for size in sizes] if known else None
+    return _count_partitions(cluster, made, (), None, facts)
 
 
 def _pair(rows: Any, labels: Any) -> Any:
@@ -137,7 +136,7 @@ def paired(rows: Any, labels: Any) -> tuple[Any, Any]:
     return rows, labels
 
 
-def _counted(
+def _count_partitions(
     cluster: Cluster, made: Sequence[Any], names: tuple[str, ...], schema: Schema | None, facts: Any = None
 ) -> Dataset:
     """A data set of partitions, counted at the workers unless the numbers are known."""

@@ -65,7 +65,7 @@ class Cluster:
                     'cluster=None: this process has no Dask client; give one, or the address "tls://..." of one.'
                 ) from None
         if isinstance(cluster, str):
-            return _connected(cluster)
+            return _connect(cluster)
         if not isinstance(cluster, package.Client) or cluster.asynchronous:
             raise InputError(
                 f"cluster={cluster!r} must be the address of a scheduler or a distributed.Client that is not "
@@ -250,7 +250,7 @@ def tell_in_the_clear(address: str) -> None:
 _CONNECTED: Final[dict[str, Cluster]] = {}  # one for each address, as long as this process lives
 
 
-def _connected(address: str) -> Cluster:
+def _connect(address: str) -> Cluster:
     known = _CONNECTED.get(address)
     if known is not None and known.client.status == "running":
         return known

@@ -1,35 +1,60 @@
-"""What runs at a worker: rows are read, prepared and kept there, and messages are answered.
+"""What goes to a worker, and what runs there: rows are read, prepared and held, and messages are answered.
 
-Everything here may be done again, at another worker, and gives the same bits.
+Work is pack_work so that nothing else travels. All of it may be done again, at another worker, and gives the same bits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+import io
 import itertools
 import logging
+import pickle
 import threading
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+import cloudpickle
 import numpy as np
 
 from sottovoce import __version__
 from sottovoce.data.block import Block
+from sottovoce.data.block_parts import VIEWS, BlockPart, Integers, RowView, Work
 from sottovoce.data.cells import label_array, real_rows
-from sottovoce.data.cluster.messages import Message, Reply, UnknownViewError, unpacked
-from sottovoce.data.dataset import ENTRIES
-from sottovoce.data.files.format import report_spoilt
+from sottovoce.data.dataset import ENTRIES, ArraySource
+from sottovoce.data.files.format import Labels, Piece, Source, report_spoilt
 from sottovoce.data.matrix import is_sparse
-from sottovoce.data.parts import VIEWS, Part, View
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import Resources, plain_blas
-from sottovoce.data.sources import ArraySource, Labels, Piece, Source
-from sottovoce.errors import InputError, SottovoceError
+from sottovoce.data.slopes import Slope, Slopes
+from sottovoce.errors import InputError, LeakError, SottovoceError
+from sottovoce.losses import Loss
 
+Told = tuple[Any, ...]  # a view's name and length, and where it is told whole its matrix and how it is made
+
+CODE: Final = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.CodeType,
+    types.CellType,
+    types.ModuleType,
+    types.MappingProxyType,
+    functools.partial,
+    property,
+    staticmethod,
+    classmethod,
+    type,
+)
+NUMBERS: Final = (np.ndarray, np.generic, np.dtype, np.ufunc, pickle.PickleBuffer)
+PUBLIC: Final = (Slope, Slopes, Loss)
+PACKAGES: Final = ("sottovoce.queries.", "sottovoce.algorithms.")  # queries are public configuration
+SHAPES: Final = ("sottovoce.gate.query.Reals", "sottovoce.gate.query.Wholes")  # of messages, which queries declare
 LABELS = 1 << 18  # that are looked at at once
 
 _log = logging.getLogger("sottovoce.holder")
@@ -44,12 +69,12 @@ class Held:
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self.lock = threading.Lock()
-        self.parts = [Part(block) for block in blocks]
-        self.views: dict[str, View] = {}
+        self.parts = [BlockPart(block) for block in blocks]
+        self.views: dict[str, RowView] = {}
         self.sizes = [len(block) for block in blocks]
         self.digest = _digest(blocks)
 
-    def learn(self, view: View) -> None:
+    def learn(self, view: RowView) -> None:
         """Keep a view: of the last ones, as a part does."""
         self.views[view.name] = view
         for name in list(self.views)[:-VIEWS]:
@@ -136,7 +161,7 @@ class Chain(Source):
 
 
 @dataclass(frozen=True)
-class Facts:
+class PartitionFacts:
     """What is public of a partition: how many records and features, and whether it has labels."""
 
     records: int
@@ -144,13 +169,13 @@ class Facts:
     labelled: bool | None
 
 
-def facts(source: Any) -> Facts:
+def facts(source: Any) -> PartitionFacts:
     """Counted at the worker."""
     found = as_source(source)
     rows, labels = next(found.pieces(1), (None, None))
     if rows is None:
-        return Facts(found.records, None, None)
-    return Facts(found.records, int(rows.shape[1]), labels is not None)
+        return PartitionFacts(found.records, None, None)
+    return PartitionFacts(found.records, int(rows.shape[1]), labels is not None)
 
 
 def labels_of(most: int, source: Any) -> Labels:
@@ -168,40 +193,40 @@ def piece(rows: int, place: int, source: Any) -> Piece:
     return next(itertools.islice(as_source(source).pieces(rows), place, None))
 
 
-async def answer(message: Message, dask_worker: Any) -> Reply:
+async def answer_message(message: WorkerMessage, dask_worker: Any) -> WorkerReply:
     """What a worker makes of a message; rows that it does not hold are told to be gone.
 
     Guarantee: no error of a worker carries a text that is not of this package, whose texts hold no value of the data.
     """
     held = [dask_worker.data.get(key) for key in message.keys]
     if not all(isinstance(each, Held) for each in held):
-        return Reply("gone")
+        return WorkerReply("gone")
     return await asyncio.to_thread(_answered, message, held)
 
 
-def _answered(message: Message, held: list[Held]) -> Reply:
+def _answered(message: WorkerMessage, held: list[Held]) -> WorkerReply:
     if message.work is None:
-        return Reply("answer", [(each.sizes, each.digest) for each in held])
+        return WorkerReply("answer", [(each.sizes, each.digest) for each in held])
     if message.digests is not None and [each.digest for each in held] != message.digests:
-        return Reply("changed")
+        return WorkerReply("changed")
     try:
         _check_version(message.version)
         with _quietly(), ExitStack() as alone:
             for _, each in sorted(zip(message.keys, held, strict=True), key=lambda own: own[0]):
                 alone.enter_context(each.lock)
-            return Reply("answer", _worked(message, held))
+            return WorkerReply("answer", _worked(message, held))
     except UnknownViewError:
-        return Reply("view")
+        return WorkerReply("view")
     except SottovoceError as error:
-        return Reply("fault", error)
+        return WorkerReply("fault", error)
     except Exception as error:
         _log.exception("work for the rows of this worker failed")
-        return Reply("fault", type(error).__name__)
+        return WorkerReply("fault", type(error).__name__)
 
 
-def _worked(message: Message, held: list[Held]) -> Any:
+def _worked(message: WorkerMessage, held: list[Held]) -> Any:
     everywhere = [name for name in held[0].views if all(name in each.views for each in held)]
-    work, views = unpacked(message.work or b"", {name: held[0].views[name] for name in everywhere})
+    work, views = unpack_work(message.work or b"", {name: held[0].views[name] for name in everywhere})
     for each in held:
         for view in views:
             each.learn(view)
@@ -210,7 +235,7 @@ def _worked(message: Message, held: list[Held]) -> Any:
         parts = each.parts
         if message.chosen is not None:
             chosen = zip(parts, message.chosen[place], strict=True)
-            parts = [Part(part.block.take(rows)) for part, rows in chosen]
+            parts = [BlockPart(part.block.take(rows)) for part, rows in chosen]
         own = [work(part) for part in parts]
         if message.summed:
             total = sum(own, start=total)
@@ -239,3 +264,91 @@ def _digest(blocks: Sequence[Block]) -> bytes:
             found.update(f"{array.dtype.str}{array.shape}".encode())
             found.update(np.ascontiguousarray(array).data)
     return found.digest()
+
+
+class UnknownViewError(Exception):
+    """A view was told by its name, and is not there."""
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerMessage:
+    """A round's work for one worker. Without `work` it is asked what it holds."""
+
+    keys: list[str]  # of what it holds
+    work: bytes | None = None
+    digests: list[bytes] | None = None  # of the rows as they were first prepared
+    chosen: list[list[Integers]] | None = None  # rows of each part, of a batch
+    summed: bool = False
+    version: str = __version__  # of whom it is from
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerReply:
+    """What a worker says: an "answer", or why there is none: rows that are "gone" or "changed", a "view", a "fault"."""
+
+    kind: str
+    value: Any = None
+
+
+def pack_work(work: Work[Any], *, whole: bool) -> tuple[bytes, set[str]]:
+    """Work as bytes, and the names of its views, which are told `whole` or by name.
+
+    Guarantee: code, numbers, texts, slopes, losses and queries can travel, and no other object: no gate, ledger, key or
+    source of randomness, no rows, and no bytes, such as keys are. Edges: work that holds one is refused and nothing is
+    sent.
+    """
+    to = io.BytesIO()
+    packer = _Packer(to, whole)
+    packer.dump(work)
+    return to.getvalue(), packer.views
+
+
+class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(self, to: io.BytesIO, whole: bool) -> None:
+        super().__init__(to, protocol=5)
+        self._whole, self.views = whole, set[str]()
+        self._bytes = set[bytes]()  # that code and single numbers consist of
+
+    def persistent_id(self, found: Any) -> Told | None:
+        if isinstance(found, bytearray) or (isinstance(found, bytes) and found not in self._bytes):
+            raise LeakError("work for a cluster holds bytes; nothing was sent.")
+        if not isinstance(found, RowView):
+            return None
+        self.views.add(found.name)
+        return (found.name, found.length, found.matrix, found.made) if self._whole else (found.name, found.length)
+
+    def reducer_override(self, found: Any) -> Any:
+        name = f"{type(found).__module__}.{type(found).__qualname__}"
+        if not (isinstance(found, CODE + NUMBERS + PUBLIC) or name.startswith(PACKAGES) or name in SHAPES):
+            raise LeakError(f"work for a cluster holds a {type(found).__qualname__}; nothing was sent.")
+        if isinstance(found, types.CodeType):
+            self._bytes |= {found.co_code, found.co_linetable, getattr(found, "co_exceptiontable", b"")}
+        if isinstance(found, np.generic):
+            self._bytes.add(found.tobytes())
+        if isinstance(found, np.ndarray) and not (found.dtype.hasobject or found.flags.forc):
+            return found.copy().__reduce_ex__(5)  # one buffer, as others are
+        return super().reducer_override(found)
+
+
+def unpack_work(work: bytes, known: Mapping[str, RowView]) -> tuple[Work[Any], list[RowView]]:
+    """The work and the views that it was told, at a worker; `known` are those that it has."""
+    reader = _Reader(io.BytesIO(work))
+    reader.known = known
+    reader.views = []
+    return reader.load(), reader.views
+
+
+class _Reader(pickle.Unpickler):
+    known: Mapping[str, RowView]
+    views: list[RowView]
+
+    def persistent_load(self, told: Told) -> RowView:
+        name, length, *more = told
+        if more:
+            found = RowView(more[0], more[1], length, name)
+        elif name in self.known:
+            found = replace(self.known[name], length=length)
+        else:
+            raise UnknownViewError
+        self.views.append(found)
+        return found

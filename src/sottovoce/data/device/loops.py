@@ -72,7 +72,7 @@ def _source() -> str:
     return (resources.files(__package__) / "kernels.cu").read_text(encoding="utf-8")
 
 
-def shape_of(width: int, shared: int) -> tuple[int, int, int]:
+def loop_shape(width: int, shared: int) -> tuple[int, int, int]:
     """Of the fused loop over rows of that width: columns a lane, rows of a tile, bytes of a block of threads.
 
     As many rows as leave room for three blocks of threads in so many bytes of shared memory.
@@ -134,7 +134,7 @@ def shared_memory() -> int:
     return _properties(cupy().cuda.runtime.getDevice())[1]
 
 
-def resident(shared: int, most: int) -> int:
+def resident_blocks(shared: int, most: int) -> int:
     """Blocks of threads of a multiprocessor that have so many bytes of shared memory each."""
     return max(1, min(shared_memory() // (shared + _RESERVED), most))
 
@@ -144,7 +144,7 @@ def has_products() -> bool:
     return _properties(cupy().cuda.runtime.getDevice())[2] >= 8
 
 
-def numbers_of(slope: Slope) -> Any:
+def loop_numbers(slope: Slope) -> Any:
     """What `fill_terms` is told, as the loops take it."""
     told = np.append(slope.numbers, 1.0 / slope.numbers[5])
     return told.view(_NUMBERS)[0]

@@ -25,7 +25,7 @@ RESERVE: Final = 0.25  # of the device's memory that rows leave free
 _ALIGNED: Final = 512  # bytes
 
 
-class Piece:
+class DevicePiece:
     """Rows with labels, on the device or on the host; of sparse rows starts, columns and entries."""
 
     def __init__(self, rows: Any, labels: Any, null: Any, *, sparse: tuple[Any, Any, Any] | None = None) -> None:
@@ -39,7 +39,7 @@ class Piece:
         return (*(self.sparse or (self.rows,)), self.labels, self.null)
 
     @classmethod
-    def of(cls, arrays: list[Any]) -> Piece:
+    def of(cls, arrays: list[Any]) -> DevicePiece:
         if len(arrays) == 3:
             return cls(*arrays)
         return cls(None, *arrays[3:], sparse=(arrays[0], arrays[1], arrays[2]))
@@ -47,10 +47,10 @@ class Piece:
     @property
     def size(self) -> int:
         """Bytes, each array at an aligned place."""
-        return sum(map(_aligned, self.arrays))
+        return sum(map(_padded_size, self.arrays))
 
 
-def _aligned(array: Any) -> int:
+def _padded_size(array: Any) -> int:
     return -(-int(array.nbytes) // _ALIGNED) * _ALIGNED
 
 
@@ -75,7 +75,7 @@ class Arrays:
             yield self._rows[start : start + rows], self._labels[start : start + rows]
 
 
-def stored(source: Any, recipe: Preparation, resources: Resources) -> tuple[list[Piece], list[Piece]]:
+def stored(source: Any, recipe: Preparation, resources: Resources) -> tuple[list[DevicePiece], list[DevicePiece]]:
     """The rows of a source by the recipe, chunk by chunk: pieces on the device, and those of the host.
 
     A source has a `shape` and `pieces(rows)`, which gives rows with their labels, at most so many at once.
@@ -102,10 +102,10 @@ class _Store:
         self._label = np.dtype(np.int8 if two else np.float64)  # -1 and 1 take an eighth of the traffic
         free = self._xp.cuda.runtime.memGetInfo()[0] + self._xp.get_default_memory_pool().free_bytes()
         self._room = (1.0 - RESERVE) * free
-        self._dense: Piece | None = None
+        self._dense: DevicePiece | None = None
         self.filled, self.null = 0, 0  # rows, and how many of them are null rows
-        self.pieces, self.host = list[Piece](), list[Piece]()
-        self._waiting = list[Piece]()  # sparse parts that are too small for a piece
+        self.pieces, self.host = list[DevicePiece](), list[DevicePiece]()
+        self._waiting = list[DevicePiece]()  # sparse parts that are too small for a piece
 
     def add(self, part: Block) -> None:
         self.filled += len(part)
@@ -115,7 +115,7 @@ class _Store:
         labels = part.labels.astype(self._label)
         if is_sparse(part.rows):
             sparse = (part.rows.indptr.astype(np.int64), part.rows.indices.astype(np.int32), part.entries)
-            self._waiting.append(Piece(None, labels, part.null_rows, sparse=sparse))
+            self._waiting.append(DevicePiece(None, labels, part.null_rows, sparse=sparse))
             if sum(len(each.sparse[2]) for each in self._waiting if each.sparse is not None) >= CHUNK:
                 self.join()
             return
@@ -126,16 +126,16 @@ class _Store:
         for target, array in zip(self._dense.arrays, (part.rows, labels, part.null_rows), strict=True):
             _send(target[start : start + fit], array[:fit])
         if fit < len(part):
-            self.host.append(pinned(Piece(part.rows[fit:], labels[fit:], part.null_rows[fit:])))
+            self.host.append(pinned(DevicePiece(part.rows[fit:], labels[fit:], part.null_rows[fit:])))
 
-    def _allocated(self) -> Piece:
+    def _allocated(self) -> DevicePiece:
         """Room for as many dense rows as fit beside their lengths and shares."""
         xp, each = self._xp, 4 * self._width + self._label.itemsize + 1 + 16
         fit = min(self._count, int(self._room / each))
         while True:
             try:
                 rows = xp.empty((fit, self._width), dtype=np.float32)
-                dense = Piece(rows, xp.empty(fit, dtype=self._label), xp.empty(fit, dtype=bool))
+                dense = DevicePiece(rows, xp.empty(fit, dtype=self._label), xp.empty(fit, dtype=bool))
             except xp.cuda.memory.OutOfMemoryError:  # another program was faster
                 rows = None
                 fit //= 2
@@ -158,7 +158,7 @@ class _Store:
         columns, entries, labels, null = (
             np.concatenate([part.arrays[place] for part in parts]) for place in (1, 2, 3, 4)
         )
-        piece = Piece(None, labels, null, sparse=(np.concatenate(starts), columns, entries))
+        piece = DevicePiece(None, labels, null, sparse=(np.concatenate(starts), columns, entries))
         if not self.host and piece.size + 16 * len(piece) < self._room:
             try:
                 self.pieces.append(on_device(piece))
@@ -179,27 +179,27 @@ def _send(target: Any, array: NDArray[Any], stream: Any = None) -> None:
         runtime.memcpy(*told) if stream is None else runtime.memcpyAsync(*told, stream.ptr)
 
 
-def on_device(piece: Piece) -> Piece:
+def on_device(piece: DevicePiece) -> DevicePiece:
     """A copy of a piece of the host; done when this returns."""
     xp, made = cupy(), []
     for array in piece.arrays:
         made.append(xp.empty(array.shape, dtype=array.dtype))
         _send(made[-1], array)
-    return Piece.of(made)
+    return DevicePiece.of(made)
 
 
-def sent_to(piece: Piece, place: Any, stream: Any) -> Piece:
+def sent_to(piece: DevicePiece, place: Any, stream: Any) -> DevicePiece:
     """A copy of a piece of the host in a place of the device's memory, under way when this returns."""
     made, start = [], 0
     for array in piece.arrays:
         target = place[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
         _send(target, array, stream)
         made.append(target)
-        start += _aligned(array)
-    return Piece.of(made)
+        start += _padded_size(array)
+    return DevicePiece.of(made)
 
 
-def pinned(piece: Piece) -> Piece:
+def pinned(piece: DevicePiece) -> DevicePiece:
     """In memory of the host from which the device reads at full speed; in any other if there is too little of it."""
     xp = cupy()
 
@@ -212,15 +212,15 @@ def pinned(piece: Piece) -> Piece:
         made[...] = array
         return made
 
-    return Piece.of([kept(array) for array in piece.arrays])
+    return DevicePiece.of([kept(array) for array in piece.arrays])
 
 
-def gathered(piece: Piece, chosen: Integers, width: int) -> Piece:
+def gathered(piece: DevicePiece, chosen: Integers, width: int) -> DevicePiece:
     """The chosen rows of a piece of the host."""
     labels, null = piece.labels[chosen], piece.null[chosen]
     if piece.sparse is None:
-        return Piece(piece.rows[chosen], labels, null)
+        return DevicePiece(piece.rows[chosen], labels, null)
     starts, columns, entries = piece.sparse
     rows = sp.csr_matrix((entries, columns, starts), shape=(len(piece), width), copy=False)[chosen]
     sparse = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
-    return Piece(None, labels, null, sparse=sparse)
+    return DevicePiece(None, labels, null, sparse=sparse)

@@ -17,14 +17,22 @@ from numpy.typing import NDArray
 
 from sottovoce.data.cells import table_columns
 from sottovoce.data.files.csv import Csv, numbers_or_texts
-from sottovoce.data.files.format import Asked, Format, TableFormat, Wanted, report_spoilt
+from sottovoce.data.files.format import (
+    UNCOUNTED,
+    FileOptions,
+    Format,
+    Mark,
+    TableFormat,
+    Wanted,
+    file_state,
+    report_spoilt,
+)
 from sottovoce.data.files.libsvm import Libsvm
 from sottovoce.data.files.lines import COMPRESSED
 from sottovoce.data.files.npy import Npy
 from sottovoce.data.files.parquet import Parquet
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.schema import Schema
-from sottovoce.data.sources import UNCOUNTED, Mark, state_of
 from sottovoce.errors import InputError
 
 FORMATS: Final[dict[str, type[Format]]] = {
@@ -33,7 +41,7 @@ FORMATS: Final[dict[str, type[Format]]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class FileTable:
     """Rows `X` (dense; CSR from LIBSVM), labels `y` (float, or text where one is not a number) and names."""
 
     X: Matrix
@@ -42,7 +50,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedFiles:
     """The sources of files, the names of the features or how many there are, and whether there are labels."""
 
     sources: tuple[Format, ...]
@@ -84,7 +92,7 @@ def list_files(files: Any) -> list[Path]:
 
 def _identity(path: Path) -> Any:
     """What two names of one file have in common, links of both kinds and mounts included."""
-    state = state_of(path)
+    state = file_state(path)
     return state[:2] if state is not None and state[1] else path.resolve()
 
 
@@ -108,13 +116,15 @@ def _expand(path: Path) -> list[Path]:
     return paths
 
 
-def open_files(files: Any, asked: Asked) -> Opened:
+def open_files(files: Any, asked: FileOptions) -> OpenedFiles:
     """The sources of files: their shapes are read, and lines are counted; no value is parsed."""
     paths = list_files(files)
-    return _open({path: format_of(path) for path in paths}, asked if len(paths) == 1 else replace(asked, records=None))
+    return _open_paths(
+        {path: format_of(path) for path in paths}, asked if len(paths) == 1 else replace(asked, records=None)
+    )
 
 
-def _open(formats: dict[Path, type[Format]], asked: Asked) -> Opened:
+def _open_paths(formats: dict[Path, type[Format]], asked: FileOptions) -> OpenedFiles:
     odd = next((path for path, kind in formats.items() if not kind.tabular), None)
     if odd is not None and asked.only is None and (asked.schema is not None or asked.left_out is not None):
         what = "schema" if asked.schema is not None else f"id={asked.left_out!r}"
@@ -127,7 +137,7 @@ def _open(formats: dict[Path, type[Format]], asked: Asked) -> Opened:
         )
     labels: dict[Path, Path] = _label_files(list(formats), asked) if odd is not None and formats[odd].mapped else {}
     paths = list(labels or formats)
-    before = {path: state_of(path) for path in (*paths, *labels.values())}
+    before = {path: file_state(path) for path in (*paths, *labels.values())}
     first, sources = paths[0], list[Format]()
     wanted = formats[first].choose(first, formats[first].shape(first, UNCOUNTED), asked)  # before lines are counted
     for path in paths:
@@ -142,10 +152,10 @@ def _open(formats: dict[Path, type[Format]], asked: Asked) -> Opened:
         names = wanted.schema.feature_names
     elif formats[first].sparse:
         names, labelled = tuple(map(str, range(1, (wanted.width or 0) + 1))), True
-    return Opened(tuple(sources), wanted.width or len(names), names, labelled, before)
+    return OpenedFiles(tuple(sources), wanted.width or len(names), names, labelled, before)
 
 
-def _label_files(paths: Sequence[Path], asked: Asked) -> dict[Path, Path]:
+def _label_files(paths: Sequence[Path], asked: FileOptions) -> dict[Path, Path]:
     """The file of the labels of each .npy file, in the order of their names; none where `label` names none."""
     if isinstance(asked.label, int):
         raise InputError(f"label={asked.label!r}: labels of .npy files are in another, label='y.npy'.")
@@ -165,7 +175,7 @@ def read_table(
     features: int | None = None,
     left_out: str | None = None,
     schema: Schema | None = None,
-) -> Table:
+) -> FileTable:
     """All rows of a file; its suffix, before which may be one of a compressed text, tells the format.
 
     `label` is the name or the position (-1 for the last) of the label column of a CSV or Parquet file, and the file of
@@ -175,12 +185,12 @@ def read_table(
     NaN. A line with a cell that is no number, with too few or too many cells, or not of the form of LIBSVM, becomes a
     row of NaN, and the log says how many there are and on which lines.
     """
-    return read_file(Path(path), format_of(Path(path)), Asked(label, schema, features, left_out))
+    return read_file(Path(path), format_of(Path(path)), FileOptions(label, schema, features, left_out))
 
 
-def read_file(path: Path, kind: type[Format], asked: Asked) -> Table:
+def read_file(path: Path, kind: type[Format], asked: FileOptions) -> FileTable:
     """All rows of one file of that format: its pieces put together."""
-    opened = _open({path: kind}, replace(asked, records=UNCOUNTED))
+    opened = _open_paths({path: kind}, replace(asked, records=UNCOUNTED))
     tables = [source for source in opened.sources if isinstance(source, TableFormat) and asked.schema is None]
     read = [table.written for table in tables] or [source.pieces for source in opened.sources]
     pieces = [piece for own in read for piece in own(UNCOUNTED)]
@@ -191,7 +201,7 @@ def read_file(path: Path, kind: type[Format], asked: Asked) -> Table:
     X, y = sp.vstack(rows, format="csr") if kind.sparse else np.concatenate(rows), None
     if opened.labelled:  # what they are in a table follows from all of them
         y = tables[0].label_values(tables[0].join_cells(labels), whole=True) if tables else np.concatenate(labels)
-    return Table(X, y, opened.names)
+    return FileTable(X, y, opened.names)
 
 
 def read_cells(path: str | Path, names: Sequence[str] | None = None, most: int = UNCOUNTED) -> dict[str, Any]:

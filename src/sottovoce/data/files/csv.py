@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from sottovoce.data.cells import MISSING
 from sottovoce.data.files import lines
-from sottovoce.data.files.format import Part, Shape, TableFormat, cut_parts
+from sottovoce.data.files.format import FilePart, FileShape, Labels, TableFormat, cut_parts
 from sottovoce.data.matrix import Matrix
-from sottovoce.data.sources import Labels
 from sottovoce.errors import InputError
 from sottovoce.files import LONGEST_LINE, MOST_COLUMNS
 
@@ -37,7 +36,7 @@ class Csv(TableFormat):
     compressible: ClassVar[bool] = True
 
     @classmethod
-    def shape(cls, path: Path, records: int | None = None) -> Shape:
+    def shape(cls, path: Path, records: int | None = None) -> FileShape:
         start = before = 0
         with lines.open_data(path) as stream:
             while line := stream.readline(LONGEST_LINE + 1):
@@ -47,9 +46,9 @@ class Csv(TableFormat):
                     break
             header = header_names(cells if line else [], path)
             if records is not None:
-                return Shape(header, len(header), (Part(records, start, before=before, declared=True),))
+                return FileShape(header, len(header), (FilePart(records, start, before=before, declared=True),))
             blocks = ((n := lines.count_lines(text), n, None, end) for text, end in _record_blocks(stream, len(header)))
-            return Shape(header, len(header), cut_parts(Part(0, start, before=before), blocks, path))
+            return FileShape(header, len(header), cut_parts(FilePart(0, start, before=before), blocks, path))
 
     def _texts(self, rows: int) -> Iterator[tuple[int, bytes, NDArray[np.int64]]]:
         """Some records: the number of their first line, a text, and where in it their lines begin."""

@@ -1,4 +1,7 @@
-"""What a file format is: a class that knows the shape of a file, and whose objects read it piece by piece.
+"""Sources of rows, read piece by piece, and file formats: a class knows the shape of a file, its objects read parts.
+
+Neither the piece that a record is in nor any other record decides how it is read. A source can be pickled, holds no
+rows of a file, and can be read anywhere, and again.
 
 Everything here runs at the holder of the data. A record is a line (of Parquet and NumPy: a row), and no record decides
 whether a file can be read or how another record is read: a record that is not of the form, or of a line beyond
@@ -11,27 +14,78 @@ from __future__ import annotations
 
 import copy
 import logging
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sottovoce.data.cells import table_columns
 from sottovoce.data.files import lines
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.schema import Schema
-from sottovoce.data.sources import Labels, Piece, Source
 from sottovoce.errors import InputError
 
+Labels = NDArray[Any]
+Piece = tuple[Matrix, Labels | None]  # rows, and labels where they are known
+Mark = tuple[Any, ...]  # of a file as it is now: another if it is written again
+
+UNCOUNTED: Final = 1 << 62  # records of a file that is read to its end
 LINES_NAMED: Final = 5  # of those that became null rows, in the log
 _log = logging.getLogger("sottovoce.readers")
 
 
+class Source(ABC):
+    """Some of the rows, with their labels: a file, a part of one, a partition.
+
+    `entries` is how many entries sparse rows have at most; None where rows are dense. After a reading to the end
+    `spoilt` has how many lines became null rows, and the numbers of the first of them.
+    """
+
+    path: Path | None = None  # of the file that it reads, if it is one
+    records: int
+    entries: int | None = None
+    texts: bool = False  # whether a label that is no number makes labels texts
+    spoilt: tuple[int, tuple[int, ...]] = (0, ())
+
+    @abstractmethod
+    def pieces(self, rows: int) -> Iterator[Piece]:
+        """Rows and labels in their order, at most so many at once."""
+
+    def labels(self, rows: int) -> Iterator[Labels]:
+        """The labels alone."""
+        for _, labels in self.pieces(rows):
+            if labels is not None:
+                yield labels
+
+    def check(self, count: int) -> None:
+        """Refuse a file that has other records than it had, or than were declared; note how many nobody counted."""
+        if self.records == UNCOUNTED:
+            self.records = count
+        if self.records != count:
+            raise InputError(
+                f"{self.path} has not the {self.records} records that it had when it was opened, or that were "
+                "declared; leave it as it is while it is read, and correct records."
+            )
+
+
+def file_state(path: Path) -> Mark | None:
+    """What tells that a file was written again, or another put in its place; None where there is none.
+
+    The time of its last change nobody can set back.
+    """
+    try:
+        state = path.stat()
+    except (OSError, ValueError):  # of a name that no file has
+        return None
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+
+
 @dataclass(frozen=True)
-class Asked:
+class FileOptions:
     """What is asked of files beside their names; `records=UNCOUNTED`: one file, read to its end."""
 
     label: str | int | None = None
@@ -43,7 +97,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """Where some of the records of a file are."""
 
     records: int
@@ -55,12 +109,12 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Shape:
+class FileShape:
     """What is public of a file: names or number of its columns, and the parts in which its records are read."""
 
     names: tuple[str, ...]
     columns: int
-    parts: tuple[Part, ...]
+    parts: tuple[FilePart, ...]
     types: tuple[Any, ...] = ()  # of the columns, where the file has them
 
     @property
@@ -105,22 +159,22 @@ class Format(Source):
     path: Path
     most_cells: ClassVar[int] = 1 << 19  # that are texts at once: ten times the size of the numbers that they become
 
-    def __init__(self, path: Path, shape: Shape, part: Part, wanted: Wanted) -> None:
+    def __init__(self, path: Path, shape: FileShape, part: FilePart, wanted: Wanted) -> None:
         self.path, self.names, self.part, self.wanted = path, shape.names, part, wanted
         self.records, self.entries = part.records, part.entries
 
     @classmethod
     @abstractmethod
-    def shape(cls, path: Path, records: int | None = None) -> Shape:
+    def shape(cls, path: Path, records: int | None = None) -> FileShape:
         """What is public of a file; no value is parsed, and lines are counted unless `records` says how many."""
 
     @classmethod
     @abstractmethod
-    def choose(cls, path: Path, shape: Shape, asked: Asked) -> Wanted:
+    def choose(cls, path: Path, shape: FileShape, asked: FileOptions) -> Wanted:
         """The columns that are meant, by the first of the files."""
 
     @classmethod
-    def check_alike(cls, path: Path, shape: Shape, wanted: Wanted, first: Path) -> None:
+    def check_alike(cls, path: Path, shape: FileShape, wanted: Wanted, first: Path) -> None:
         """Refuse a file that has other columns than the first one."""
 
     def note_spoilt(self, number: int, whole: Any) -> None:
@@ -169,7 +223,7 @@ class TableFormat(Format):
         yield from (labels for _, labels in alone.pieces(rows) if labels is not None)
 
     @classmethod
-    def choose(cls, path: Path, shape: Shape, asked: Asked) -> Wanted:
+    def choose(cls, path: Path, shape: FileShape, asked: FileOptions) -> Wanted:
         schema, others = asked.schema, asked.only is not None
         label: str | None = None
         if others and asked.only is not None:
@@ -179,15 +233,15 @@ class TableFormat(Format):
                 raise InputError(f"label={asked.label!r}: the schema names the label column; leave label out.")
             label, features = schema.label if schema.label in shape.names else None, tuple(schema.columns)
         else:
-            place = _place(asked.label, shape.names, path, "label")
-            unused = (place, _place(asked.left_out, shape.names, path, "id"))
+            place = _column_place(asked.label, shape.names, path, "label")
+            unused = (place, _column_place(asked.left_out, shape.names, path, "id"))
             label = None if place is None else shape.names[place]
             features = tuple(name for j, name in enumerate(shape.names) if j not in unused)
         check_features(asked.features, len(features if schema is None else schema.feature_names), path)
         return Wanted(features, label, schema, asked.left_out, others)
 
     @classmethod
-    def check_alike(cls, path: Path, shape: Shape, wanted: Wanted, first: Path) -> None:
+    def check_alike(cls, path: Path, shape: FileShape, wanted: Wanted, first: Path) -> None:
         if wanted.schema is not None:
             _check_schema(path, shape.names, wanted)
             return
@@ -202,7 +256,7 @@ class TableFormat(Format):
                 raise InputError(f"{path} has a column {name!r}, which {first} lacks; give all the same columns.")
 
 
-def _place(label: str | int | None, columns: Sequence[str], path: Path, what: str) -> int | None:
+def _column_place(label: str | int | None, columns: Sequence[str], path: Path, what: str) -> int | None:
     """The place of a column by its name or position."""
     if label is None:
         return None
@@ -227,15 +281,15 @@ def _check_schema(path: Path, header: Sequence[str], wanted: Wanted) -> None:
         raise InputError(f"{path}: {error}") from None
 
 
-def cut_parts(part: Part, blocks: Iterable[tuple[int, int, int | None, int]], path: Path) -> tuple[Part, ...]:
+def cut_parts(part: FilePart, blocks: Iterable[tuple[int, int, int | None, int]], path: Path) -> tuple[FilePart, ...]:
     """Parts of some size, by the records, lines and entries of blocks and where each ends; a compressed file is one."""
-    parts = list[Part]()
+    parts = list[FilePart]()
     for records, count, entries, end in blocks:
         entries = None if entries is None else (part.entries or 0) + entries
-        part = Part(part.records + records, part.start, part.count + count, part.before, entries)
+        part = FilePart(part.records + records, part.start, part.count + count, part.before, entries)
         if part.records and lines.is_plain(path) and end - part.start >= lines.PART:
             parts.append(part)
-            part = Part(0, end, before=part.before + part.count)
+            part = FilePart(0, end, before=part.before + part.count)
     return (*parts, part) if part.records else tuple(parts)
 
 

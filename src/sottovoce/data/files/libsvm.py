@@ -17,8 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sottovoce.data.files import lines
-from sottovoce.data.files.format import Asked, Format, Part, Shape, Wanted, cut_parts
-from sottovoce.data.sources import UNCOUNTED, Piece
+from sottovoce.data.files.format import UNCOUNTED, FileOptions, FilePart, FileShape, Format, Piece, Wanted, cut_parts
 from sottovoce.errors import InputError
 from sottovoce.files import MOST_FEATURES
 
@@ -31,18 +30,18 @@ class Libsvm(Format):
     sparse: ClassVar[bool] = True
 
     @classmethod
-    def shape(cls, path: Path, records: int | None = None) -> Shape:
+    def shape(cls, path: Path, records: int | None = None) -> FileShape:
         if records == UNCOUNTED:
-            return Shape((), 0, (Part(UNCOUNTED, count=UNCOUNTED),))
+            return FileShape((), 0, (FilePart(UNCOUNTED, count=UNCOUNTED),))
         with lines.open_data(path) as stream:
             blocks = (
                 (sum(map(_holds, text.split(b"\n"))), lines.count_lines(text), text.count(b":"), stream.tell())
                 for text in lines.read_blocks(stream)
             )
-            return Shape((), 0, cut_parts(Part(0), blocks, path))
+            return FileShape((), 0, cut_parts(FilePart(0), blocks, path))
 
     @classmethod
-    def choose(cls, path: Path, shape: Shape, asked: Asked) -> Wanted:  # noqa: ARG003
+    def choose(cls, path: Path, shape: FileShape, asked: FileOptions) -> Wanted:  # noqa: ARG003
         if asked.label not in (None, 0):
             raise InputError(
                 f"label={asked.label!r} for {path.name}: the label of a LIBSVM file is what each line begins with. "

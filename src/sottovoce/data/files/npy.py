@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.files import lines
-from sottovoce.data.files.format import Asked, Format, Part, Shape, Wanted, check_features
+from sottovoce.data.files.format import FileOptions, FilePart, FileShape, Format, Labels, Piece, Wanted, check_features
 from sottovoce.data.room import in_words
-from sottovoce.data.sources import Labels, Piece
 from sottovoce.errors import InputError
 from sottovoce.files import check_plain
 
@@ -25,23 +24,23 @@ class Npy(Format):
     suffixes: ClassVar[tuple[str, ...]] = (".npy",)
     mapped: ClassVar[bool] = True
 
-    def __init__(self, path: Path, shape: Shape, part: Part, wanted: Wanted) -> None:
+    def __init__(self, path: Path, shape: FileShape, part: FilePart, wanted: Wanted) -> None:
         super().__init__(path, shape, part, wanted)
         self.label_path = None if wanted.label is None else Path(wanted.label)
 
     @classmethod
-    def shape(cls, path: Path, records: int | None = None) -> Shape:  # noqa: ARG003
+    def shape(cls, path: Path, records: int | None = None) -> FileShape:  # noqa: ARG003
         rows, columns = map_array(path, 2).shape
         step = max(1, lines.PART // (8 * max(columns, 1)))
-        return Shape((), columns, tuple(Part(min(step, rows - at), at) for at in range(0, rows, step)))
+        return FileShape((), columns, tuple(FilePart(min(step, rows - at), at) for at in range(0, rows, step)))
 
     @classmethod
-    def choose(cls, path: Path, shape: Shape, asked: Asked) -> Wanted:
+    def choose(cls, path: Path, shape: FileShape, asked: FileOptions) -> Wanted:
         check_features(asked.features, shape.columns, path)
         return Wanted(width=shape.columns)
 
     @classmethod
-    def check_alike(cls, path: Path, shape: Shape, wanted: Wanted, first: Path) -> None:
+    def check_alike(cls, path: Path, shape: FileShape, wanted: Wanted, first: Path) -> None:
         if shape.columns != wanted.width:
             raise InputError(
                 f"{path} has {shape.columns} columns and {first} {wanted.width}; give all files the same columns."

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from sottovoce.data.cells import arrow_texts
 from sottovoce.data.files import lines
-from sottovoce.data.files.format import Part, Shape, TableFormat, Wanted
+from sottovoce.data.files.format import UNCOUNTED, FilePart, FileShape, Labels, TableFormat, Wanted
 from sottovoce.data.matrix import Matrix
-from sottovoce.data.sources import UNCOUNTED, Labels
 from sottovoce.errors import InputError
 from sottovoce.files import MOST_COLUMNS
 
@@ -25,27 +24,27 @@ class Parquet(TableFormat):
     suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".pq")
 
     @classmethod
-    def shape(cls, path: Path, records: int | None = None) -> Shape:
-        with _open(path) as file:
+    def shape(cls, path: Path, records: int | None = None) -> FileShape:
+        with _open_parquet(path) as file:
             meta, schema = file.metadata, file.schema_arrow
             groups = [meta.row_group(place) for place in range(meta.num_row_groups)]
         total = sum(group.num_rows for group in groups)
         if records not in (None, UNCOUNTED, total):
             raise InputError(f"records={records} is declared for {path}, which has {total}; correct it.")
-        parts, start, count, size = list[Part](), 0, 0, 0
+        parts, start, count, size = list[FilePart](), 0, 0, 0
         for place, group in enumerate(groups):
             count, size = count + group.num_rows, size + group.total_byte_size
             if size >= lines.PART or place == len(groups) - 1:
-                parts += [Part(count, start, place + 1 - start)] if count else []
+                parts += [FilePart(count, start, place + 1 - start)] if count else []
                 start, count, size = place + 1, 0, 0
-        return Shape(tuple(schema.names), len(schema.names), tuple(parts), tuple(schema.types))
+        return FileShape(tuple(schema.names), len(schema.names), tuple(parts), tuple(schema.types))
 
     @classmethod
-    def check_alike(cls, path: Path, shape: Shape, wanted: Wanted, first: Path) -> None:
+    def check_alike(cls, path: Path, shape: FileShape, wanted: Wanted, first: Path) -> None:
         super().check_alike(path, shape, wanted, first)
         types = dict(zip(shape.names, shape.types, strict=True))
         for name in wanted.names if wanted.schema is None else ():
-            if _is_text(path, name, types[name]) and name != wanted.label:
+            if _is_text_column(path, name, types[name]) and name != wanted.label:
                 raise InputError(
                     f"{path}: column {name!r} is not numeric. Name it as the label, or declare what the columns hold "
                     "in a schema (`sottovoce schema FILE` drafts one), which encodes text columns."
@@ -57,7 +56,7 @@ class Parquet(TableFormat):
     def _batches(self, names: Sequence[str], rows: int) -> Iterator[Mapping[str, Any]]:
         """Columns of Arrow; of a column chunk a page is read at a time."""
         done, groups = 0, list(range(self.part.start, self.part.start + self.part.count))
-        with _open(self.path, pre_buffer=False, buffer_size=1 << 16) as file:
+        with _open_parquet(self.path, pre_buffer=False, buffer_size=1 << 16) as file:
             for batch in file.iter_batches(max(1, rows), groups, list(names), use_threads=False):
                 done += batch.num_rows
                 held = [{name: batch.column(name) for name in names}]
@@ -90,7 +89,7 @@ class Parquet(TableFormat):
         from pyarrow import types
 
         kind = cells.type.value_type if types.is_dictionary(cells.type) else cells.type
-        if _is_text(self.path, name, kind):
+        if _is_text_column(self.path, name, kind):
             return np.array([cell or "" for cell in arrow_texts(cells.cast(kind))], dtype=object)
         # Arrow has no cast from a Boolean to a float; the first cast undoes dictionary encoding.
         number = pyarrow.int8() if types.is_boolean(kind) else kind
@@ -100,7 +99,7 @@ class Parquet(TableFormat):
 
 
 @contextmanager
-def _open(path: Path, **options: Any) -> Iterator[Any]:
+def _open_parquet(path: Path, **options: Any) -> Iterator[Any]:
     """An open file, of which its footer was read; what Arrow says of it becomes an `InputError`."""
     try:
         import pyarrow
@@ -126,7 +125,7 @@ def _open(path: Path, **options: Any) -> Iterator[Any]:
         raise InputError(f"{path} is damaged, or not a Parquet file. Copy or write it again.") from None
 
 
-def _is_text(path: Path, name: str, arrow_type: Any) -> bool:
+def _is_text_column(path: Path, name: str, arrow_type: Any) -> bool:
     """Whether a column is of texts; else it is of numbers, and any other type is an error."""
     from pyarrow import types
 

@@ -59,7 +59,7 @@ def _add_and_fill(
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")
-def _release(
+def _release_step(
     k: int, total: float, released: NDArray[Any], noise: NDArray[Any], grid_step: float, limit: float, clip: float
 ) -> float:
     """Release step k from its sum of terms and return the sum of slopes that this stands for."""
@@ -144,7 +144,7 @@ def coordinate_walk_dense(
                     _add(scores, start, entries, place, count, change)
                 fill_slopes_from(code, parameter, scores, labels, start, count, slopes)
             total += _clipped_sum(slopes, entries, j * len(scores) + start, count, limit / clip[j], limit)
-        gradient = _release(k, total, released, noise, grid_step, limit, clip[j]) / records
+        gradient = _release_step(k, total, released, noise, grid_step, limit, clip[j]) / records
         moved = _prox(weights[j] - steps[j] * gradient, steps[j], l1[j], l2[j], low[j], high[j])
         change, weights[j] = moved - weights[j], moved
         last = j
@@ -188,7 +188,7 @@ def coordinate_walk_sparse(
                 near[i], sign[i] = scores[indices[start + i]], labels[indices[start + i]]
             fill_slopes_from(code, parameter, near, sign, 0, count, slopes)
             total += _clipped_sum(slopes, data, start, count, limit / clip[j], limit)
-        gradient = _release(k, total, released, noise, grid_step, limit, clip[j]) / records
+        gradient = _release_step(k, total, released, noise, grid_step, limit, clip[j]) / records
         moved = _prox(weights[j] - steps[j] * gradient, steps[j], l1[j], l2[j], low[j], high[j])
         change, weights[j] = moved - weights[j], moved
         if change != 0.0:

@@ -88,7 +88,7 @@ def _exponent(text: Text, place: int, stop: int) -> tuple[int, int]:
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
-def _number(text: Text, place: int, stop: int) -> tuple[float, int]:
+def _read_decimal(text: Text, place: int, stop: int) -> tuple[float, int]:
     """A number or an empty cell (NaN) from `place` on, and where its cell ends; -1: it is not plain."""
     place = _past_blanks(text, place, stop)
     if place == stop or text[place] == _COMMA:
@@ -141,7 +141,7 @@ def fill_numbers(
         while column < len(places):
             begin = place
             if places[column] >= 0:
-                value, place = _number(text, place, stop)
+                value, place = _read_decimal(text, place, stop)
                 if place < 0:
                     break
                 made[line, places[column]] = value

@@ -27,7 +27,7 @@ _ONE = np.uint64(1)
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def _place(chosen: Integers | None, row: int) -> Any:
+def _row_place(chosen: Integers | None, row: int) -> Any:
     """Where a row lies. Of None the compiler knows that rows lie one after the other."""
     if chosen is None:
         return np.uint64(row)
@@ -44,12 +44,12 @@ def _rows_near(width: int) -> int:
 def _ask_for_two(rows: Entries, chosen: Integers | None, first: int, stop: int) -> None:
     """Ask for the memory of up to two rows before their turn."""
     if chosen is None:
-        entries = rows[_place(chosen, first)]  # memory behind the last row may be asked for too
+        entries = rows[_row_place(chosen, first)]  # memory behind the last row may be asked for too
         for column in range(0, 2 * len(entries), _LINE):
             prefetch(entries, column)
     else:
         for row in range(first, min(first + 2, stop)):
-            entries = rows[_place(chosen, row)]
+            entries = rows[_row_place(chosen, row)]
             for column in range(0, len(entries), _LINE):
                 prefetch(entries, column)
 
@@ -66,8 +66,8 @@ def _fill_scores(
     fours = count - count % 4
     for row in range(0, fours, 4):
         _ask_for_two(rows, chosen, start + row + count, stop)
-        a, b = rows[_place(chosen, start + row)], rows[_place(chosen, start + row + 1)]
-        c, d = rows[_place(chosen, start + row + 2)], rows[_place(chosen, start + row + 3)]
+        a, b = rows[_row_place(chosen, start + row)], rows[_row_place(chosen, start + row + 1)]
+        c, d = rows[_row_place(chosen, start + row + 2)], rows[_row_place(chosen, start + row + 3)]
         sum_a = sum_b = sum_c = sum_d = 0.0
         for column in range(len(weights)):
             weight = weights[column]
@@ -77,7 +77,7 @@ def _fill_scores(
             sum_d += d[column] * weight
         found[row], found[row + 1], found[row + 2], found[row + 3] = sum_a, sum_b, sum_c, sum_d
     for row in range(fours, count):
-        a = rows[_place(chosen, start + row)]
+        a = rows[_row_place(chosen, start + row)]
         total = 0.0
         for column in range(len(weights)):
             total += a[column] * weights[column]
@@ -92,13 +92,13 @@ def _add_rows(
     fours = count - count % 4
     for row in range(0, fours, 4):
         _ask_for_two(rows, chosen, start + row + count + 2, stop)
-        a, b = rows[_place(chosen, start + row)], rows[_place(chosen, start + row + 1)]
-        c, d = rows[_place(chosen, start + row + 2)], rows[_place(chosen, start + row + 3)]
+        a, b = rows[_row_place(chosen, start + row)], rows[_row_place(chosen, start + row + 1)]
+        c, d = rows[_row_place(chosen, start + row + 2)], rows[_row_place(chosen, start + row + 3)]
         by_a, by_b, by_c, by_d = factors[row], factors[row + 1], factors[row + 2], factors[row + 3]
         for column in range(len(total)):
             total[column] += (by_a * a[column] + by_b * b[column]) + (by_c * c[column] + by_d * d[column])
     for row in range(fours, count):
-        a, by_a = rows[_place(chosen, start + row)], factors[row]
+        a, by_a = rows[_row_place(chosen, start + row)], factors[row]
         for column in range(len(total)):
             total[column] += by_a * a[column]
 
@@ -138,7 +138,7 @@ def slope_sum_dense(
 
 
 @njit(cache=True, fastmath=EXACT_SUM)
-def scores(rows: Entries, chosen: NDArray[np.int64], weights: Array) -> Array:
+def chosen_scores(rows: Entries, chosen: NDArray[np.int64], weights: Array) -> Array:
     """x_i'w for the chosen rows, for a function that has no code; also of rows on no grid."""
     found = np.empty(len(chosen))
     for place in range(len(chosen)):
@@ -151,7 +151,7 @@ def scores(rows: Entries, chosen: NDArray[np.int64], weights: Array) -> Array:
 
 
 @njit(cache=True, fastmath=EXACT_SUM)
-def weighted_sum(rows: Entries, chosen: NDArray[np.int64], slopes: Array) -> Array:
+def chosen_sum(rows: Entries, chosen: NDArray[np.int64], slopes: Array) -> Array:
     """sum_i slopes_i x_i over the chosen rows, likewise."""
     total = np.zeros(rows.shape[1])
     for place in range(len(chosen)):
@@ -174,7 +174,7 @@ def _fill_scores_sparse(
 ) -> None:
     """x_i'w of `count` rows of a CSR matrix. Places without a sign need no test for negative ones: half of the time."""
     for row in range(count):
-        place = _place(chosen, start + row)
+        place = _row_place(chosen, start + row)
         total = 0.0
         for k in range(np.uint64(starts[place]), np.uint64(starts[place + _ONE])):
             total += entries[k] * weights[np.uint64(columns[k])]
@@ -219,7 +219,7 @@ def slope_sum_sparse(
         _fill_scores_sparse(starts, columns, entries, chosen, weights, first, count, scores)
         fill_terms(code, numbers, scores[:count], labels[first : first + count], own, spare[:count], terms[:count])
         for row in range(count):
-            place, term = _place(chosen, first + row), terms[row]
+            place, term = _row_place(chosen, first + row), terms[row]
             for k in range(np.uint64(starts[place]), np.uint64(starts[place + _ONE])):
                 total[np.uint64(columns[k])] += term * entries[k]
     return total
@@ -232,7 +232,7 @@ def gram_sparse(
     """The upper triangle of sum_i x_i x_i' of the rows of a CSR matrix; below the diagonal it is 0."""
     total = np.zeros((width, width))
     for row in range(start, stop):
-        place = _place(chosen, row)
+        place = _row_place(chosen, row)
         last = np.uint64(starts[place + _ONE])
         for k in range(np.uint64(starts[place]), last):
             for other in range(k, last):

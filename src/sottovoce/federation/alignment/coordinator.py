@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.room import named_place
-from sottovoce.data.sorted_file import WORD, WORD_KIND, SortedFile, pieces_of
+from sottovoce.data.sorted_file import WORD, WORD_KIND, SortedFile, cut_pieces
 from sottovoce.errors import WireError
 from sottovoce.federation.replies import Envelopes, Exchange, crossed, crossed_offers, envelope_of
 from sottovoce.gate.frames import Frame
@@ -124,7 +124,7 @@ class AlignmentRun:
 
     def _tell(self, terms: Terms, words: SortedFile) -> int:
         """The words that all parties have, to all; how many."""
-        common = pieces_of(words.words(len(terms.members)), WORDS)
+        common = cut_pieces(words.words(len(terms.members)), WORDS)
         total, full = 0, True
         while full:
             part = next(common, np.empty(0, dtype=WORD_KIND))

@@ -25,17 +25,17 @@ from sottovoce.data.device.loops import (
     cupy,
     fours,
     has_products,
+    loop_numbers,
+    loop_shape,
     memory_in_words,
-    numbers_of,
     processors,
-    resident,
-    shape_of,
+    resident_blocks,
     shared_memory,
 )
-from sottovoce.data.device.pieces import CHUNK, Arrays, Piece, gathered, on_device, sent_to, stored
+from sottovoce.data.device.pieces import CHUNK, Arrays, DevicePiece, gathered, on_device, sent_to, stored
 from sottovoce.data.matrix import bounded, exact_weights, toward_zero
 from sottovoce.data.preparation import Preparation
-from sottovoce.data.projection import Projected, _checked, _each, _on_grid
+from sottovoce.data.projection import Projected, _check_bits, _each, _put_on_grid
 from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.data.slopes import Slope, Term
 from sottovoce.errors import InputError, LeakError
@@ -55,8 +55,8 @@ class DeviceBlock:
 
     def __init__(
         self,
-        pieces: list[Piece],
-        host: list[Piece],
+        pieces: list[DevicePiece],
+        host: list[DevicePiece],
         about: Block,
         chosen: Integers | None = None,
         *,
@@ -120,7 +120,7 @@ class DeviceBlock:
             chosen = self._chosen[chosen]
         return DeviceBlock(self._pieces, self._host, self._about, chosen, whole=self.whole)
 
-    def _each(self) -> Iterator[tuple[Piece, Any, int]]:
+    def _each(self) -> Iterator[tuple[DevicePiece, Any, int]]:
         """Pieces on the device, those of the host copied one ahead; which rows are chosen, and the piece's place."""
         first = len(self._pieces)
         if self._parts is None:
@@ -135,7 +135,7 @@ class DeviceBlock:
             else:
                 yield on_device(gathered(self._host[place - first], chosen, self.dimension)), None, place
 
-    def _from_host(self, first: int) -> Iterator[tuple[Piece, Any, int]]:
+    def _from_host(self, first: int) -> Iterator[tuple[DevicePiece, Any, int]]:
         """Piece by piece in two places of the device's memory, by turns.
 
         A copy waits for the sums over what lies in its place, and sums wait for the copy.
@@ -149,7 +149,7 @@ class DeviceBlock:
         for event in free:
             event.record(summing)
 
-        def sent(number: int) -> Piece:
+        def sent(number: int) -> DevicePiece:
             turn = number % 2
             copying.wait_event(free[turn])
             piece = sent_to(pieces[number], places[turn], copying)
@@ -180,26 +180,28 @@ class DeviceBlock:
                 self._add(piece, chosen, term, (told, None if shares is None else shares[place], total))
             return np.asarray(xp.asnumpy(total)) + 0.0
 
-    def _add(self, piece: Piece, chosen: Any, term: Term, told: tuple[Any, Any, Any]) -> None:
+    def _add(self, piece: DevicePiece, chosen: Any, term: Term, told: tuple[Any, Any, Any]) -> None:
         weights, shares, total = told
         labels = piece.labels if chosen is None else piece.labels[chosen]
         if not _coded(term) or (piece.sparse is None and self.dimension > WIDEST):
             for part, rows in _chunks(piece, chosen, self.dimension, math.prod(weights.shape[1:])):
-                total += rows.T @ _terms(term, rows @ weights, labels[part], None if shares is None else shares[part])
+                total += rows.T @ _device_terms(
+                    term, rows @ weights, labels[part], None if shares is None else shares[part]
+                )
             return
         slope = cast("Slope", term)
         fixed = {"PICKED": int(chosen is not None), "SHARED": int(shares is not None)}
-        size = (np.int64(len(labels)), np.int32(self.dimension), numbers_of(slope))
+        size = (np.int64(len(labels)), np.int32(self.dimension), loop_numbers(slope))
         if piece.sparse is not None:
             near = 8 * self.dimension if 8 * self.dimension <= SHARED else 0  # a larger one leaves too few threads
             loops, blocks = Loops.of_terms(slope, labels, **fixed), 16 * processors()
             last = (*told, *size, np.int32(near > 0))
             loops("slope_sum_sparse", blocks, *piece.sparse, chosen, labels, *last, shared=near)
             return
-        columns, rows, shared = shape_of(self.dimension, shared_memory())
+        columns, rows, shared = loop_shape(self.dimension, shared_memory())
         loops = Loops.of_terms(slope, labels, COLUMNS=columns, ROWS=rows, **fixed)
         arguments = (piece.rows, chosen, labels, *told, *size)
-        blocks = 4 * processors() * resident(shared, 16)
+        blocks = 4 * processors() * resident_blocks(shared, 16)
         loops("slope_sum_dense", blocks, *arguments, threads=DENSE_THREADS, shared=shared)
 
     def gram(self) -> Array:
@@ -242,7 +244,7 @@ class DeviceBlock:
             exact, total = None if weights is None else xp.asarray(self._about._exact(weights)), xp.zeros(1)
             for piece, _, place in self._each():
                 for part, given in _given(piece, exact, None if numbers is None else numbers[place], self.dimension):
-                    found = _found(term, given, piece.labels[part].astype(np.float64))
+                    found = _evaluate_term(term, given, piece.labels[part].astype(np.float64))
                     found = bounded(found, low, self._about.sum_bits)
                     found[piece.null[part]] = 0.0
                     total += found.sum()
@@ -263,11 +265,11 @@ class DeviceProjected(Projected):
         matrix = projection if projection.ndim == 1 else np.tril(projection)
         self._start(block, matrix)
         told = cupy().asarray(self._matrix)
-        self._sizes = {place: _lengths(piece, told, block.dimension) for piece, _, place in block._each()}
+        self._sizes = {place: _device_lengths(piece, told, block.dimension) for piece, _, place in block._each()}
 
     def _start(self, block: DeviceBlock, matrix: Array) -> None:
-        self._block, self.bits = block, _checked(block)  # type: ignore[assignment, arg-type]
-        self._matrix = _on_grid(matrix, self.bits)
+        self._block, self.bits = block, _check_bits(block)  # type: ignore[assignment, arg-type]
+        self._matrix = _put_on_grid(matrix, self.bits)
         self._rows_on_device = block
         self._length, self._own = 0.0, dict[int, Any]()
 
@@ -315,7 +317,7 @@ class DeviceProjectedRows(DeviceProjected):
             xp = cupy()
             exact, total = xp.asarray(exact_weights(point, self.bits)), xp.zeros(point.shape)
             for place, rows in self._made.items():
-                total += rows.T @ _terms(term, (rows @ exact) / self._own[place], self._labels[place], None)
+                total += rows.T @ _device_terms(term, (rows @ exact) / self._own[place], self._labels[place], None)
             return np.asarray(xp.asnumpy(total))
 
     def finished(self, total: Array) -> Array:
@@ -328,7 +330,7 @@ def _slices(count: int, width: int) -> Iterator[slice]:
         yield slice(start, min(start + step, count))
 
 
-def _chunks(piece: Piece, chosen: Any, width: int, wide: int = 1) -> Iterator[tuple[slice, Any]]:
+def _chunks(piece: DevicePiece, chosen: Any, width: int, wide: int = 1) -> Iterator[tuple[slice, Any]]:
     """Rows in float64, dense or sparse; so many at once that they, and `wide` numbers for each, take little memory."""
     count = len(piece) if chosen is None else len(chosen)
     if piece.sparse is None:
@@ -345,7 +347,7 @@ def _chunks(piece: Piece, chosen: Any, width: int, wide: int = 1) -> Iterator[tu
         yield part, rows if part == slice(0, count) else rows[part]
 
 
-def _given(piece: Piece, weights: Any, numbers: Any, width: int) -> Iterator[tuple[slice, Any]]:
+def _given(piece: DevicePiece, weights: Any, numbers: Any, width: int) -> Iterator[tuple[slice, Any]]:
     """What a number of each row is computed from: numbers that were told, scores, or zeros."""
     if numbers is None and weights is not None:
         yield from ((part, rows @ weights) for part, rows in _chunks(piece, None, width))
@@ -354,7 +356,7 @@ def _given(piece: Piece, weights: Any, numbers: Any, width: int) -> Iterator[tup
         yield part, cupy().zeros(part.stop - part.start) if numbers is None else numbers[part]
 
 
-def _found(term: Callable[[Any, Any], Any], given: Any, labels: Any) -> Any:
+def _evaluate_term(term: Callable[[Any, Any], Any], given: Any, labels: Any) -> Any:
     """A number of each row; by the host if the term knows arrays of NumPy alone."""
     xp = cupy()
     try:
@@ -363,7 +365,7 @@ def _found(term: Callable[[Any, Any], Any], given: Any, labels: Any) -> Any:
         return xp.asarray(term(xp.asnumpy(given), xp.asnumpy(labels)))
 
 
-def _product(piece: Piece, matrix: Any, width: int) -> Any:
+def _product(piece: DevicePiece, matrix: Any, width: int) -> Any:
     """x_i'P of every row, exact in any order."""
     found = cupy().empty((len(piece), *matrix.shape[1:]))
     for part, rows in _chunks(piece, None, width, matrix.shape[-1]):
@@ -376,13 +378,13 @@ def _tiles(width: int) -> int:
     return 2 * max(1, math.ceil(width / 16))
 
 
-def _lengths(piece: Piece, matrix: Any, width: int) -> Any:
+def _device_lengths(piece: DevicePiece, matrix: Any, width: int) -> Any:
     xp = cupy()
     found = xp.empty(len(piece))
     if piece.sparse is None and matrix.ndim == 2 and width <= MANY and has_products():
         tiles = _tiles(width)
         shared = 8 * tiles * (8 * tiles + 4) * 8
-        blocks = processors() * resident(shared, 4)
+        blocks = processors() * resident_blocks(shared, 4)
         arguments = (piece.rows, matrix, found, np.int64(len(piece)), np.int32(width))
         Loops(TILES=tiles)("lengths_triangular", blocks, *arguments, shared=shared)
         return found
@@ -414,7 +416,7 @@ def _coded(term: Any) -> bool:
     return isinstance(term, Slope) and term.code is not None
 
 
-def _terms(term: Term, scores: Any, labels: Any, shares: Any) -> Any:
+def _device_terms(term: Term, scores: Any, labels: Any, shares: Any) -> Any:
     xp = cupy()
     if not _coded(term):
         told = () if shares is None else (xp.asnumpy(shares),)
@@ -422,5 +424,5 @@ def _terms(term: Term, scores: Any, labels: Any, shares: Any) -> Any:
             return xp.asarray(term(xp.asnumpy(scores), xp.asnumpy(labels).astype(np.float64), *told))
     slope, found = cast("Slope", term), xp.empty(len(scores))
     loops = Loops.of_terms(slope, labels, SHARED=int(shares is not None))
-    loops("terms", 8 * processors(), scores, labels, shares, found, np.int64(len(scores)), numbers_of(slope))
+    loops("terms", 8 * processors(), scores, labels, shares, found, np.int64(len(scores)), loop_numbers(slope))
     return found

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sottovoce.data.block import Block
+from sottovoce.data.block_parts import Found, Integers, Parts, Work, empty
 from sottovoce.data.cluster import worker
 from sottovoce.data.cluster.collections import task
 from sottovoce.data.cluster.connection import Clock, Cluster
-from sottovoce.data.cluster.messages import Message, Reply, packed
+from sottovoce.data.cluster.worker import WorkerMessage, WorkerReply, pack_work
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.parts import Found, Integers, Parts, Work, empty
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.errors import InputError, SottovoceError, WireError
@@ -37,7 +37,7 @@ class PartsOnCluster(Parts):
         self._digests: list[bytes] | None = None
         self._told: set[str] = set()  # names of views that all workers were told
         places = range(len(self._held))
-        known = dict(self._asked(places, lambda own, _: Message(self._keys(own))))
+        known = dict(self._asked(places, lambda own, _: WorkerMessage(self._keys(own))))
         facts = {place: fact for own, found in known.items() for place, fact in zip(own, found, strict=True)}
         self._digests = [facts[place][1] for place in places]
         sizes = [facts[place][0] for place in places]
@@ -66,17 +66,17 @@ class PartsOnCluster(Parts):
         self, work: Work[Any], chosen: Sequence[Integers] | None, *, summed: bool
     ) -> list[tuple[tuple[int, ...], Any]]:
         """What the workers make of it, and of which sources."""
-        by_name, names = packed(work, whole=False)
-        in_full = functools.cache(lambda: packed(work, whole=True)[0])
+        by_name, names = pack_work(work, whole=False)
+        in_full = functools.cache(lambda: pack_work(work, whole=True)[0])
         new = not names <= self._told
 
-        def message(own: Sequence[int], whole: bool) -> Message:
+        def message(own: Sequence[int], whole: bool) -> WorkerMessage:
             rows = None
             if chosen is not None:
                 rows = [list(chosen[self._ends[place] : self._ends[place + 1]]) for place in own]
             digests = [self._digests[place] for place in own] if self._digests else None
             told = in_full() if whole or new else by_name
-            return Message(self._keys(own), told, digests, rows, summed)
+            return WorkerMessage(self._keys(own), told, digests, rows, summed)
 
         asked = [place for place in range(len(self._held)) if not summed or self._has(place, chosen)]
         found = self._asked(asked, message)
@@ -89,7 +89,7 @@ class PartsOnCluster(Parts):
         return first < last and (first == 0 or chosen is None or any(map(len, chosen[first:last])))
 
     def _asked(
-        self, places: Sequence[int], message: Callable[[Sequence[int], bool], Message]
+        self, places: Sequence[int], message: Callable[[Sequence[int], bool], WorkerMessage]
     ) -> list[tuple[tuple[int, ...], Any]]:
         """Ask for sources until all have an answer: each worker once, and again for what a dead one had."""
         left, found, whole = list(places), list[tuple[tuple[int, ...], Any]](), set[str]()
@@ -101,10 +101,10 @@ class PartsOnCluster(Parts):
             for place in left:
                 groups.setdefault(self._where[place], []).append(place)
             messages = {address: message(own, address in whole) for address, own in groups.items()}
-            replies = self._cluster.send(messages, worker.answer)
+            replies = self._cluster.send(messages, worker.answer_message)
             answered = set[int]()
             for address, own in groups.items():
-                reply = _checked(replies[address])
+                reply = _check_reply(replies[address])
                 if reply.kind == "answer":
                     found.append((tuple(own), reply.value))
                     answered.update(own)
@@ -138,10 +138,10 @@ def on_cluster(data: Dataset, recipe: Preparation, resources: Resources = NO_RES
     return made
 
 
-def _checked(reply: Reply | None) -> Reply:
+def _check_reply(reply: WorkerReply | None) -> WorkerReply:
     """A reply; what a worker found wrong is raised."""
     if reply is None:
-        return Reply("gone")
+        return WorkerReply("gone")
     if reply.kind == "changed":
         raise InputError(
             "a source was read again, since the worker that had it is gone, and its rows are not what they were. A "

@@ -33,7 +33,7 @@ VIEWS = 2  # of its rows that a part keeps: those of the stage, and those of the
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class RowView:
     """Rows seen through a public matrix and, once its length is known, clipped to it; every part makes its own."""
 
     matrix: Array
@@ -42,18 +42,18 @@ class View:
     name: str = ""
 
     @classmethod
-    def through(cls, matrix: Array, *, made: bool) -> View:
+    def through(cls, matrix: Array, *, made: bool) -> RowView:
         return cls(matrix, made, name=secrets.token_hex(16))
 
 
-class Part:
+class BlockPart:
     """A block of some of the rows, with the views of it that were made."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self._views: dict[str, Projected] = {}
 
-    def seen(self, view: View) -> Projected:
+    def seen(self, view: RowView) -> Projected:
         """Its rows in a view, made when it is first asked for."""
         found = self._views.get(view.name)
         if found is None:
@@ -67,7 +67,7 @@ class Part:
         return found
 
 
-Work = Callable[[Part], Found]
+Work = Callable[[BlockPart], Found]
 
 
 class Parts(ABC):
@@ -130,7 +130,7 @@ class Parts(ABC):
 
     def projected(self, matrix: Array, *, made: bool = False) -> ProjectedParts:
         """Rows seen through a triangular or diagonal matrix, or `made` once, by any matrix of few columns."""
-        return ProjectedParts(self, View.through(matrix, made=made))
+        return ProjectedParts(self, RowView.through(matrix, made=made))
 
     def chunks(self, least: int = 1, scores: int = 1) -> Iterator[tuple[Matrix, Array]]:
         """Rows and labels piece by piece."""
@@ -151,12 +151,12 @@ class PartsInMemory(Parts):
 
     def __init__(self, about: Block, blocks: Sequence[Block]) -> None:
         super().__init__(about, list(map(len, blocks)))
-        self._parts = [Part(block) for block in blocks]
+        self._parts = [BlockPart(block) for block in blocks]
 
     def each(self, work: Work[Found], chosen: Sequence[Integers] | None = None) -> Iterator[Found]:
         """One after the other; each of them has threads of its own."""
         for place, part in enumerate(self._parts):
-            yield work(part if chosen is None else Part(part.block.take(chosen[place])))
+            yield work(part if chosen is None else BlockPart(part.block.take(chosen[place])))
 
 
 class Batch(Parts):
@@ -188,7 +188,7 @@ class Batch(Parts):
 class ProjectedParts:
     """`Projected` of rows in parts: each part has its own lengths and shares, and the sums are finished here."""
 
-    def __init__(self, parts: Parts, view: View) -> None:
+    def __init__(self, parts: Parts, view: RowView) -> None:
         self._parts, self._view = parts, view
         self._empty = parts._about.projected(view.matrix, made=view.made)
         self.bits = self._empty.bits
