@@ -56,7 +56,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], Any]] = {
     "PLAN": (lambda folder: plan.Plan.from_json((folder / "plan.json").read_text()), plan),
     "LEDGER": (ledger_of, ledger_file),
     "JOURNAL": (journal_of, journal),
-    "MODEL": (lambda folder: model_file.load(folder / "model.json"), model_file),
+    "MODEL": (lambda folder: model_file.load_model(folder / "model.json"), model_file),
     "PARTIAL_MODEL": (lambda folder: models._read(folder / "models" / "partial.json"), models),
     "SCHEMA": (lambda folder: schema.Schema.from_toml(folder / "schema.toml"), schema),
     "ALIGNMENT": (lambda folder: alignment.AlignmentFile(folder / "alignment.json").kept, alignment),

@@ -108,7 +108,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "job.toml": jobs.load_job,
     "party.toml": jobs.load_party_job,
     "schema.toml": sv.Schema.from_toml,
-    "model.json": model_file.load,
+    "model.json": model_file.load_model,
     "rows.csv": lambda path: [*sv.Dataset(path, label="y").pieces(), read_table(path, label="y")],
     "rows.csv.gz": lambda path: [*sv.Dataset(path, label="y").pieces(), read_table(path, label="y")],
     "rows.svm": lambda path: [*sv.Dataset(path, features=2).pieces(), read_table(path, features=2)],
@@ -271,7 +271,7 @@ def test_a_pipe_is_refused_and_not_waited_for(name: str, folder: Path) -> None:
 
 
 def test_a_name_with_a_nul_is_refused() -> None:
-    for read in (model_file.load, jobs.load_job, sv.Schema.from_toml, lambda path: read_table(path)):
+    for read in (model_file.load_model, jobs.load_job, sv.Schema.from_toml, lambda path: read_table(path)):
         with pytest.raises(InputError):
             read(Path("a\0b.csv"))
 
@@ -335,7 +335,7 @@ def test_a_delta_that_floats_hardly_hold_is_refused_everywhere(delta: float, fol
     with pytest.raises(InputError, match="1e-300"):
         sv.PrivateLogisticRegression(1.0, delta, row_norm=2.0, classes=(0, 1)).fit(table.X, table.y)
     with pytest.raises(InputError, match="1e-300"):
-        sv.evaluate(model_file.load(folder / "model.json"), table.X, table.y, epsilon=1.0, delta=delta)
+        sv.evaluate(model_file.load_model(folder / "model.json"), table.X, table.y, epsilon=1.0, delta=delta)
     (folder / "job.toml").write_text(JOB.replace("1e-6", str(delta)))
     with pytest.raises(InputError, match="delta"):
         jobs.load_job(folder / "job.toml")
@@ -349,7 +349,7 @@ def test_the_smallest_delta_is_served(folder: Path) -> None:
     account = sv.Ledger.create(folder / "people.db").open("people", 9.0, 1e-290)
     model = sv.PrivateLogisticRegression(1.0, 1e-300, row_norm=2.0, classes=(0, 1), ledger=account)
     model_file.save(model.fit(table.X, table.y), folder / "model.json")
-    assert model_file.load(folder / "model.json").privacy_.delta <= 1e-300
+    assert model_file.load_model(folder / "model.json").privacy_.delta <= 1e-300
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_classes_are_refused_before_the_charge_or_the_model_is_read_back(classes
         assert account.balance().plans == 0
         return
     model_file.save(model, folder / "model.json")
-    assert model_file.load(folder / "model.json").classes_.tolist() == model.classes_.tolist()
+    assert model_file.load_model(folder / "model.json").classes_.tolist() == model.classes_.tolist()
 
 
 # A model file: what was loaded can be shown and saved again.
@@ -411,7 +411,7 @@ def crashes_of_models(folder: Path, part: str) -> list[str]:
             inner[place[-1]] = odd
             path.write_text(json.dumps(content))
             try:
-                model = model_file.load(path)
+                model = model_file.load_model(path)
                 _ = str(model.privacy_), model_file.to_json(model), card.sections(model, None)
             except SottovoceError:
                 continue
@@ -428,7 +428,7 @@ def test_a_model_with_an_odd_value_is_refused_or_can_be_shown_and_saved(part: st
 
 
 def test_a_report_that_cannot_be_added_up_stops_an_evaluation_before_the_charge(folder: Path) -> None:
-    model, table = model_file.load(folder / "model.json"), read_table(folder / "rows.csv", label="y")
+    model, table = model_file.load_model(folder / "model.json"), read_table(folder / "rows.csv", label="y")
     account = sv.Ledger.create(folder / "people.db").open("people", 9.0, 1e-5)
     fit = model.privacy_
     model.privacy_ = replace(fit, **{view: replace(fit.against(view), delta="1e-6", void=None) for view in VIEWS})
@@ -442,11 +442,11 @@ def test_a_budget_whose_exponential_no_float_holds_can_be_told_and_saved(epsilon
     table = read_table(folder / "rows.csv", label="y")
     model = sv.PrivateLogisticRegression(epsilon, 1e-6, row_norm=2.0, classes=(0, 1)).fit(table.X, table.y)
     model_file.save(model, folder / "model.json")
-    assert f"e^{epsilon:.4g} times" in str(model_file.load(folder / "model.json").privacy_)
+    assert f"e^{epsilon:.4g} times" in str(model_file.load_model(folder / "model.json").privacy_)
 
 
 def test_an_evaluation_that_is_no_json_is_refused(folder: Path) -> None:
-    model = model_file.load(folder / "model.json")
+    model = model_file.load_model(folder / "model.json")
     for text in ("[" * 100_000, "{}", "\xff", json.dumps({"a": 9})):
         (folder / "told.json").write_text(text, encoding="latin-1")
         with pytest.raises(InputError):

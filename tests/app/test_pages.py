@@ -17,8 +17,7 @@ from markdown_it import MarkdownIt
 
 import sottovoce as sv
 from sottovoce.app import card, rendering
-from sottovoce.app.ledger_page import ledger_page
-from sottovoce.app.page import Occasion, page
+from sottovoce.app.page import Occasion, ledger_page, page
 from sottovoce.app.texts import harmless
 from sottovoce.app.view import server as view
 from sottovoce.app.view.watch import Watch
@@ -78,7 +77,7 @@ def ledger(_: Any, name: str, folder: Path) -> str:
     return ledger_page(made)
 
 
-def sections(model: Any, name: str) -> list[card.Section]:
+def sections(model: Any, name: str) -> dict[str, Any]:
     X = pd.DataFrame(np.random.default_rng(1).uniform(-1, 1, (60, 2)), columns=[name, "b"])
     told = sv.evaluate(model, X, np.where(X["b"] > 0, name, "other").astype(object), epsilon=50.0).to_dict()
     return card.sections(model, told | {"people": "same", "with_fit": told["privacy"], "fit_mark": name})

@@ -11,7 +11,7 @@ import pytest
 from sottovoce import algorithms
 from sottovoce.app import demo
 from sottovoce.app.jobs import load_job
-from sottovoce.app.model_file import load
+from sottovoce.app.model_file import load_model
 from sottovoce.app.previews import plan_job
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
@@ -88,7 +88,7 @@ def test_labels_that_all_know(write, invoke, folder, open_ledger):
     assert done["communication"]["uplink_bytes"] <= 1.1 * shown["cost"]["uplink_bytes"]
     assert set(done["communication"]["uplink"]) == {"indices", "features"}
     assert [ledger.account().balance().spent for ledger in ledgers] == pytest.approx(spent)
-    model = load(folder / "job.json")
+    model = load_model(folder / "job.json")
     assert list(model.feature_names_in_) == ["a", "b", "c"]
     predicted = invoke("predict", folder / "job.json", folder / "both.csv").stdout.splitlines()[1:]
     truth = np.loadtxt(folder / "both.csv", delimiter=",", skiprows=1)[:, -1]
@@ -112,7 +112,7 @@ def test_labels_that_one_party_holds(write, invoke, folder):
     assert (shown["labels"], shown["label_party"], shown["columns"]) == ("held", "clinic", {"lab": 1, "clinic": 2})
     assert "labels" in {release["query"] for release in shown["releases"]}
     invoke("fit", path, "--quiet")
-    model = load(folder / "job.json")
+    model = load_model(folder / "job.json")
     assert list(model.feature_names_in_) == ["c", "a", "b"]
     assert list(model.classes_) == ["no", "yes"]
     assert "clinic knows them, nobody else does" in (folder / "job.privacy.html").read_text()
@@ -130,7 +130,7 @@ def test_bounds_follow_the_columns_of_all_parties(write, invoke, folder):
     assert plan.bounds.feature_high == (2.0, 3.0, 1.0)
     assert plan.norms == (0.8, 0.6)
     invoke("fit", path, "--quiet")
-    assert load(folder / "job.json").plan_.bounds == plan.bounds
+    assert load_model(folder / "job.json").plan_.bounds == plan.bounds
 
 
 def test_a_party_declares_the_bounds_of_its_own_columns(write):
@@ -157,7 +157,7 @@ def test_without_privacy(write, invoke, folder):
     path = write(shared(), privacy={"epsilon": "inf"}, solver=None)
     assert "NO PROMISE" in invoke("plan", path).stdout
     invoke("fit", path, "--quiet")
-    np.testing.assert_allclose(load(folder / "job.json").coef_, [1.0, 0.0, -1.0], atol=0.02)
+    np.testing.assert_allclose(load_model(folder / "job.json").coef_, [1.0, 0.0, -1.0], atol=0.02)
 
 
 BAD = {
@@ -272,7 +272,7 @@ def test_two_remote_parties(write, invoke, folder, open_ledger, start):
     done = json.loads(invoke("fit", path, "--json", "--quiet").stdout)
     assert done["epsilon"] == pytest.approx(1.0)
     assert done["communication"]["uplink_bytes"] <= 1.1 * shown["cost"]["uplink_bytes"]
-    assert list(load(folder / "job.json").feature_names_in_) == ["a", "b", "c"]
+    assert list(load_model(folder / "job.json").feature_names_in_) == ["a", "b", "c"]
     for ledger in ledgers.values():
         assert ledger.account().balance().spent == pytest.approx(1.0, rel=1e-2)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.app import demo
-from sottovoce.app.model_file import load
+from sottovoce.app.model_file import load_model
 from sottovoce.app.superuser import AS_ROOT
 from sottovoce.errors import InputError
 from sottovoce.privacy.ledger import Ledger
@@ -63,7 +63,7 @@ def test_two_parties_serve_train_and_refuse(write_job, invoke, folder, open_ledg
     assert done["epsilon"] == pytest.approx(1.0)
     for way in ("uplink_bytes", "downlink_bytes"):
         assert done["communication"][way] == pytest.approx(shown["cost"][way], rel=0.1)
-    assert list(load(folder / "job.json").feature_names_in_) == ["a", "b", "c"]
+    assert list(load_model(folder / "job.json").feature_names_in_) == ["a", "b", "c"]
     told = json.loads((folder / "job.privacy.json").read_text())["budgets"]
     assert list(told) == ["north"]  # south keeps to itself what it has spent
     assert told["north"]["before"]["spent"] == 0.0
@@ -161,14 +161,14 @@ def test_a_demo_that_is_interrupted_leaves_no_process(tmp_path, start):
 
 
 def test_a_demo_replaces_only_what_a_demo_made(tmp_path):
-    demo._fresh(tmp_path / "demo")
+    demo._clear_folder(tmp_path / "demo")
     (tmp_path / "demo" / "old.db").write_text("")
-    demo._fresh(tmp_path / "demo")
+    demo._clear_folder(tmp_path / "demo")
     assert [path.name for path in (tmp_path / "demo").iterdir()] == [".sottovoce-demo"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="has files that no demo made"):
-        demo._fresh(tmp_path / "mine")
+        demo._clear_folder(tmp_path / "mine")
     with pytest.raises(InputError, match="has files that no demo made"):
-        demo._fresh(tmp_path / "mine" / "thesis.txt")
+        demo._clear_folder(tmp_path / "mine" / "thesis.txt")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"

@@ -13,9 +13,8 @@ from scipy.special import ndtri
 
 import sottovoce as sv
 from sottovoce import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression
-from sottovoce.app.charts import grown, posterior
-from sottovoce.app.model_file import load, save
-from sottovoce.app.page import Occasion, page
+from sottovoce.app.model_file import load_model, save
+from sottovoce.app.page import Occasion, page, posterior, raise_belief
 from sottovoce.app.texts import readable_size
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError
@@ -64,7 +63,7 @@ def fitted(**changes):
 )
 def test_a_loaded_model_is_the_saved_one(model, tmp_path):
     save(model, tmp_path / "model.json")
-    again = load(tmp_path / "model.json")
+    again = load_model(tmp_path / "model.json")
     assert type(again) is type(model)
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     np.testing.assert_array_equal(again.coef_, model.coef_)
@@ -84,7 +83,7 @@ def test_predictions_are_cut_by_the_bounds_of_each_feature(tmp_path):
         model = fitted(entry_bound=[1.0, 0.5], **changes)
         save(model, tmp_path / "model.json")
         expected = model.decision_function(np.array([[1.0, -0.5], [-1.0, 0.2]]))
-        for each in (model, load(tmp_path / "model.json")):
+        for each in (model, load_model(tmp_path / "model.json")):
             np.testing.assert_allclose(each.decision_function(wide), expected, rtol=1e-12)
             assert list(each.entry_bound) == [1.0, 0.5]
             assert each.plan_.bounds.entry_bound == (1.0, 0.5)
@@ -108,7 +107,7 @@ def test_a_solver_is_saved_as_a_job_has_it(tmp_path):
     content["parameters"]["solver"]["inner"] = 0
     (tmp_path / "model.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="inner=0 must be a whole number"):
-        load(tmp_path / "model.json")
+        load_model(tmp_path / "model.json")
 
 
 def test_an_unfitted_model_is_not_saved(tmp_path):
@@ -138,7 +137,7 @@ def test_a_damaged_file_is_refused(tmp_path, case):
     path.write_text(json.dumps(content))
     said = "NaN is no number of JSON" if case == "a NaN" else "is not a model file of this version"
     with pytest.raises(InputError, match=said):
-        load(path)
+        load_model(path)
 
 
 @pytest.mark.parametrize(("number", "said"), [(1, "format 1"), (99, "format 99"), (None, "no format number")])
@@ -151,7 +150,7 @@ def test_a_model_of_another_version_is_refused_by_both_numbers(tmp_path, number,
     path.write_text(json.dumps(content))
     both = f"{said}, and this version of sottovoce reads models of format {MODEL.number}.*fit the model again"
     with pytest.raises(InputError, match=both):
-        load(path)
+        load_model(path)
 
 
 class Parser(html.parser.HTMLParser):
@@ -190,7 +189,7 @@ def test_the_page_is_whole_and_needs_nothing_else():
     assert "script" not in parser.tags
     assert "svg" in parser.tags
     assert model.charged_as_ in text
-    assert f"at most {percent(grown(model.privacy_.weakest, 0.5))}" in text
+    assert f"at most {percent(raise_belief(model.privacy_.weakest, 0.5))}" in text
     assert "&lt;b&gt;north&lt;/b&gt;" in text
     assert "&lt;well&gt;" in text
     assert "<well>" not in text
@@ -219,9 +218,9 @@ def test_a_suspicion_grows_as_bayes_says_of_the_test_that_accuses() -> None:
 def test_no_rarer_sign_is_hidden_by_the_chart() -> None:
     """A sign of 1% or more leads to no more than the chart; a rarer one may, and the page says how much."""
     weakest = PrivateLogisticRegression(entry_bound=1.0).fit(X, LABELS).privacy_.weakest
-    grew = [grown(weakest, 0.1, rate) for rate, _ in weakest.trade_off if rate > 0]
+    grew = [raise_belief(weakest, 0.1, rate) for rate, _ in weakest.trade_off if rate > 0]
     assert grew == sorted(grew, reverse=True)
-    assert grown(weakest, 0.1, 0.001) > grown(weakest, 0.1, 0.01) > 0.1
+    assert raise_belief(weakest, 0.1, 0.001) > raise_belief(weakest, 0.1, 0.01) > 0.1
 
 
 def test_the_page_says_what_an_officer_asks() -> None:

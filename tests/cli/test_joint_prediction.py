@@ -12,7 +12,7 @@ import sottovoce as sv
 from sottovoce.app import demo
 from sottovoce.app.cli import app
 from sottovoce.app.jobs import load_party_job
-from sottovoce.app.model_file import load
+from sottovoce.app.model_file import load_model
 from sottovoce.federation.models import Models, PartialModel
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports.certificates import peer_line, pin_in
@@ -68,7 +68,7 @@ def model(train):
 
 
 def test_files_that_are_not_joined_give_the_predictions_of_the_joined_file(model, town, invoke):
-    assert np.count_nonzero(load(model).coef_) > 1
+    assert np.count_nonzero(load_model(model).coef_) > 1
     joined = json.loads(invoke("predict", model, town / "new.csv", "--proba", "--json").stdout)
     joint = json.loads(invoke("predict", model, town / "people.toml", "--proba", "--json").stdout)
     assert joint["prediction"] == joined["prediction"]
@@ -185,7 +185,7 @@ def test_remote_parties_train_and_then_predict_for_one_of_them_that_evaluates(tr
         assert holder.returncode == 0, said
         assert "agreed to plan" in said
         assert "a part of its model is kept here. To predict with it, look at it (sottovoce models show" in said
-    fitted = load(model)
+    fitted = load_model(model)
     plan, lab = fitted.charged_as_, town / "lab.db"
     assert fitted.missing_parts_ == {}
     assert np.count_nonzero(fitted.coef_) > 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.app.model_file import load
+from sottovoce.app.model_file import load_model
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "killed_fit.py"
 
@@ -32,5 +32,5 @@ def test_outputs_are_synced_and_in_place_before_success_is_said(folder, write_jo
         assert f"synced {temporary}" in lines[:place]
         assert f"synced {Path(final).parent}" in lines[place:-1]
         assert (folder / name).read_bytes()
-    assert load(folder / "job.json").missing_parts_ == {}
+    assert load_model(folder / "job.json").missing_parts_ == {}
     assert json.loads((folder / "job.privacy.json").read_text())["missing_parts"] == {}

@@ -10,7 +10,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.app import demo
 from sottovoce.app.jobs import load_job, load_party_job
-from sottovoce.app.model_file import load
+from sottovoce.app.model_file import load_model
 from sottovoce.app.previews import plan_job
 from sottovoce.app.sources import read_party
 
@@ -216,7 +216,7 @@ class TestJobs:
         assert report["feature_names"] == NAMES
         assert [sv.Ledger(people / f"{name}.db").account().balance().plans for name in ("north", "south")] == [2, 2]
         found = invoke("predict", people / "job.json", people / "all.csv").stdout.splitlines()[1:]
-        model = load(people / "job.json")
+        model = load_model(people / "job.json")
         assert found == model.predict(people / "all.csv").tolist()
         low, high = model.ranges_["age"]
         assert low < high  # noise is new in every run, and may lengthen the run of cells

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 import sottovoce as sv
-from sottovoce.app.cli.training import show_summary
+from sottovoce.app.cli.showing import show_summary
 from sottovoce.app.jobs import load_evaluation_job, load_job, load_party_job
-from sottovoce.app.ledger_page import ledger_page
+from sottovoce.app.page import ledger_page
 from sottovoce.app.previews import plan_job
 from sottovoce.errors import InputError
 from sottovoce.privacy.events import Gaussian

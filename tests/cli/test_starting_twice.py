@@ -36,7 +36,7 @@ def charging(source: str) -> list[bool]:
         for child in ast.iter_child_nodes(node):
             inside = held
             if isinstance(node, ast.With) and child in node.body:
-                inside = inside or any("begin_run" in names(item, "outputs") for item in node.items)
+                inside = inside or any("hold_run" in names(item, "outputs") for item in node.items)
             if isinstance(child, ast.withitem | ast.Expr | ast.Assign) and names(child, "runs") & {
                 "open_job",
                 "open_test",
@@ -55,7 +55,7 @@ def test_every_place_that_opens_what_can_charge_holds_the_state_of_its_job() -> 
     assert all(all(held) for path, held in found.items() if path != DEMO)
     for path in sorted(set(found) - {DEMO}):  # planted: the same without the lock
         text = (APP / path).read_text()
-        assert not any(charging(text.replace("outputs.begin_run(", "unlocked.begin_run(")))
+        assert not any(charging(text.replace("outputs.hold_run(", "unlocked.hold_run(")))
 
 
 def test_python_opens_no_journal_but_by_its_lock() -> None:

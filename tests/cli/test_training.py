@@ -12,9 +12,9 @@ import pytest
 
 import sottovoce
 from sottovoce.app import estimate, outputs, runs
-from sottovoce.app.cli import training
+from sottovoce.app.cli import showing
 from sottovoce.app.jobs import load_job
-from sottovoce.app.model_file import load
+from sottovoce.app.model_file import load_model
 from sottovoce.data import room
 from sottovoce.data.parts_in_file import PreparedRows
 from sottovoce.errors import InputError
@@ -93,7 +93,7 @@ def test_a_fit_writes_model_report_and_page(write_job, invoke, folder):
     report = json.loads((folder / "job.privacy.json").read_text())
     assert report["epsilon"] == pytest.approx(1.0)
     assert (folder / "job.privacy.html").read_text().startswith("<!doctype html>")
-    model = load(folder / "job.json")
+    model = load_model(folder / "job.json")
     coefficients = np.ravel(model.coef_)
     assert coefficients[0] > 0 > coefficients[1]
     assert report["plan_digest"] == model.charged_as_
@@ -131,7 +131,7 @@ def test_a_plan_and_a_fit_tell_bytes_time_and_memory(write_job, invoke, monkeypa
     ids=lambda given: getattr(given, "where", ""),
 )
 def test_where_prepared_rows_will_be_is_said(prepared, text):
-    assert training.storage_text(prepared) == text
+    assert showing.storage_text(prepared) == text
 
 
 def test_quiet_is_quiet(write_job, invoke):
@@ -155,7 +155,7 @@ def test_without_privacy_nothing_is_promised(write_job, invoke, folder):
     result = invoke("fit", path, "--json", "--quiet")
     assert json.loads(result.stdout)["epsilon"] == "inf"
     assert "No promise is made" in (folder / "job.privacy.html").read_text()
-    assert load(folder / "job.json").privacy_.epsilon == float("inf")
+    assert load_model(folder / "job.json").privacy_.epsilon == float("inf")
 
 
 def test_a_seed_voids_the_promise(write_job, invoke, folder):
@@ -196,7 +196,7 @@ def test_a_ledger_set_back_between_two_runs_of_a_job_is_found(write_job, invoke,
     assert ledger.account().history()[1].details["about"] == {"analyst": "A. Analyst", "purpose": "a test"}
     kept = json.loads((folder / "job.receipts.json").read_text())
     assert kept == first["receipts"] == json.loads((folder / "job.privacy.json").read_text())["receipts"]
-    assert str(load(folder / "job.json").receipts_["data"]) == kept["data"]
+    assert str(load_model(folder / "job.json").receipts_["data"]) == kept["data"]
     shown = json.loads(invoke("plan", path, "--json").stdout)["cost"]
     second = json.loads(invoke("fit", path, "--json", "--quiet", "--overwrite").stdout)
     for way in ("uplink_bytes", "downlink_bytes"):
@@ -261,7 +261,7 @@ def test_a_result_of_another_job_is_not_replaced_and_that_is_told_before_anythin
     (folder / "job.json").write_text("of another job")
     invoke("fit", path, "--quiet", "--overwrite")
     assert account.balance().plans == 1
-    assert load(folder / "job.json").coef_.shape == (1, 3)
+    assert load_model(folder / "job.json").coef_.shape == (1, 3)
     scores = folder / "scores.csv"
     scores.write_text("of another job")
     said = invoke("predict", folder / "job.json", folder / "all.csv", "-o", scores, code=2).stderr
@@ -335,7 +335,7 @@ def test_results_are_rescued_if_their_folder_vanishes(write_job, folder, monkeyp
     with pytest.raises(InputError, match="The fit is done and paid for: its results are in") as caught:
         outputs.write_texts(job, outputs.make_texts(model, outputs.describe_occasion(model, {}, {}, 0.0)))
     rescued = str(caught.value).rsplit(" ", 1)[1].rstrip(".")
-    np.testing.assert_array_equal(load(f"{rescued}/model.json").coef_, model.coef_)
+    np.testing.assert_array_equal(load_model(f"{rescued}/model.json").coef_, model.coef_)
 
 
 BALL = {"model": {"radius": "1.0", "l1_ratio": "1"}}
@@ -435,7 +435,7 @@ def test_several_classes_one_against_the_rest_with_weights(write_job, invoke, fo
     path = write_job(model=model, privacy={"epsilon": "5.0"}, bounds={"classes": '["low", "mid", "high"]'})
     invoke("plan", path)
     invoke("fit", path, "--quiet")
-    fitted = load(folder / "job.json")
+    fitted = load_model(folder / "job.json")
     assert fitted.coef_.shape == (3, 2)
     assert fitted.classes_.tolist() == ["high", "low", "mid"]
     assert fitted.plan_.class_weight == (1.0, 0.25, 0.25)
@@ -464,5 +464,5 @@ def test_a_penalty_that_is_chosen_is_planned_charged_and_reported(write_job, inv
     assert ledger.account().balance().plans == 2
     assert ledger.account().balance().left == pytest.approx(shown["ledgers"][0]["after"]["left"])
     assert "losses of models" in (folder / "job.privacy.html").read_text()
-    assert load(folder / "job.json").alpha == "auto"
+    assert load_model(folder / "job.json").alpha == "auto"
     assert json.loads((folder / "job.privacy.json").read_text())["alpha"] == done["alpha"]

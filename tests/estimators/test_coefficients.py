@@ -195,7 +195,7 @@ def test_a_table_is_text_numbers_and_a_picture(tmp_path: Path) -> None:
     matplotlib.pyplot.close(axes.figure)
     path = tmp_path / "model.json"
     model_file.save(model, path)
-    again = model_file.load(path)
+    again = model_file.load_model(path)
     assert again.coefficients() == found
     assert again.epsilon == model.epsilon
     assert again.privacy_.epsilon == model.privacy_.epsilon
@@ -255,7 +255,7 @@ def test_where_they_cannot_be_had_that_is_told_before_anything_is_spent(
 def test_a_loaded_model_tells_all_that_was_released(tmp_path: Path) -> None:
     model = classifier(epsilon=1.0).fit(X, Y)
     model_file.save(model, tmp_path / "model.json")
-    loaded = model_file.load(tmp_path / "model.json")
+    loaded = model_file.load_model(tmp_path / "model.json")
     assert loaded.epsilon == 1.0
     assert loaded.privacy_.epsilon == model.privacy_.epsilon
     assert [plan.releases for plan in loaded.plans_] == [plan.releases for plan in model.plans_]

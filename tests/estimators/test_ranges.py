@@ -172,7 +172,7 @@ def test_a_missing_cell_counts_as_the_middle(central: Any) -> None:
 
 def test_a_model_file_says_what_was_bought(central: Any, tmp_path: Path) -> None:
     model_file.save(central, tmp_path / "model.json")
-    loaded = model_file.load(tmp_path / "model.json")
+    loaded = model_file.load_model(tmp_path / "model.json")
     assert loaded.ranges_ == central.ranges_
     assert loaded.schema_ == central.schema_
     np.testing.assert_array_equal(loaded.decision_function(OTHERS), central.decision_function(OTHERS))

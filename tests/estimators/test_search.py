@@ -322,7 +322,7 @@ def test_all_that_is_kept_is_under_the_guarantee_of_the_search(tmp_path: Path) -
     assert best.path_.privacy is best.privacy_
     assert best.path_.model(1e-4).privacy_ is best.privacy_
     model_file.save(best, tmp_path / "model.json")
-    loaded = model_file.load(tmp_path / "model.json")
+    loaded = model_file.load_model(tmp_path / "model.json")
     assert loaded.epsilon == 2.0
     assert loaded.privacy_.to_dict() == best.privacy_.to_dict()
     assert [plan.digest for plan in loaded.plans_[1:]] == [plan.digest for plan in best.plans_[1:]]

@@ -10,7 +10,7 @@ import pytest
 from sklearn.base import clone
 
 import sottovoce as sv
-from sottovoce.app.model_file import load, save
+from sottovoce.app.model_file import load_model, save
 
 SCHEMA = sv.Schema(
     {
@@ -91,7 +91,7 @@ class TestCentral:
         wanted = model.decision_function(OTHERS)
         assert clone(model).schema == SCHEMA
         save(model, tmp_path / "m.json")
-        for other in (pickle.loads(pickle.dumps(model)), load(tmp_path / "m.json")):
+        for other in (pickle.loads(pickle.dumps(model)), load_model(tmp_path / "m.json")):
             np.testing.assert_array_equal(other.decision_function(OTHERS), wanted)
 
     def test_a_repeated_fit_is_noticed(self) -> None:

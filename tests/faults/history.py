@@ -19,7 +19,7 @@ from cases import COORDINATOR, Case
 from role import words_of
 
 import sottovoce as sv
-from sottovoce.app.model_file import load
+from sottovoce.app.model_file import load_model
 from sottovoce.errors import SottovoceError
 from sottovoce.federation.run_keys import PAIR
 from sottovoce.gate.frames import decode
@@ -100,7 +100,7 @@ def _entry(account: Any, known: Any) -> Entry:
 def _model_of(path: Path) -> str:
     if not path.exists():
         return ""
-    model = load(path)
+    model = load_model(path)
     return _hash(model.coef_.tobytes(), model.intercept_)
 
 

@@ -432,7 +432,7 @@ def test_a_fit_over_a_connection_is_that_of_one_process() -> None:
 def test_a_fitted_model_goes_into_a_file_and_comes_back(tmp_path: Path) -> None:
     fitted = model_of().fit(federation_of(labels="public"))
     model_file.save(fitted, tmp_path / "model.json")
-    again = model_file.load(tmp_path / "model.json")
+    again = model_file.load_model(tmp_path / "model.json")
     np.testing.assert_array_equal(again.coef_, fitted.coef_)
     assert vars(again.communication_) == vars(fitted.communication_)
     assert (again.plan_.columns, again.plan_.labels) == (WIDTHS, "public")

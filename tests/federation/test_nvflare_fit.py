@@ -14,7 +14,7 @@ import flare
 import sottovoce as sv
 from sottovoce.app.flare_files import write_flare_job
 from sottovoce.app.jobs import load_job
-from sottovoce.app.model_file import load
+from sottovoce.app.model_file import load_model
 from sottovoce.solvers import by_name
 from sottovoce.transports.authority import create_authority, issue
 
@@ -145,7 +145,7 @@ def test_a_submitted_job_leaves_its_model_and_charges_every_ledger_once(
     holders, name = Holders(tmp_path, sites, by_columns=by_columns), "columns" if by_columns else "rows"
     status, results = holders.fit(name, COLUMNS if by_columns else JOB)
     assert status == "FINISHED:COMPLETED", holders.said("anna")
-    fitted = load(results / f"{name}.json")
+    fitted = load_model(results / f"{name}.json")
     assert fitted.plan_.split == name
     assert json.loads((results / f"{name}.privacy.json").read_text())["epsilon"] == pytest.approx(1.0, abs=0.01)
     for who, account in zip(NAMES, holders.accounts, strict=True):
@@ -213,7 +213,7 @@ def test_a_relay_leaves_records_ledger_and_key_to_a_process_of_its_own(sites: fl
     for account in holders.accounts:
         assert [entry.kind for entry in account.history()].count("reservation") == 1
         assert account.balance().spent == pytest.approx(1.0, abs=0.02)
-    assert load(folder / "workspace" / "sottovoce" / "relayed.json").plan_.rounds == 150
+    assert load_model(folder / "workspace" / "sottovoce" / "relayed.json").plan_.rounds == 150
 
 
 def test_a_killed_client_ends_the_job_and_the_same_job_goes_on_with_its_fit(sites: flare.Sites, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_killed_client_ends_the_job_and_the_same_job_goes_on_with_its_fit(site
     # The same job goes on where it was: the same plan, charged once.
     status, results = sites.submit(tmp_path / "killed").result()
     assert status == "FINISHED:COMPLETED"
-    assert load(results / "workspace" / "sottovoce" / "killed.json").plan_.rounds == 400
+    assert load_model(results / "workspace" / "sottovoce" / "killed.json").plan_.rounds == 400
     for each in holders.accounts:
         kinds = [entry.kind for entry in each.history()]
         assert (kinds.count("reservation"), kinds.count("release")) == (1, 400)

@@ -494,7 +494,7 @@ def test_a_fit_says_who_has_no_part_of_the_model_and_why(tmp_path: Path) -> None
     assert list(ridge.missing_parts_) == ["b"]
     assert np.isfinite(ridge.coef_).all()
     model_file.save(ridge, tmp_path / "model.json")
-    assert model_file.load(tmp_path / "model.json").missing_parts_ == ridge.missing_parts_
+    assert model_file.load_model(tmp_path / "model.json").missing_parts_ == ridge.missing_parts_
     assert list(ridge.fit(Federation.by_columns(list(columns.values()), y, names=NAMES)).missing_parts_) == []
 
 

@@ -164,7 +164,7 @@ def test_the_doctor_says_that_a_proxy_is_on_the_way(
 ) -> None:
     proxy = proxied()
     visit = doctor.Visit(credentials=Credentials.load(folder, "anna"))
-    visit.make("network", doctor._network, f"{HOST}:{wire.port}")
+    visit.make("network", doctor._check_network, f"{HOST}:{wire.port}")
     assert [finding.state for finding in visit.findings] == ["ok", "ok"]
     assert f"by the proxy 127.0.0.1:{proxy.port} (https_proxy)" in visit.findings[0].text
     assert visit.time_there is not None
@@ -176,7 +176,7 @@ def test_the_doctor_tells_a_proxy_that_forbids_from_a_coordinator_that_is_not_th
 ) -> None:
     proxied(status=status)
     visit = doctor.Visit(credentials=Credentials.load(folder, "anna"))
-    visit.make("network", doctor._network, f"{HOST}:{wire.port}")
+    visit.make("network", doctor._check_network, f"{HOST}:{wire.port}")
     assert visit.findings[-1].state == state
     assert f"it answers {status}" in visit.findings[-1].text
 

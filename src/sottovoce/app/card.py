@@ -32,19 +32,12 @@ _PARTS: Final = ("metrics", "classes", "by_class", "confusion", "records", "peop
 
 
 @dataclass(frozen=True)
-class Table:
+class CardTable:
     """Heads and rows of texts; columns after the first are numbers where `numbers`."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numbers: bool = True
-
-
-@dataclass(frozen=True)
-class List:
-    """Short texts below each other."""
-
-    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -55,12 +48,7 @@ class Picture:
     what: str
 
 
-@dataclass(frozen=True)
-class Section:
-    """A title and what is below it; a plain text is a paragraph."""
-
-    title: str
-    parts: tuple[str | Table | List | Picture, ...]
+Part = str | tuple[str, ...] | CardTable | Picture  # a paragraph, a list, ...
 
 
 def load_evaluation(path: Path, model: PrivateLinearModel) -> Told:
@@ -73,43 +61,39 @@ def load_evaluation(path: Path, model: PrivateLinearModel) -> Told:
     return told
 
 
-def sections(model: PrivateLinearModel, told: Told | None) -> list[Section]:
-    """The card of a fitted model, with an evaluation of it where there is one."""
+def sections(model: PrivateLinearModel, told: Told | None) -> dict[str, tuple[Part, ...]]:
+    """The card of a fitted model by titles, with an evaluation of it where there is one."""
     report, plan = model.privacy_, model.plan_
     facts = public_facts(plan, model)
     if model.schema_ is not None and model.schema_.label is not None:
         facts.append(("Label", model.schema_.label))
-    about = [(name.capitalize(), text) for name, text in plan.about.texts().items()]
     identity = [
         ("Model", type(model).__name__),
         ("Loss and penalty", f"{plan.loss.name}, {plan.regulariser.name}"),
         ("Solver", plan.algorithm),
-        *about,
+        *((name.capitalize(), text) for name, text in plan.about.texts().items()),
         ("Plan, as in ledgers", model.charged_as_),
         ("Software", f"sottovoce {__version__}"),
         ("Written", f"{datetime.now(UTC):%Y-%m-%d} UTC"),
     ]
-    views = report.views(several=plan.split.several)
-    promises = [view.sentence() for view in views]
-    ranges = [
-        (name, f"{low:g}", f"{high:g}")
-        for name, (low, high) in zip(feature_names(model), declared_ranges(plan), strict=False)
-    ]
-    declared: list[str | Table | List | Picture] = [Table(("", ""), tuple(facts), numbers=False)]
+    promises = [view.sentence() for view in report.views(several=plan.split.several)]
+    named = zip(feature_names(model), declared_ranges(plan), strict=False)
+    ranges = [(name, f"{low:g}", f"{high:g}") for name, (low, high) in named]
+    declared: list[Part] = [CardTable(("", ""), tuple(facts), numbers=False)]
     if ranges:
-        declared.append(Table(("feature", "from", "to"), tuple(ranges)))
+        declared.append(CardTable(("feature", "from", "to"), tuple(ranges)))
     if estimated := ", ".join(getattr(model, "ranges_", ())):
         declared.append(f"Bought with a part of the fit's budget, and not declared: {estimated}.")
-    return [
-        Section("What it is", (Table(("", ""), tuple(identity), numbers=False),)),
-        Section("What it promises", (*promises, *report.remarks(), "This rests on:", List(report.assumptions))),
-        Section("What was declared of the data, and is public", tuple(declared)),
-        Section("How good it is", tuple(_evaluation(told))),
-        Section("Coefficients", tuple(_coefficients(model))),
-    ]
+    return {
+        "What it is": (CardTable(("", ""), tuple(identity), numbers=False),),
+        "What it promises": (*promises, *report.remarks(), "This rests on:", report.assumptions),
+        "What was declared of the data, and is public": tuple(declared),
+        "How good it is": tuple(_describe_evaluation(told)),
+        "Coefficients": tuple(_describe_coefficients(model)),
+    }
 
 
-def _evaluation(told: Told | None) -> Iterable[str | Table | List | Picture]:
+def _describe_evaluation(told: Told | None) -> Iterable[Part]:
     if told is None:
         yield "Not said here. A private evaluation tells it, on test records and for a budget of their own."
         return
@@ -129,18 +113,20 @@ def _evaluation(told: Told | None) -> Iterable[str | Table | List | Picture]:
     if not told["complete"]:
         yield "Some test records could not be used (missing cells, or labels that were not declared)."
     heads = ("", "value", "from", "to")
-    yield Table(heads, tuple((plots.title_of(name), *_numbers(found)) for name, found in told["metrics"].items()))
+    yield CardTable(
+        heads, tuple((plots.title_of(name), *_format_interval(found)) for name, found in told["metrics"].items())
+    )
     if told["by_class"]:
         each = zip(told["classes"], told["by_class"], strict=True)
-        rows = [(f"{name} of {label}", *_numbers(found[name])) for label, found in each for name in found]
-        yield Table(heads, tuple(rows))
+        rows = [(f"{name} of {label}", *_format_interval(found[name])) for label, found in each for name in found]
+        yield CardTable(heads, tuple(rows))
     try:
         yield Picture(svg_of(told), "the evaluation: metrics, curves and counts")
     except InputError as error:  # matplotlib is an extra
         yield f"No picture: {error}"
 
 
-def _numbers(metric: Told) -> tuple[str, ...]:
+def _format_interval(metric: Told) -> tuple[str, ...]:
     """Value and interval; what cannot be told is a dash."""
     return tuple("-" if metric[name] is None else f"{metric[name]:.4g}" for name in ("value", "low", "high"))
 
@@ -160,7 +146,7 @@ def svg_of(told: Told) -> Markup:
 _METADATA: Final = ("Creator", "Date", "Format", "Type")  # which name addresses
 
 
-def _coefficients(model: PrivateLinearModel) -> Iterable[str | Table | List | Picture]:
+def _describe_coefficients(model: PrivateLinearModel) -> Iterable[Part]:
     if model.plan_.models == "kept":
         yield "Each party keeps those of its own columns; they are not here."
         return
@@ -172,22 +158,22 @@ def _coefficients(model: PrivateLinearModel) -> Iterable[str | Table | List | Pi
     several = model.plan_.scaled_loss.outputs > 1
     heads = ("feature", *(map(str, model.plan_.classes or ()) if several else ("coefficient",)))
     table = [(names[j], *(f"{value:.6g}" for value in rows[:, j])) for j in order]
-    yield Table(heads, (*table, ("intercept", *(f"{value:.6g}" for value in intercepts))))
+    yield CardTable(heads, (*table, ("intercept", *(f"{value:.6g}" for value in intercepts))))
     if (found := getattr(model, "coefficients_", None)) is not None:
         yield "With standard errors, of a step without damping from the model; intervals include sampling and noise."
         ends = ("estimate", "standard_error", "low", "high")
         told = [(row.name, *(f"{getattr(row, end):.4g}" for end in ends)) for row in found if row.identified]
-        yield Table(("", "estimate", "standard error", "95% from", "to"), tuple(told))
+        yield CardTable(("", "estimate", "standard error", "95% from", "to"), tuple(told))
         if hidden := ", ".join(row.name for row in found if not row.identified):
             yield f"Not identified at this epsilon: {hidden}."
     yield "They were computed from noisy sums: they have errors of the noise besides those of sampling."
 
 
-def as_html(title: str, made: Sequence[Section]) -> str:
+def as_html(title: str, made: Mapping[str, Sequence[Part]]) -> str:
     """The card as a page."""
     return render("card.html", title=title, sections=made)
 
 
-def as_markdown(title: str, made: Sequence[Section], picture: str) -> str:
+def as_markdown(title: str, made: Mapping[str, Sequence[Part]], picture: str) -> str:
     """The card as Markdown; `picture` is the file beside it that has the picture, if there is one."""
     return render("card.md", title=title, sections=made, picture=picture)

@@ -26,8 +26,9 @@ import numpy as np
 
 from sottovoce.app import outputs, runs
 from sottovoce.app.cli.console import bar, show_promises, table
-from sottovoce.app.cli.training import show_summary
+from sottovoce.app.cli.showing import show_summary
 from sottovoce.app.jobs import Job, load_job
+from sottovoce.app.rendering import render
 from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, PrivateLogisticRegression
 from sottovoce.estimators.progress import progress_bar
@@ -55,8 +56,8 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
         cut = round(len(clinic.y) * (1 - TEST_SHARE))
         train.append(Clinic(clinic.name, clinic.X[:cut], clinic.y[:cut]))
         test.append(Clinic(clinic.name, clinic.X[cut:], clinic.y[cut:]))
-    _fresh(folder)
-    accounts = _prepare(folder, train, _pool(test))
+    _clear_folder(folder)
+    accounts = _prepare(folder, train, _pool_clinics(test))
     _heading(console, "Four clinics, one model, no record leaves its clinic")
     console.print(
         "Synthetic patients, drawn by arithmetic and about nobody: who is readmitted within 30 days?\n"
@@ -67,7 +68,7 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
         listing.add_row(name, f"{len(X):,}", f"{X.shape[1]}", f"{name}.csv", f"{name}.db")
     console.print(listing, "\nStarting the clinics and waiting for them to connect ...", sep="\n")
     job = load_job(folder / "job.toml")
-    with _processes(folder, list(accounts)) as processes:
+    with _start_clinics(folder, list(accounts)) as processes:
         before = {name: account.balance() for name, account in accounts.items()}
         _wait_for_start(processes, job)
         with runs.open_job(job, lambda _: None) as opened:  # as `sottovoce fit job.toml` does it
@@ -82,7 +83,7 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
         _heading(console, "What is promised")
         show_promises(model.privacy_, console)
         _heading(console, "What it is worth")
-        _compare(model, train, _pool(test), console)
+        _show_worth(model, train, _pool_clinics(test), console)
         _heading(console, "The ledgers")
         listing = table("clinic", "total epsilon>", "left before>", "left now>", "used")
         for name, now in after.items():
@@ -107,7 +108,7 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
                 time.sleep(0.2)
 
 
-def _fresh(folder: Path) -> None:
+def _clear_folder(folder: Path) -> None:
     """An empty folder; only what an earlier demo made is ever removed."""
     if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
         if not (folder / _MARK).is_file():
@@ -130,35 +131,31 @@ def _free_port() -> int:
 
 
 def _prepare(folder: Path, train: Sequence[Clinic], test: Clinic) -> dict[str, Account]:
-    """Everything a real federation would have: files, ledgers, certificates, jobs."""
-    port, sources, accounts = _free_port(), list[str](), dict[str, Account]()
+    """Make everything a real federation would have: files, ledgers, certificates, jobs."""
+    accounts, records = dict[str, Account](), {clinic.name: len(clinic.y) for clinic in train}
+    values = {"port": _free_port(), "label": synthetic.LABEL, "features": synthetic.FEATURES, "records": records}
     create_authority(folder / "certificates")
     issue(folder / "certificates", COORDINATOR)
     for clinic in train:
         issue(folder / "certificates", clinic.name)
         synthetic.write_csv(clinic, folder / f"{clinic.name}.csv")
         accounts[clinic.name] = Ledger.create(folder / f"{clinic.name}.db").open("patients", TOTAL, DELTA)
-        source = _SOURCE.format(name=clinic.name, label=synthetic.LABEL)
-        (folder / f"{clinic.name}.toml").write_text(_PARTY.format(source=source, port=port))
-        sources.append(f"[[party]]\n{source}")
+        (folder / f"{clinic.name}.toml").write_text(render("demo/party.toml", name=clinic.name, **values))
     synthetic.write_csv(test, folder / "test.csv")
-    records = ", ".join(f"{clinic.name} = {len(clinic.y)}" for clinic in train)
-    remote = _REMOTE.format(port=port, parties=list(accounts), records=records, features=len(synthetic.FEATURES))
-    ranges = "\n".join(f"{f.name} = [{f.low:g}, {f.high:g}]" for f in synthetic.FEATURES)
-    for name, epsilon, where in (("job", EPSILON, remote), ("smaller", SMALLER, "\n".join(sources))):
-        text = _JOB.format(epsilon=epsilon, delta=DELTA, ranges=ranges, where=where)
-        (folder / f"{name}.toml").write_text(text)
+    for job, epsilon in (("job", EPSILON), ("smaller", SMALLER)):  # at the running clinics, and in one process
+        text = render("demo/job.toml", epsilon=epsilon, delta=DELTA, remote=job == "job", **values)
+        (folder / f"{job}.toml").write_text(text)
     return accounts
 
 
 @contextlib.contextmanager
-def _processes(folder: Path, names: Sequence[str]) -> Iterator[Processes]:
+def _start_clinics(folder: Path, names: Sequence[str]) -> Iterator[Processes]:
     """The clinics, each a process; they end with the block, however it ends."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     started: dict[str, subprocess.Popen[bytes]] = {}
     ended = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with _signals_wait():  # a process that was started and not yet noted would be left behind
+        with _delay_signals():  # a process that was started and not yet noted would be left behind
             for name in names:
                 command = [sys.executable, "-m", "sottovoce", "party", "--job", str(folder / f"{name}.toml")]
                 with (folder / f"{name}.log").open("wb") as log:
@@ -179,7 +176,7 @@ def _processes(folder: Path, names: Sequence[str]) -> Iterator[Processes]:
 
 
 @contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
+def _delay_signals() -> Iterator[None]:
     """Interrupts and terminations take effect at the end of the block."""
     came: list[int] = []
     kinds = (signal.SIGINT, signal.SIGTERM)
@@ -207,9 +204,9 @@ def _require_running(processes: Processes, job: Job) -> None:
             raise WireError(f"the process of {name} ended with code {process.returncode}; {log} says why.")
 
 
-def _compare(model: PrivateLinearModel, train: Sequence[Clinic], test: Clinic, console: Console) -> None:
+def _show_worth(model: PrivateLinearModel, train: Sequence[Clinic], test: Clinic, console: Console) -> None:
     """Test records are synthetic and held out, so that a metric of them may be shown."""
-    everybody, y, rate = _pool(train), test.y == 1, float(np.mean(test.y))
+    everybody, y, rate = _pool_clinics(train), test.y == 1, float(np.mean(test.y))
     declared: dict[str, Any] = {"feature_ranges": synthetic.FEATURE_RANGES, "classes": (0.0, 1.0)}
     best = PrivateLogisticRegression(math.inf, **declared).fit(everybody.X, everybody.y)
     models: dict[str, PrivateLinearModel] = {"together, without privacy": best, "together, as trained above": model}
@@ -259,64 +256,10 @@ def _suggest(folder: Path, console: Console, *, keep: bool) -> None:
         console.print("The clinics keep running. Ctrl-C ends them.")
 
 
-def _pool(clinics: Sequence[Clinic]) -> Clinic:
+def _pool_clinics(clinics: Sequence[Clinic]) -> Clinic:
     return Clinic("all", np.concatenate([each.X for each in clinics]), np.concatenate([each.y for each in clinics]))
 
 
 def _heading(console: Console, text: str) -> None:
     console.print()
     console.rule(text, align="left", style="none")
-
-
-_JOB: Final = """\
-# A job: what to train, under which promise. Paths are relative to this file. The data are synthetic.
-# Stands in every ledger beside the charge, and in the report.
-[about]
-dataset = "synthetic patients of four clinics"
-purpose = "who is readmitted within 30 days"
-analyst = "the demonstration"
-
-[model]
-estimator = "logistic"
-
-[privacy]
-epsilon = {epsilon}
-delta = {delta}
-
-[bounds]
-classes = [0, 1]
-
-# Public ranges, known before anybody looks at a record.
-[bounds.feature_ranges]
-{ranges}
-
-{where}
-# Results: the name of this file with .json, .privacy.json and .privacy.html; [output] can say otherwise.
-"""
-_REMOTE: Final = """\
-[federation]
-listen = "127.0.0.1:{port}"
-certificates = "certificates"
-parties = {parties}
-records = {{ {records} }}
-features = {features}
-wait = 600                   # seconds for the clinics to connect, and for an answer: this machine may have other work
-timeout = 600
-"""
-_SOURCE: Final = """\
-name = "{name}"
-file = "{name}.csv"
-label = "{label}"
-ledger = "{name}.db"
-"""
-_PARTY: Final = """\
-# A clinic: its own records, its own ledger, its own limit.
-[party]
-{source}
-[federation]
-coordinator = "127.0.0.1:{port}"
-certificates = "certificates"
-
-[policy]
-max_epsilon = 1.0
-"""

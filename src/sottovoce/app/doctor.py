@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from sottovoce.app import jobs, outputs, previews, sources
-from sottovoce.app.job_file import tables_of
+from sottovoce.app.job_file import JobFile, tables_of
 from sottovoce.app.job_tables import SourceTable
 from sottovoce.app.superuser import AS_ROOT, is_root
 from sottovoce.app.texts import readable_size
@@ -76,7 +76,6 @@ class Visit:
     prepared: tuple[PreparedRows, ...] = ()  # of a job's plan
 
     def say(self, text: str, *, warning: bool = False) -> None:
-        """Add a finding of the check that is being made."""
         self.findings.append(Finding(self.check, "warning" if warning else "ok", text))
 
     def make(self, check: str, work: Callable[..., None], *arguments: Any) -> None:
@@ -95,21 +94,21 @@ def examine(path: Path) -> list[Finding]:
     visit = Visit()
     try:
         tables = tables_of(path)
-        load: Callable[[Path], Any] = jobs.load_people_job
+        kind: type[JobFile] = jobs.PeopleJob
         if "dealer" in tables or isinstance(tables.get("party"), dict):
-            load = jobs.load_dealer_job if "dealer" in tables else jobs.load_party_job
+            kind = jobs.DealerJob if "dealer" in tables else jobs.PartyJob
         elif "model" in tables or not tables.keys() & {"federation", "party"}:
-            load = jobs.load_job
+            kind = jobs.Job
         elif "privacy" in tables:
-            load = jobs.load_evaluation_job
-        site = load(path)
+            kind = jobs.EvaluationJob
+        site: Any = kind.load(path)
     except SottovoceError as error:
         return [Finding("settings", "fails", str(error))]
     if is_root():
         visit.findings.append(Finding("user", "warning", AS_ROOT))
     if site.set_elsewhere:
         visit.say(site.set_elsewhere)
-    with _heard():  # what the package logs meanwhile is in the findings
+    with _hear_warnings():  # what the package logs meanwhile is in the findings
         (_examine_end if isinstance(site, jobs.PartyJob | jobs.DealerJob) else _examine_coordinator)(visit, site)
         if isinstance(site, jobs.Job):
             _examine_job(visit, site)
@@ -121,15 +120,15 @@ def _examine_end(visit: Visit, job: jobs.PartyJob | jobs.DealerJob) -> None:
     source: Any = job.party if isinstance(job, jobs.PartyJob) else job.dealer
     folder, ledger = job.resolve(job.federation.certificates), getattr(source, "ledger", None)
     visit.say(f"{job.path}: the {'party' if isinstance(job, jobs.PartyJob) else 'dealer'} {source.name!r}")
-    visit.make("certificate", _certificate, folder, source.name)
-    visit.make("network", _network, job.federation.coordinator)
-    visit.make("clock", _clock, folder, job.path, None if ledger is None else job.resolve(ledger))
+    visit.make("certificate", _check_certificate, folder, source.name)
+    visit.make("network", _check_network, job.federation.coordinator)
+    visit.make("clock", _check_clock, folder, job.path, None if ledger is None else job.resolve(ledger))
     if isinstance(job, jobs.PartyJob):
-        visit.make("data", _data, job, source, source.has_label)
-        visit.make("ledger", _ledger, job, source, job.policy.max_epsilon if sources.policy_trains(job) else 0.0)
-        visit.make("disk", _disk, job.path.parent if ledger is None else job.resolve(ledger).parent)
-        visit.make("disk", _disk_of_party, job)
-        visit.make("policy", _policy, job)
+        visit.make("data", _check_data, job, source, source.has_label)
+        visit.make("ledger", _check_ledger, job, source, job.policy.max_epsilon if sources.policy_trains(job) else 0.0)
+        visit.make("disk", _check_disk, job.path.parent if ledger is None else job.resolve(ledger).parent)
+        visit.make("disk", _check_disk_of_party, job)
+        visit.make("policy", _check_policy, job)
 
 
 def _examine_coordinator(visit: Visit, job: jobs.Job | jobs.PeopleJob | jobs.EvaluationJob) -> None:
@@ -138,12 +137,12 @@ def _examine_coordinator(visit: Visit, job: jobs.Job | jobs.PeopleJob | jobs.Eva
     table = job.federation
     if table is not None and table.listen is not None and table.certificates is not None:
         folder = job.resolve(table.certificates)
-        visit.make("certificate", _certificate, folder, COORDINATOR)
-        visit.make("parties", _names, table.ends)
-        visit.make("network", _listening, table.listen, folder)
-        visit.make("clock", _clock, folder, job.path, None)
+        visit.make("certificate", _check_certificate, folder, COORDINATOR)
+        visit.make("parties", _check_names, table.ends)
+        visit.make("network", _check_port, table.listen, folder)
+        visit.make("clock", _check_clock, folder, job.path, None)
     elif table is not None:  # a job for NVIDIA FLARE
-        visit.make("parties", _names, table.ends)
+        visit.make("parties", _check_names, table.ends)
 
 
 def _examine_job(visit: Visit, job: jobs.Job) -> None:
@@ -151,19 +150,19 @@ def _examine_job(visit: Visit, job: jobs.Job) -> None:
     folders = [path.parent for path in job.outputs().values()]
     for name, source in job.sources.items():
         at = "" if job.data is not None else f" of {name}"
-        visit.make(f"data{at}", _data, job, source, job.labelled(name))
+        visit.make(f"data{at}", _check_data, job, source, job.labelled(name))
         if source.ledger is not None:
-            visit.make(f"ledger{at}", _ledger, job, source, job.privacy.epsilon)
+            visit.make(f"ledger{at}", _check_ledger, job, source, job.privacy.epsilon)
             folders.append(job.resolve(source.ledger).parent)
-    visit.make("plan", _plan, job)
-    visit.make("outputs", _outputs, job)
+    visit.make("plan", _check_plan, job)
+    visit.make("outputs", _check_results, job)
     for folder in dict.fromkeys(folders):
-        visit.make("disk", _disk, folder)
+        visit.make("disk", _check_disk, folder)
     for prepared in visit.prepared:
-        visit.make("disk", _disk_for_rows, prepared)
+        visit.make("disk", _check_disk_for_rows, prepared)
 
 
-def _certificate(visit: Visit, folder: Path, name: str) -> None:
+def _check_certificate(visit: Visit, folder: Path, name: str) -> None:
     if not (folder / f"{name}.key").exists():
         raise InputError(f"{folder} has no key {name}.key; `sottovoce request {name} --folder {folder}` makes one.")
     if not (folder / f"{name}.pem").exists():
@@ -184,8 +183,8 @@ def _check_own_alone(visit: Visit, path: Path, then: str) -> None:
         visit.findings.append(Finding(visit.check, "fails", f"others may read {path}: chmod 600 {path}; {then}."))
 
 
-def _network(visit: Visit, address: str) -> None:
-    """Step by step, so that the step that fails is told: the name, the port, the handshake, the coordinator's list."""
+def _check_network(visit: Visit, address: str) -> None:
+    """Step by step, so that the finding names the step: the name, the port, the handshake, the coordinator's list."""
     host, port = _host_and_port("coordinator", address)
     if (proxy := proxy_for(host)) is not None:
         visit.say(f"{address} is connected to by {proxy}; no_proxy names hosts that are not")
@@ -223,7 +222,7 @@ def _host_and_port(key: str, address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _clock(visit: Visit, folder: Path, job: Path, ledger: Path | None) -> None:
+def _check_clock(visit: Visit, folder: Path, job: Path, ledger: Path | None) -> None:
     """The clock is not before anything that was dated here, and is the coordinator's where that could be asked."""
     now, minutes = datetime.now(UTC), "%Y-%m-%d %H:%M UTC"
     paths = [job, *(path for path in folder.glob("*.pem") if path.stem != certificates.REVOKED)]
@@ -247,8 +246,8 @@ def _clock(visit: Visit, folder: Path, job: Path, ledger: Path | None) -> None:
     visit.say(f"{now:{minutes}}, {said}")
 
 
-def _data(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTable, labelled: bool) -> None:
-    """The file is read as a run reads it; of what is in it only the shape is told."""
+def _check_data(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTable, labelled: bool) -> None:
+    """The file is read as a run reads it; a finding has only its shape."""
     path, schema = job.resolve(source.file), job.known_schema
     large = sources.goes_by_pieces(source, path, schema)
     if not path.exists() and not large:
@@ -263,13 +262,13 @@ def _data(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTable, labe
             wrong = f"some identifiers in {source.id!r} are empty, or occur twice by the rule {source.id_rule!r}"
             raise InputError(f"{path}: {wrong}; `sottovoce party` says which, here alone.") from None
     plain = source.model_copy(update={"ledger": None, "account": None})
-    with _heard() as remarks:
+    wanted: bool | None = labelled
+    with _hear_warnings() as remarks:
         if schema is None:
             names = sources.source_shape(source, job.resolve, labelled=labelled)[1]
-            party = sources.read_party("site", plain, job.resolve, labelled=labelled)
         else:
             names, wanted = schema.feature_names, (labelled and schema.label is not None) or None
-            party = sources.read_party("site", plain, job.resolve, schema=schema, labelled=wanted)
+        party = sources.read_party("site", plain, job.resolve, schema=schema, labelled=wanted)
     facts = {fact.name: fact.value for fact in party.facts(classes=False)}
     visit.shape = facts["records"], facts["features"]
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
@@ -284,7 +283,7 @@ def _data(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTable, labe
             check_writable(job.resolve(job.party.predictions), "party.predictions")
 
 
-def _ledger(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTable, wanted: float) -> None:
+def _check_ledger(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTable, wanted: float) -> None:
     """It opens, every entry is what was written, and it can pay for a plan."""
     if source.ledger is None:
         return
@@ -308,7 +307,7 @@ def _ledger(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTable, wa
         visit.say(f"{left}; {entries} entries, all as they were written")
 
 
-def _disk(visit: Visit, folder: Path) -> None:
+def _check_disk(visit: Visit, folder: Path) -> None:
     """Room for what a run leaves beside the ledger: its answers and, at most, rows with noise."""
     needed = _LEAST_FREE + 8 * visit.shape[1] * (_ANSWERS + 2 * visit.shape[0])
     free = shutil.disk_usage(folder).free
@@ -318,25 +317,24 @@ def _disk(visit: Visit, folder: Path) -> None:
     visit.say(f"{said}{'; free some space' if free < needed else ''}", warning=free < needed)
 
 
-def _disk_of_party(visit: Visit, job: jobs.PartyJob) -> None:
+def _check_disk_of_party(visit: Visit, job: jobs.PartyJob) -> None:
     """Room for prepared rows before there is a plan: dense ones that are read in pieces, as most plans have them."""
     source, path, (records, features) = job.party, job.resolve(job.party.file), visit.shape
     if not records or source.cluster is not None or not sources.goes_by_pieces(source, path, job.known_schema):
         return
     size = records * (4 * (features + 1) + BESIDE)
     if not format_of(list_files(path)[0]).sparse and not room.fits_in_memory(size):
-        _disk_for_rows(visit, PreparedRows(size, "file", previews.rows_folder(job, source), records))
+        _check_disk_for_rows(visit, PreparedRows(size, "file", previews.rows_folder(job, source), records))
 
 
-def _disk_for_rows(visit: Visit, prepared: PreparedRows) -> None:
-    """Room for prepared rows that go to a file."""
+def _check_disk_for_rows(visit: Visit, prepared: PreparedRows) -> None:
     if prepared.folder is not None:
         prepared.check()
         free = f"{readable_size(shutil.disk_usage(prepared.folder).free)} free"
         visit.say(f"{prepared.folder}: {free}, prepared rows take {readable_size(prepared.size)} while a fit runs")
 
 
-def _policy(visit: Visit, job: jobs.PartyJob) -> None:
+def _check_policy(visit: Visit, job: jobs.PartyJob) -> None:
     """What the holder allows, where it contradicts itself or allows all."""
     policy, peers, trains, notes = job.policy, job.peers, sources.policy_trains(job), list[str]()
     if visit.credentials is not None:
@@ -361,13 +359,13 @@ def _policy(visit: Visit, job: jobs.PartyJob) -> None:
         visit.say(f"{plans if trains else predicted}{pins}")
 
 
-def _names(visit: Visit, ends: tuple[str, ...]) -> None:
+def _check_names(visit: Visit, ends: tuple[str, ...]) -> None:
     for name in ends:
         certificates.check_name(name)
     visit.say(", ".join(ends))
 
 
-def _listening(visit: Visit, listen: str, folder: Path) -> None:
+def _check_port(visit: Visit, listen: str, folder: Path) -> None:
     """The port is free, and the certificate is for a host that parties elsewhere can reach."""
     host, port = _host_and_port("listen", listen)
     try:
@@ -388,7 +386,7 @@ def _listening(visit: Visit, listen: str, folder: Path) -> None:
         visit.say(f"{listen} is free; parties reach it as {named}, through any firewall")
 
 
-def _plan(visit: Visit, job: jobs.Job) -> None:
+def _check_plan(visit: Visit, job: jobs.Job) -> None:
     """The job has a plan, if its public numbers are known."""
     if job.federation is not None and (job.federation.records is None or job.federation.features is None):
         lacking = "federation.records and features are not declared; ask the parties for them, which are public"
@@ -399,7 +397,7 @@ def _plan(visit: Visit, job: jobs.Job) -> None:
     visit.say(f"{shown.plan.algorithm}, epsilon {job.privacy.epsilon:g}; `sottovoce plan` says more")
 
 
-def _outputs(visit: Visit, job: jobs.Job) -> None:
+def _check_results(visit: Visit, job: jobs.Job) -> None:
     outputs.check_outputs(job, overwrite=True)
     if (path := job.state_path).exists():
         with contextlib.closing(Journal(path)) as state:  # which says who has it, if somebody does
@@ -412,7 +410,7 @@ def _outputs(visit: Visit, job: jobs.Job) -> None:
 
 
 @contextlib.contextmanager
-def _heard() -> Iterator[list[logging.LogRecord]]:
+def _hear_warnings() -> Iterator[list[logging.LogRecord]]:
     """The warnings that the package logs meanwhile, which are shown nowhere."""
     log, handler = logging.getLogger("sottovoce"), BufferingHandler(1 << 30)
     handler.setLevel(logging.WARNING)

@@ -67,7 +67,6 @@ class Cost:
     reading: bool = False
 
     def __add__(self, other: Cost) -> Cost:
-        """Of two plans, one after the other."""
         pairs = list(zip(astuple(self), astuple(other), strict=True))
         sums: list[Any] = [None if pair == (None, None) else sum(filter(None, pair)) for pair in pairs[:5]]
         return Cost(*[*sums, max(filter(None, pairs[5]), default=None), self.reading or other.reading])

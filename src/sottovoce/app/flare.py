@@ -49,8 +49,7 @@ class Coordinator(CoordinatorEnd):
         self._restart = restart
 
     def coordinate(self, site: Site, wire: Callable[..., Any]) -> None:
-        """Train, once every party has opened its data."""
-        job = _kept(site, self._file)
+        job = _keep_job(site, self._file)
         table = check_job(job)
         results = site.run / _FOLDER
         results.mkdir(exist_ok=True)
@@ -63,7 +62,7 @@ class Coordinator(CoordinatorEnd):
             raise
 
 
-def _kept(site: Site, file: str) -> Job:
+def _keep_job(site: Site, file: str) -> Job:
     """The job, in a folder of the server that outlives this run: receipts and the state of a fit are beside it."""
     if Path(file).name != file:
         raise InputError(f"job={file!r} is no name of a file of the FLARE job; `sottovoce nvflare job` makes one.")
@@ -77,7 +76,7 @@ def _kept(site: Site, file: str) -> Job:
 def train(job: Job, wire: Transport, folder: Path, say: Callable[[str], None], *, restart: bool = False) -> None:
     """Run a job over a wire that is there already; its results go into the folder, whatever its [output] says."""
     placed = job.model_copy(update={"output": OutputTable(model=str(folder.resolve() / f"{job.path.stem}.json"))})
-    with outputs.begin_run(job, restart=restart) as state:
+    with outputs.hold_run(job, restart=restart) as state:
         outputs.check_outputs(placed)
         say(state.resumed or "a new fit")
         texts = state.journal.outputs
@@ -163,7 +162,6 @@ class _Told:
         self._site = site
 
     def identify(self, identity: Identity) -> None:
-        """Pass it on."""
         self._party.identify(identity)
 
     def handle(self, request: bytes) -> Outgoing:

@@ -80,7 +80,7 @@ def restrict_site(kit: Path) -> dict[str, Path]:
     """
     local = kit / "local"
     kind = "server" if (kit / "startup" / "fed_server.json").exists() else "client"
-    resources, permissions = _found(local, "resources.json"), _found(local, "authorization.json")
+    resources, permissions = _read_site_file(local, "resources.json"), _read_site_file(local, "authorization.json")
     resources |= {"class_list_enforcement_mode": "enforce", "class_allow_list": [CLASSES[kind]]}
     if kind == "client":
         resources["allow_log_streaming"] = False
@@ -110,7 +110,7 @@ def _narrowed(rights: Any) -> dict[str, Any]:
     return kept | dict.fromkeys(FORBIDDEN, "none")
 
 
-def _found(local: Path, name: str) -> dict[str, Any]:
+def _read_site_file(local: Path, name: str) -> dict[str, Any]:
     """What the site has configured, or what provisioning proposed."""
     for path in (local / name, local / f"{name}.default"):
         if path.exists():

@@ -62,11 +62,9 @@ class JobFile(JobTable):
         return f"set by the environment, before any file: {', '.join(self._used)}" if self._used else ""
 
     def resolve(self, path: str) -> Path:
-        """A path of the job as seen from here."""
         return self.path.parent / Path(path).expanduser()
 
     def fault(self, text: str) -> InputError:
-        """An error that names this file."""
         return InputError(f"{self.path}: {text}")
 
     def check(self) -> None:

@@ -13,27 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from sottovoce.app import job_tables as tables
 from sottovoce.app.job_file import JobFile, key, needed, unknown_key
-from sottovoce.app.job_tables import (
-    BoundsTable,
-    ColumnsTable,
-    ConnectionTable,
-    DealerTable,
-    FederationTable,
-    ModelTable,
-    OutputTable,
-    PartyOf,
-    PartyTable,
-    PolicyTable,
-    PrivacyTable,
-    ResourcesTable,
-    SchemaTable,
-    SolverTable,
-    SourceTable,
-    Text,
-    TrainingTable,
-    ViewTable,
-)
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import About
@@ -44,7 +25,7 @@ if TYPE_CHECKING:
     from sottovoce.estimators import PrivateLinearModel
 
 _SCHEMA: Final[Any] = key("a table with label, identifiers and columns, or with file", alias="schema")
-_VIEW: Final[Any] = key("a table with port, off, token and log", ViewTable())
+_VIEW: Final[Any] = key("a table with port, off, token and log", tables.ViewTable())
 _WIRE: Final = "a table with listen, certificates and parties"
 _SITE: Final = "a table with coordinator and certificates"
 
@@ -52,13 +33,13 @@ _SITE: Final = "a table with coordinator and certificates"
 class RecordsFile(JobFile):
     """A file that names parties, here or elsewhere."""
 
-    party: tuple[PartyTable, ...] = key("tables [[party]] with name, file and label", ())
-    federation: FederationTable | None = key(_WIRE)
+    party: tuple[tables.PartyTable, ...] = key("tables [[party]] with name, file and label", ())
+    federation: tables.FederationTable | None = key(_WIRE)
 
     @property
-    def sources(self) -> dict[str, SourceTable]:
+    def sources(self) -> dict[str, tables.SourceTable]:
         """The files of this process, by party; central data are one party named "data"."""
-        data: SourceTable | None = getattr(self, "data", None)
+        data: tables.SourceTable | None = getattr(self, "data", None)
         return {"data": data} if data is not None else {table.name: table for table in self.party}
 
     @property
@@ -101,18 +82,18 @@ _SOURCES: Final = {
 class Job(RecordsFile):
     """What to train. The data are one of [data], [[party]] or [federation]; with [columns] split by columns."""
 
-    federation: TrainingTable | None = key(_WIRE)
-    data: SourceTable | None = key("a table with file and label")
-    model: ModelTable = needed("what to train; [model] needs at least estimator")
-    solver: SolverTable | None = key("a table with name and the options of that solver")
-    privacy: PrivacyTable = needed("the budget; [privacy] needs at least epsilon")
-    bounds: BoundsTable = key("a table of declared bounds", BoundsTable())
-    schema_table: SchemaTable | None = _SCHEMA
-    columns: ColumnsTable | None = key("a table with labels, label_party and norms, all optional")
-    resources: ResourcesTable = key("a table with n_jobs and device", ResourcesTable())
-    output: OutputTable = key("a table of paths", OutputTable())
+    federation: tables.TrainingTable | None = key(_WIRE)
+    data: tables.SourceTable | None = key("a table with file and label")
+    model: tables.ModelTable = needed("what to train; [model] needs at least estimator")
+    solver: tables.SolverTable | None = key("a table with name and the options of that solver")
+    privacy: tables.PrivacyTable = needed("the budget; [privacy] needs at least epsilon")
+    bounds: tables.BoundsTable = key("a table of declared bounds", tables.BoundsTable())
+    schema_table: tables.SchemaTable | None = _SCHEMA
+    columns: tables.ColumnsTable | None = key("a table with labels, label_party and norms, all optional")
+    resources: tables.ResourcesTable = key("a table with n_jobs and device", tables.ResourcesTable())
+    output: tables.OutputTable = key("a table of paths", tables.OutputTable())
     about: About = key("a table with dataset, purpose, analyst and note", About())
-    view: ViewTable = _VIEW
+    view: tables.ViewTable = _VIEW
 
     @property
     def known_schema(self) -> Schema | None:
@@ -174,7 +155,7 @@ class Job(RecordsFile):
         if table is not None and not declared and "classes" in self.model.fields:
             raise InputError(
                 f"{self.path} lacks bounds.classes: remote parties do not tell which labels occur in their data. "
-                f"Declare {BoundsTable.model_fields['classes'].description}."
+                f"Declare {tables.BoundsTable.model_fields['classes'].description}."
             )
         if not declared and "class_weight" in parameters:
             raise self.fault("model.class_weight is by class; declare the classes too, in bounds.classes.")
@@ -190,9 +171,9 @@ class Job(RecordsFile):
                 f"{key} names {', '.join(table)} where the parties are {', '.join(self.parties)}; give one for each."
             )
 
-    def _check_aggregation(self, table: TrainingTable) -> None:
+    def _check_aggregation(self, table: tables.TrainingTable) -> None:
         """Secure sums are of several parties, one of whom is left to rely on; their dealer holds no data."""
-        default = {name: field.default for name, field in TrainingTable.model_fields.items()}
+        default = {name: field.default for name, field in tables.TrainingTable.model_fields.items()}
         own, other, split = ("products", "sums", "columns") if self.columns else ("sums", "products", "rows")
         if (value := getattr(table, other)) != default[other]:
             raise self.fault(
@@ -232,7 +213,7 @@ class Job(RecordsFile):
                 f"federation.retries = {table.retries} is for sums without parties that left; set dropouts too."
             )
 
-    def _check_columns(self, table: ColumnsTable) -> None:
+    def _check_columns(self, table: tables.ColumnsTable) -> None:
         if self.data is not None:
             raise InputError(
                 f"{self.path} has [columns] and [data]: all columns of one file are in one place. Leave [columns] out, "
@@ -270,11 +251,11 @@ class Job(RecordsFile):
         elsewhere = {
             **{name: "[solver]" for kind in SOLVERS.values() for name in kind.names()},
             "solver": "[solver], as name",
-            **dict.fromkeys(PrivacyTable.model_fields, "[privacy]"),
-            **dict.fromkeys(BoundsTable.model_fields, "[bounds]"),
+            **dict.fromkeys(tables.PrivacyTable.model_fields, "[privacy]"),
+            **dict.fromkeys(tables.BoundsTable.model_fields, "[bounds]"),
             "schema": "[schema]",
             "ledger": "[data] or [[party]]",
-            **dict.fromkeys(("resources", *ResourcesTable.model_fields), "[resources]"),
+            **dict.fromkeys(("resources", *tables.ResourcesTable.model_fields), "[resources]"),
             "verbose": "the command line (--quiet)",
         }
         allowed = [name for name in fields if name not in elsewhere]
@@ -296,10 +277,10 @@ class PeopleJob(RecordsFile):
 class EvaluationJob(RecordsFile):
     """Test records of an evaluation: one of [data], [[party]] or [federation], and their budget."""
 
-    data: SourceTable | None = key("a table with file and label")
-    privacy: PrivacyTable = needed("the budget of the evaluation; [privacy] needs at least epsilon")
+    data: tables.SourceTable | None = key("a table with file and label")
+    privacy: tables.PrivacyTable = needed("the budget of the evaluation; [privacy] needs at least epsilon")
     people: Literal["others", "same"] = key('"others" (than those of the fit) or "same": they pay for both', "others")
-    label_party: Text | None = key("by columns: the name of the party that has the labels; default: the first")
+    label_party: tables.Text | None = key("by columns: the name of the party that has the labels; default: the first")
 
     @property
     def label_holder(self) -> str:
@@ -312,7 +293,7 @@ class EvaluationJob(RecordsFile):
             raise self.fault(f"label_party = {self.label_party!r} is no party; they are: {', '.join(names)}.")
 
 
-class WireTable(FederationTable, extra="ignore"):
+class WireTable(tables.FederationTable, extra="ignore"):
     """The parties of any job; what else it says of them does not matter here."""
 
 
@@ -331,23 +312,23 @@ class AlignmentJob(JobFile, extra="ignore"):
 class DealerJob(JobFile):
     """A dealer of secure sums, which has no records and no ledger."""
 
-    dealer: DealerTable = needed("a table with name")
-    federation: ConnectionTable = needed(_SITE)
-    view: ViewTable = _VIEW
+    dealer: tables.DealerTable = needed("a table with name")
+    federation: tables.ConnectionTable = needed(_SITE)
+    view: tables.ViewTable = _VIEW
 
 
 class PartyJob(JobFile):
     """A data holder that serves a remote coordinator."""
 
-    party: PartyOf = needed("a table with name, file, label and ledger")
-    federation: ConnectionTable = needed(_SITE)
-    policy: PolicyTable = key("a table with max_epsilon, max_delta, predict_for", PolicyTable())
-    bounds: BoundsTable | None = key("the bounds that a plan must have, if any")
+    party: tables.PartyOf = needed("a table with name, file, label and ledger")
+    federation: tables.ConnectionTable = needed(_SITE)
+    policy: tables.PolicyTable = key("a table with max_epsilon, max_delta, predict_for", tables.PolicyTable())
+    bounds: tables.BoundsTable | None = key("the bounds that a plan must have, if any")
     peers: dict[str, str] = key(
         'the pins of other parties\' certificates, north = "sha256:...", as `sottovoce pin` prints them', {}
     )
-    schema_table: SchemaTable | None = _SCHEMA
-    view: ViewTable = _VIEW
+    schema_table: tables.SchemaTable | None = _SCHEMA
+    view: tables.ViewTable = _VIEW
 
     @property
     def known_schema(self) -> Schema | None:

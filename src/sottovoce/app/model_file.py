@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FiniteFloat, StringConstraints, ValidationError
 
 from sottovoce import estimators
@@ -74,21 +73,33 @@ def to_json(model: PrivateLinearModel) -> str:
     names = {name: key for key, name in ESTIMATORS.items()}
     # The coin names records in one published calibration; whoever gets the model must not get it.
     plan = model.plan_.model_copy(update={"coin": "withheld"})
-    kept = plan.models == "kept"
+    coef: Any = None  # the parties keep it
+    intercept: Any = None
+    if plan.models != "kept":
+        one = plan.scaled_loss.outputs == 1
+        coef = np.ravel(model.coef_) if one else model.coef_
+        intercept = np.ravel(model.intercept_)[0] if one else model.intercept_
+    parameters = {name: value for name, value in model.get_params(deep=False).items() if name not in _NOT_KEPT}
+    if isinstance(solver := parameters["solver"], Options):  # as a job file has it
+        parameters["solver"] = {"name": solver.name, **solver.given()}
     beside = [json.loads(each.to_json()) for each in model.plans_ if each is not model.plan_]
     content = {
         "format": FORMAT,
         "version": MODEL.number,
         "estimator": names[type(model).__name__],
-        "parameters": {k: _solver_table(v) for k, v in model.get_params(deep=False).items() if k not in _NOT_KEPT},
-        "coef": None if kept else _one_or_several(np.atleast_2d(model.coef_)),
-        "intercept": None if kept else _one_or_several(np.ravel(model.intercept_)),
+        "parameters": parameters,
+        "coef": coef,
+        "intercept": intercept,
         "classes": model.plan_.classes,
         "feature_names": getattr(model, "feature_names_in_", []),
         **({} if model.schema_ is None else {"table_schema": model.schema_.table()}),
         **({"estimated_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
         **({"beside": beside} if beside else {}),
-        **({"coefficients": [asdict(row) for row in table]} if (table := _table(model)) is not None else {}),
+        **(
+            {"coefficients": [asdict(row) for row in table]}
+            if (table := getattr(model, "coefficients_", None)) is not None
+            else {}
+        ),
         "score_spread": model.score_spread_,
         "rounds": model.n_iter_,
         "plan": json.loads(plan.to_json()),
@@ -107,33 +118,29 @@ def save(model: PrivateLinearModel, path: str | Path) -> None:
     write_text(Path(path), to_json(model), "path")
 
 
-def load(path: str | Path) -> PrivateLinearModel:
+def load_model(path: str | Path) -> PrivateLinearModel:
     """The fitted estimator of a model file: it predicts as the saved one did. Its ledger is not restored."""
     path = Path(path)
-    found = parse_file(path, _strict_json, "a model file", "give the path of one; `sottovoce fit` writes it.")
+
+    def parse(text: str) -> Any:
+        def refuse(constant: str) -> None:  # NaN and Infinity are no JSON
+            raise json.JSONDecodeError(f"{constant} is no number of JSON", text, text.find(constant))
+
+        return json.loads(text, parse_constant=refuse)
+
+    content = parse_file(path, parse, "a model file", "give the path of one; `sottovoce fit` writes it.")
     try:
-        if type(found) is dict and found.get("format") == FORMAT and not MODEL.read(number := found.get("version")):
-            raise InputError(MODEL.refusal(str(path), number))
-        return _restore(ModelFile.model_validate(found))
-    except InputError:
-        raise
-    except ValidationError as error:
-        fault = error.errors()[0]
-        place = ".".join(map(str, fault["loc"]))
-        raise _not_a_model(path, f"{place}: {fault['msg']}") from None
-    except MemoryError:
+        if type(content) is dict and content.get("format") == FORMAT and not MODEL.read(content.get("version")):
+            raise InputError(MODEL.refusal(str(path), content.get("version")))
+        return _restore(ModelFile.model_validate(content))
+    except (InputError, MemoryError):
         raise
     except Exception as error:  # whatever a file leads to is the file's fault: what it names runs no code
-        raise _not_a_model(path, str(error)) from None
-
-
-def _strict_json(text: str) -> Any:
-    """What JSON says; NaN and Infinity are none of it."""
-
-    def refused(constant: str) -> None:
-        raise json.JSONDecodeError(f"{constant} is no number of JSON", text, text.find(constant))
-
-    return json.loads(text, parse_constant=refused)
+        why = str(error)
+        if isinstance(error, ValidationError):
+            fault = error.errors()[0]
+            why = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+        raise InputError(f"{path} is not a model file of this version ({why}); `sottovoce fit` writes one.") from None
 
 
 def plain(value: Any) -> Any:
@@ -147,21 +154,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return value
-
-
-def _table(model: PrivateLinearModel) -> CoefficientTable | None:
-    """The coefficients with their standard errors, where these were bought."""
-    return getattr(model, "coefficients_", None)
-
-
-def _one_or_several(rows: NDArray[Any]) -> Any:
-    """The only row, or all of them where there are several classes."""
-    return rows[0] if len(rows) == 1 else rows
-
-
-def _solver_table(value: Any) -> Any:
-    """A solver's object as a job file has it, its name and its options; anything else as it is."""
-    return {"name": value.name, **value.given()} if isinstance(value, Options) else value
 
 
 def _restore(content: ModelFile) -> PrivateLinearModel:
@@ -205,7 +197,3 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     model.communication_ = Communication(**content.communication)  # type: ignore[arg-type]
     model.missing_parts_ = content.missing_parts
     return model
-
-
-def _not_a_model(path: Path, why: str) -> InputError:
-    return InputError(f"{path} is not a model file of this version ({why}); `sottovoce fit` writes one.")

@@ -77,7 +77,7 @@ class RunState:
 
 
 @contextmanager
-def begin_run(
+def hold_run(
     job: Job | EvaluationJob,
     model: PrivateLinearModel | None = None,
     *,

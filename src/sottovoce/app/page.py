@@ -1,7 +1,7 @@
-"""The privacy report as a page: one self-contained HTML file that prints well and needs no script.
+"""The privacy report and a ledger as pages: self-contained HTML files that print well and need no script.
 
-First what a person in the data would ask, then what a data protection officer would, then what an engineer would: the
-template `report.html` has the words, and here is what they are about.
+A report has first what a person in the data would ask, then what a data protection officer would, then what an engineer
+would: the template `report.html` has the words, and here is what they are about.
 """
 
 from __future__ import annotations
@@ -9,25 +9,27 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from sottovoce import __version__, algorithms
-from sottovoce.app.charts import PRIORS, SIGN, grown
 from sottovoce.app.rendering import render
-from sottovoce.app.texts import readable_size
+from sottovoce.app.texts import readable_size, rests_of, secure_balance
 from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.guarantee import Guarantee, as_power, percent
-from sottovoce.privacy.ledger import Balance
+from sottovoce.privacy.ledger import Account, Balance, Entry, Ledger
 from sottovoce.privacy.relation import CHANGES
 from sottovoce.queries.messages import answers_of
 
 Ledgers = Sequence[tuple[str, Balance, Balance]]  # party, before, after
 
+SIGN = 0.01  # the rate of false alarms at which suspicions are shown
+PRIORS = (0.01, 0.1, 0.25, 0.5)  # beliefs that the chart begins with
+_MOMENTS: Final = 100  # at which the released part of a budget is drawn
 _TITLES: Final = {"world": "The world", "coordinator": "The coordinator", "parties": "The other parties"}
 
 
@@ -55,6 +57,8 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
     views = report.views(several=plan.split.several)
     plans = getattr(model, "plans_", (plan,))  # of a model from a file only its own plan is known
     ledgers = {party: after for party, _, after in occasion.ledgers}
+    queries = {query.name: query for name in plan.names for query in algorithms.of(plan).queries(plan, name)}
+    left = [queries[release.query] for release in plan.releases if release.mechanism != "kept"]
     return render(
         "report.html",
         title=title,
@@ -74,7 +78,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         ranges=list(zip(feature_names(model), declared_ranges(plan), strict=False)),
         owners=[party for party, count in zip(plan.names, plan.columns, strict=False) for _ in range(count)],
         releases=[row for each in plans for row in releases(each)],
-        single=_about_people(plan),
+        single=tuple(dict.fromkeys(query.title for query in left if query.each_person)),
         promises=tuple(dict.fromkeys(ARRANGEMENTS[each.layout].promise for each in plans)),
         titles=_TITLES,
         changes=CHANGES,
@@ -82,7 +86,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         sign=SIGN,
         infinite=math.inf,
         exponential=as_power,
-        grown=grown,
+        grown=raise_belief,
         percent=percent,
         size=readable_size,
     )
@@ -109,30 +113,19 @@ def releases(plan: Plan) -> Iterator[tuple[str, Release, int, float]]:
         yield titles[release.query], release, times[release.query] or release.total, release.charged(plan.relation)
 
 
-def _about_people(plan: Plan) -> tuple[str, ...]:
-    """What left that is about single people."""
-    queries = {query.name: query for name in plan.names for query in algorithms.of(plan).queries(plan, name)}
-    left = [queries[release.query] for release in plan.releases if release.mechanism != "kept"]
-    return tuple(dict.fromkeys(query.title for query in left if query.each_person))
-
-
 def public_facts(plan: Plan, model: PrivateLinearModel) -> list[tuple[str, str]]:
     """What was declared, but for the ranges of single features."""
     neighbours = f"{plan.relation}: that person's record {CHANGES[plan.relation]}"
     if plan.protects == "feature":
         neighbours = "one column of one party had been blank or any other; records are not protected"
     bounds = plan.bounds
-    facts: list[tuple[str, Any]] = [
-        ("Records", ", ".join(f"{party}: {count:,}" for party, count in plan.parties)),
-        *_columns(plan),
-        ("Neighbours", neighbours),
-        (
-            "Classes",
-            (" and " if len(plan.classes) == 2 else ", ").join(map(str, plan.classes))
-            if plan.classes
-            else "none: the label is a number",
-        ),
-    ]
+    facts: list[tuple[str, Any]] = [("Records", ", ".join(f"{party}: {count:,}" for party, count in plan.parties))]
+    if plan.split.same_people:
+        widths = ", ".join(f"{party}: {count}" for party, count in zip(plan.names, plan.columns, strict=True))
+        facts.append(("Columns", f"{widths}; of the same people, in the same order"))
+        facts.append(("Labels", known_labels(plan)))
+    classes = (" and " if len(plan.classes or ()) == 2 else ", ").join(map(str, plan.classes or ()))
+    facts += [("Neighbours", neighbours), ("Classes", classes or "none: the label is a number")]
     if plan.class_weight:
         each = zip(plan.classes or (), plan.class_weight, strict=True)
         facts.append(("Weights of the classes", ", ".join(f"{label}: {weight:g}" for label, weight in each)))
@@ -162,14 +155,6 @@ def feature_names(model: PrivateLinearModel) -> list[str]:
     return list(map(str, names)) or [f"feature {place}" for place in range(model.plan_.features)]
 
 
-def _columns(plan: Plan) -> list[tuple[str, Any]]:
-    """By columns: who has how many, and who knows the labels."""
-    if not plan.split.same_people:
-        return []
-    widths = ", ".join(f"{party}: {count}" for (party, _), count in zip(plan.parties, plan.columns, strict=True))
-    return [("Columns", f"{widths}; of the same people, in the same order"), ("Labels", known_labels(plan))]
-
-
 def known_labels(plan: Plan) -> str:
     """Who knows the labels."""
     holder = plan.label_party_name
@@ -178,3 +163,66 @@ def known_labels(plan: Plan) -> str:
         "shared": "all parties know them, nobody else does",
         "held": f"{holder} knows them, nobody else does",
     }[plan.labels]
+
+
+def posterior(prior: float, false_alarms: float, missed: float) -> float:
+    """The belief after an accusation, by Bayes: p d / (p d + (1 - p) a), with detections d = 1 - missed.
+
+    Of the best test with a false alarms, and so of every test with a or more, no accusation leads to more.
+    """
+    found = prior * (1 - missed)
+    return found / (found + (1 - prior) * false_alarms)
+
+
+def raise_belief(guarantee: Guarantee, prior: float, false_alarms: float = SIGN) -> float:
+    """How far a view can raise a belief of `prior` by a sign that is false at that rate."""
+    return posterior(prior, false_alarms, 1 - guarantee.detected(false_alarms))
+
+
+def ledger_page(ledger: Ledger) -> str:
+    """The page of a ledger, for its holder: names, purposes and costs; no released value and no key."""
+    entries, now, accounts = ledger.verify(), datetime.now(UTC), ledger.accounts()
+    return render(
+        "ledger.html",
+        title=f"Ledger {ledger.path.name}",
+        name=ledger.path.name,
+        now=f"{now:%Y-%m-%d %H:%M}",
+        accounts=[_describe_account(account, now) for account in accounts],
+        entries=entries,
+        receipt=accounts[0].receipt(),
+        rests_of=rests_of,
+        secure_balance=secure_balance,
+    )
+
+
+def _describe_account(account: Account, now: datetime) -> dict[str, Any]:
+    """An account with its charges, and its curves: (share of the time, share of the budget)."""
+    history, book = account.history(), account.book()
+    charges = [entry for entry in history if entry.kind in ("reservation", "under")]
+    opened = datetime.fromisoformat(history[0].written)
+    span = max((now - opened).total_seconds(), 1.0)
+
+    def steps(values: Sequence[tuple[datetime, float]]) -> list[tuple[float, float]]:
+        points, before = [(0.0, 0.0)], 0.0
+        for when, share in (*values, (now, values[-1][1] if values else 0.0)):
+            time = (when - opened).total_seconds() / span
+            points += [(time, min(before, 1.0)), (time, min(share, 1.0))]
+            before = share
+        return points
+
+    def used(place: int, entry: Entry) -> tuple[datetime, float]:
+        cost = replace(book, reservations=book.reservations[:place]).cost()
+        return datetime.fromisoformat(entry.written), cost / book.terms.capacity
+
+    moments = [opened + (now - opened) * k / _MOMENTS for k in range(_MOMENTS + 1)]
+    released = [(when, book.terms.released(opened, when) / book.terms.capacity) for when in moments]
+    return {
+        "name": account.dataset,
+        "terms": account.terms(),
+        "balance": account.balance(),
+        "charges": charges,
+        "marked": sum(bool(entry.details.get("rests_on")) for entry in charges),
+        "opened": f"{opened:%Y-%m-%d}",
+        "used": steps([used(place, entry) for place, entry in enumerate(charges, start=1)]),
+        "released": [] if book.terms.allowance is None else steps(released),
+    }

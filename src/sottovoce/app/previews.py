@@ -65,7 +65,6 @@ class Preview:
         return any(note.startswith((SHAPE_READ, IDS_READ)) for note in self.notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and texts."""
         ranges = self.first
         names = [] if ranges is None else [column.name for column in ranges.columns.values()]
         return {

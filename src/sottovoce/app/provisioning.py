@@ -70,7 +70,6 @@ class Sites:
 
     @property
     def address(self) -> str:
-        """Where the parties reach the coordinator."""
         host = f"[{self.hosts[0]}]" if ":" in self.hosts[0] else self.hosts[0]
         return f"{host}:{self.port}"
 
@@ -117,10 +116,11 @@ def _make(places: dict[str, Path], sites: Sites, authority: Path) -> None:
         _copy(authority / f"{AUTHORITY}.pem", certificates)
         if (authority / "revoked.pem").exists():
             _copy(authority / "revoked.pem", certificates)
+    pins = {known.name: known.pin for known in list_certificates(authority) if known.name in sites.ends}
     for name, place in places.items():
         for path in (*place.glob("*.*"), *place.glob(f"{CERTIFICATES}/*.new")):  # of a call that was stopped
             path.unlink()
-        for file, text in _texts(name, sites, _pins(sites, authority)).items():
+        for file, text in _texts(name, sites, pins).items():
             write_text(place / file, text, "folder", overwrite=False, mode=0o600)
 
 
@@ -131,10 +131,6 @@ def _keeps_key(place: Path, name: str, authority: Path) -> bool:
     if name == COORDINATOR or not whole or issued.read_bytes() != (own / f"{name}.pem").read_bytes():
         return False
     return not any(found.revoked for found in list_certificates(authority) if found.name == name)
-
-
-def _pins(sites: Sites, authority: Path) -> dict[str, str]:
-    return {found.name: found.pin for found in list_certificates(authority) if found.name in sites.ends}
 
 
 def _issue(authority: Path, certificates: Path, name: str, sites: Sites) -> None:

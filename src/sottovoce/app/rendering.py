@@ -11,15 +11,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import markupsafe
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from sottovoce.app.texts import harmless, markdown
 from sottovoce.files import toml_key, toml_value
 
 _FOLDER: Final = Path(__file__).parent / "templates"
 _ESCAPES: Final[Mapping[str, Callable[[Any], str]]] = {
-    ".html": lambda value: escape(harmless(str(value))),
+    ".html": lambda value: markupsafe.escape(harmless(str(value))),
     ".md": lambda value: markdown(str(value)),
     ".toml": toml_value,
 }
@@ -38,10 +39,11 @@ def read(name: str) -> Markup:
 
 @functools.cache
 def _environment(suffix: str) -> Environment:
+    escape = _ESCAPES[suffix]
     made = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
-        finalize=functools.partial(_escaped, _ESCAPES[suffix]),
+        finalize=lambda value: value if isinstance(value, Markup) else Markup(escape(value)),  # noqa: S704  # it escapes
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -51,7 +53,3 @@ def _environment(suffix: str) -> Environment:
     made.filters.update(number=format, key=lambda name: Markup(toml_key(name)))  # noqa: S704  # it escapes
     made.globals["style"] = read("style.css")
     return made
-
-
-def _escaped(escape: Callable[[Any], str], value: Any) -> Markup:
-    return value if isinstance(value, Markup) else Markup(escape(value))  # noqa: S704  # it escapes

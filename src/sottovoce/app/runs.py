@@ -12,19 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from sottovoce import algorithms
+from sottovoce.app import sources
 from sottovoce.app.job_tables import FederationTable
 from sottovoce.app.jobs import EvaluationJob, Job, PeopleJob
 from sottovoce.app.outputs import RunState, read_receipts, store_receipts
-from sottovoce.app.sources import (
-    goes_by_pieces,
-    join,
-    read_ids,
-    read_party,
-    read_person_holder,
-    read_test_holder,
-    source_shape,
-    table_shape,
-)
 from sottovoce.app.superuser import warn_as_root
 from sottovoce.data.block import BlockRows
 from sottovoce.errors import InputError, WireError
@@ -55,7 +46,6 @@ class PartyFacts:
 
     @classmethod
     def of(cls, party: str, told: Mapping[str, Any]) -> PartyFacts:
-        """What a party said of itself."""
         served = None if told.get("solvers") is None else tuple(told["solvers"])
         names, classes = tuple(told["feature_names"]), tuple(told.get("classes", ()))
         return cls(party, told["records"], told["features"], names, classes, served)
@@ -78,15 +68,15 @@ def read_facts(job: Job) -> tuple[list[PartyFacts], list[str]]:
     for party, source in job.sources.items():
         whole = schema is not None and not job.split.same_people
         path = job.resolve(source.file)
-        served = algorithms.served(BlockRows) if goes_by_pieces(source, path, schema) else None
+        served = algorithms.served(BlockRows) if sources.goes_by_pieces(source, path, schema) else None
         if source.records is not None and (source.features is not None or whole):
             names = schema.feature_names if schema is not None and whole else ()
             facts.append(PartyFacts(party, source.records, source.features or len(names), names, solvers=served))
             continue
         if schema is None:
-            records, names = source_shape(source, job.resolve, labelled=job.labelled(party))
+            records, names = sources.source_shape(source, job.resolve, labelled=job.labelled(party))
         else:
-            records, header = source_shape(source, job.resolve, schema)
+            records, header = sources.source_shape(source, job.resolve, schema)
             names = (schema if whole else schema.part(header)).feature_names
         facts.append(PartyFacts(party, records, len(names), names, solvers=served))
         opened.append(str(path))
@@ -101,10 +91,10 @@ def read_facts(job: Job) -> tuple[list[PartyFacts], list[str]]:
 
 def _count_common(job: Job) -> int | None:
     """By columns, where every file of this process names identifiers: how many all have, as the fit joins them."""
-    sources = job.sources
-    if not job.split.same_people or len(sources) < 2 or any(source.id is None for source in sources.values()):
+    files = job.sources
+    if not job.split.same_people or len(files) < 2 or any(source.id is None for source in files.values()):
         return None
-    lists = [read_ids(source, job.resolve, party) or () for party, source in sources.items()]
+    lists = [sources.read_ids(source, job.resolve, party) or () for party, source in files.items()]
     return len(set(lists[0]).intersection(*lists[1:]))
 
 
@@ -249,10 +239,10 @@ def _read_parties(job: Job) -> list[Party]:
     for name, source in job.sources.items():
         own = schema
         if schema is not None and job.split.same_people:
-            own = schema.part(table_shape(job.resolve(source.file), schema)[1])
-        parties.append(read_party(name, source, job.resolve, schema=own, labelled=job.labelled(name)))
+            own = schema.part(sources.table_shape(job.resolve(source.file), schema)[1])
+        parties.append(sources.read_party(name, source, job.resolve, schema=own, labelled=job.labelled(name)))
     if job.split.same_people:
-        join(parties)
+        sources.join(parties)
     return parties
 
 
@@ -319,7 +309,7 @@ def open_test(job: EvaluationJob, model: PrivateLinearModel, say: Say, state: Ru
     elif job.federation is not None:
         federation = Federation.connect(open_wire(job.federation, job.resolve, say, state.journal))
     else:
-        parties = [read_test_holder(job, name, source, model) for name, source in job.sources.items()]
+        parties = [sources.read_test_holder(job, name, source, model) for name, source in job.sources.items()]
         federation = Federation("central" if job.data is not None else "rows", InProcess(parties), parties=parties)
     with contextlib.closing(federation):
         ask_facts(federation, job, state, classes=False)
@@ -336,8 +326,8 @@ def _open_columns(
     if job.federation is not None:
         return Federation.connect(open_wire(job.federation, job.resolve, say, journal), split="columns")
     holder = job.label_holder if isinstance(job, EvaluationJob) else None
-    parties = [read_person_holder(job, table, model, labelled=table.name == holder) for table in job.party]
-    join(parties)
+    parties = [sources.read_person_holder(job, table, model, labelled=table.name == holder) for table in job.party]
+    sources.join(parties)
     return Federation("columns", InProcess(parties), parties=parties)
 
 

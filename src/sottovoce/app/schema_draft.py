@@ -46,7 +46,7 @@ def draft(path: Path, *, label: str | None = None, public: bool = False) -> str:
     entries: dict[str, dict[str, Any]] = {}
     identifiers, remarks = [], {}
     for name, cells in columns.items():
-        kind = _kind(cells)
+        kind = _guess_kind(cells)
         entry = _copied(kind, cells) if public else _empty(kind)
         if entry is None:
             identifiers.append(name)
@@ -60,7 +60,7 @@ def draft(path: Path, *, label: str | None = None, public: bool = False) -> str:
     return toml_text(table, remarks, head=(_PUBLIC if public else _PRIVATE).format(file=path.name))
 
 
-def _kind(cells: Cells) -> str:
+def _guess_kind(cells: Cells) -> str:
     """What most cells are, so that no single one decides it."""
     if cells.dtype.kind in "fiu":
         return "number"

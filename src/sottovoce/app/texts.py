@@ -22,7 +22,12 @@ def harmless(text: str, *, keep: str = "\n") -> str:
     """
     if text.isprintable() and text.isascii():
         return text
-    return "".join(_written_out(letter) if _acts(letter) and letter not in keep else letter for letter in text)
+
+    def acts(letter: str) -> bool:
+        return letter in _TURNS or unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
+
+    found = [letter for letter in set(text) - set(keep) if acts(letter)]
+    return text.translate({ord(letter): letter.encode("unicode_escape").decode() for letter in found})
 
 
 def markdown(text: str) -> str:
@@ -51,13 +56,13 @@ def cell(text: str) -> str:
 
 
 def rests_of(details: Mapping[str, Any]) -> list[str]:
-    """The mark of a charge, by its details in a ledger, whose promise rests on more than noise; none of any other."""
+    """The mark of a charge with a promise that rests on more than noise, by its details in a ledger; else none."""
     rests = details.get("rests_on", ())
     return [f"rests on secure sums: {rests[0]}"] if rests else []
 
 
 def secure_balance(plans: int, rests: Sequence[str]) -> str:
-    """What is to be said of an account with so many plans of secure sums, which assume this."""
+    """What an account with this many plans of secure sums assumes."""
     return (
         f"{plans} of its plans {'rests' if plans == 1 else 'rest'} on secure sums. What is spent holds against anybody "
         f"who cannot break the encryption, and if {'; if '.join(rests)}. It lasts as long as these do, and what is "
@@ -72,11 +77,3 @@ def readable_size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} GB"
-
-
-def _acts(letter: str) -> bool:
-    return letter in _TURNS or unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
-
-
-def _written_out(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from sottovoce import __version__
-from sottovoce.app.cli import comparing, evidence, fitted, ledgers, models, parties, sites, starting, training
+from sottovoce.app.cli import evidence, fitted, ledgers, models, parties, sites, starting, training
 from sottovoce.app.cli.console import OUT_OF_MEMORY, complain, exit_code, show_log
 from sottovoce.errors import SottovoceError
 
@@ -49,7 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(cls=comparing.SeveralEpsilons)(training.plan)
+app.command(cls=training.SeveralEpsilons)(training.plan)
 for command in (
     *(training.fit, fitted.predict, starting.schema, fitted.evaluate, fitted.card, fitted.coefficients),
     *(starting.solvers, sites.provision, sites.certificates, sites.request, sites.sign, sites.revoke, sites.pin),
@@ -68,7 +68,7 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def _options(
+def _show_version_and_log(
     version: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,

@@ -35,7 +35,7 @@ def argument(metavar: str, text: str) -> Any:
     return typer.Argument(metavar=metavar, help=text, show_default=False)
 
 
-def option(text: str, *names: str, **settings: Any) -> Any:
+def cli_option(text: str, *names: str, **settings: Any) -> Any:
     """An option of a command with its help, which names the default if it is not obvious."""
     return typer.Option(*names, help=text, show_default=False, **settings)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, argument, aside, option, out, print_json, table
+from sottovoce.app.cli.console import AsJson, argument, aside, cli_option, out, print_json, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def audit(
     job: Annotated[Path | None, argument("[JOB]", "A job whose plan is attacked.")] = None,
     only: Annotated[
-        list[str] | None, option("Games whose names begin so, such as a solver's; may be repeated.")
+        list[str] | None, cli_option("Games whose names begin so, such as a solver's; may be repeated.")
     ] = None,
-    thorough: Annotated[bool, option("20 times the runs: bounds nearer to the truth.", "--thorough")] = False,
-    plot: Annotated[Path | None, option("Write claimed against measured as a picture (.svg, .png, .pdf).")] = None,
+    thorough: Annotated[bool, cli_option("20 times the runs: bounds nearer to the truth.", "--thorough")] = False,
+    plot: Annotated[Path | None, cli_option("Write claimed against measured as a picture (.svg, .png, .pdf).")] = None,
     processes: Annotated[int, typer.Option(min=1, help="How many processes play.")] = 2,
     as_json: AsJson = False,
 ) -> None:
@@ -89,12 +89,12 @@ def _show_results(results: Sequence[Result], seconds: float) -> None:
 
 def reproduce(
     name: Annotated[str, argument("NAME", "dp-cd, dp-scd, admm, frank-wolfe or sgd.")],
-    quick: Annotated[bool, option("Fewer runs and smaller sizes.", "--quick")] = False,
-    only: Annotated[str | None, option("One part; an unknown name lists the parts.")] = None,
+    quick: Annotated[bool, cli_option("Fewer runs and smaller sizes.", "--quick")] = False,
+    only: Annotated[str | None, cli_option("One part; an unknown name lists the parts.")] = None,
     data: Annotated[
-        Path | None, option("The folder of data sets, else SOTTOVOCE_DATA, else they are downloaded.")
+        Path | None, cli_option("The folder of data sets, else SOTTOVOCE_DATA, else they are downloaded.")
     ] = None,
-    plot: Annotated[Path | None, option("Draw the tables to this PNG file.")] = None,
+    plot: Annotated[Path | None, cli_option("Draw the tables to this PNG file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a paper's experiment again and show our numbers beside the published ones, in minutes.

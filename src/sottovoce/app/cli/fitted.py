@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, ModelPath, Overwrite, argument, aside, option, print_json, print_result
+from sottovoce.app.cli.console import (
+    AsJson,
+    ModelPath,
+    Overwrite,
+    argument,
+    aside,
+    cli_option,
+    print_json,
+    print_result,
+)
 from sottovoce.app.cli.training import report_interruption
 from sottovoce.app.texts import cell
 from sottovoce.errors import InputError
-from sottovoce.files import check_writable, write_text
+from sottovoce.files import check_writable, write_stream, write_text
 
 if TYPE_CHECKING:
     from sottovoce.estimators import PrivateLinearModel
@@ -27,8 +36,8 @@ if TYPE_CHECKING:
 def predict(
     model: ModelPath,
     data: Annotated[Path, argument("DATA", "Records: CSV, Parquet, LIBSVM; or a job.")],
-    output: Annotated[Path | None, option("Write here; default: the standard output.", "--output", "-o")] = None,
-    proba: Annotated[bool, option("Add the probability of each class.", "--proba")] = False,
+    output: Annotated[Path | None, cli_option("Write here; default: the standard output.", "--output", "-o")] = None,
+    proba: Annotated[bool, cli_option("Add the probability of each class.", "--proba")] = False,
     recipient: Annotated[
         str, typer.Option(help="Who learns joint predictions: this command (coordinator), or a party by its name.")
     ] = "coordinator",
@@ -50,10 +59,10 @@ def predict(
 
     - `sottovoce predict job.json people.toml --recipient lab`
     """
-    from sottovoce.app.model_file import load
+    from sottovoce.app.model_file import load_model
     from sottovoce.app.sources import is_large
 
-    fitted = load(model)
+    fitted = load_model(model)
     if proba and not hasattr(fitted, "predict_proba"):
         raise InputError(f"--proba: a {type(fitted).__name__} has no probabilities; only logistic models have.")
     if output is not None:
@@ -131,7 +140,6 @@ def _predict_in_pieces(
 ) -> int:
     """Write the result for records in files piece by piece, and return how many there are."""
     from sottovoce.app.sources import predict_pieces
-    from sottovoce.files import write_stream
 
     names, count = ["prediction"], 0
     if proba:
@@ -186,11 +194,11 @@ def evaluate(
     model: ModelPath,
     job: Annotated[Path, argument("TEST", "A TOML file about test records.")],
     output: Annotated[
-        Path | None, option("Write metrics, curves and the guarantee here, as JSON.", "--output", "-o")
+        Path | None, cli_option("Write metrics, curves and the guarantee here, as JSON.", "--output", "-o")
     ] = None,
-    plot: Annotated[Path | None, option("Draw metrics, curves and counts to this file (.png, .svg, .pdf).")] = None,
+    plot: Annotated[Path | None, cli_option("Draw metrics, curves and counts to this file (.png, .svg, .pdf).")] = None,
     overwrite: Overwrite = False,
-    restart: Annotated[bool, option("Give an interrupted evaluation up; it stays charged.", "--restart")] = False,
+    restart: Annotated[bool, cli_option("Give an interrupted evaluation up; it stays charged.", "--restart")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Tell how good a fitted model is on private test records.
@@ -207,14 +215,14 @@ def evaluate(
     """
     from sottovoce.app import outputs, runs
     from sottovoce.app.jobs import load_evaluation_job
-    from sottovoce.app.model_file import load, plain
+    from sottovoce.app.model_file import load_model, plain
     from sottovoce.estimators.evaluation import evaluate as evaluate_model
     from sottovoce.estimators.plots import SUFFIXES, new_figure
 
-    fitted, test, beside = load(model), load_evaluation_job(job), aside()
+    fitted, test, beside = load_model(model), load_evaluation_job(job), aside()
     if plot is not None and plot.suffix.lower() not in SUFFIXES:
         raise InputError(f"--plot {plot} must end in {', '.join(SUFFIXES)}.")
-    with outputs.begin_run(test, fitted, restart=restart) as state:
+    with outputs.hold_run(test, fitted, restart=restart) as state:
         for plan in state.journal.given_up:
             beside.print(f"note: given up: {outputs.describe_lost_cost(plan)}", soft_wrap=True)
         texts: Mapping[str, str] = state.journal.outputs
@@ -266,9 +274,9 @@ def _write_evaluation(
 
 def card(
     model: ModelPath,
-    evaluation: Annotated[Path | None, option("What `evaluate --output` wrote about this model.")] = None,
+    evaluation: Annotated[Path | None, cli_option("What `evaluate --output` wrote about this model.")] = None,
     output: Annotated[
-        Path | None, option("A page (.html) or Markdown (.md); default: NAME.card.html.", "--output", "-o")
+        Path | None, cli_option("A page (.html) or Markdown (.md); default: NAME.card.html.", "--output", "-o")
     ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -282,19 +290,19 @@ def card(
     - `sottovoce card job.json --output card.md`
     """
     from sottovoce.app import card as cards
-    from sottovoce.app.model_file import load
+    from sottovoce.app.model_file import load_model
 
     path = output or model.with_name(f"{model.stem}.card.html")
     if path.suffix.lower() not in cards.FORMATS:
         raise InputError(f"--output {path} must end in {' or '.join(cards.FORMATS)}.")
-    fitted = load(model)
+    fitted = load_model(model)
     measured = None if evaluation is None else cards.load_evaluation(evaluation, fitted)
     sections, title = cards.sections(fitted, measured), f"Model card: {model.stem}"
     texts = {path: cards.as_html(title, sections)}
     if path.suffix.lower() == ".md":
         drawn = path.with_suffix(".svg")
         texts = {path: cards.as_markdown(title, sections, drawn.name)}
-        pictures = [part.svg for section in sections for part in section.parts if isinstance(part, cards.Picture)]
+        pictures = [part.svg for parts in sections.values() for part in parts if isinstance(part, cards.Picture)]
         texts |= {drawn: "".join(pictures)} if pictures else {}
     for file in texts:
         check_writable(file, "--output", overwrite=overwrite)
@@ -314,10 +322,10 @@ def coefficients(
 
     - `sottovoce coefficients job.json`
     """
-    from sottovoce.app.model_file import load
+    from sottovoce.app.model_file import load_model
     from sottovoce.estimators.coefficients import WithStandardErrors
 
-    fitted = load(model)
+    fitted = load_model(model)
     if not isinstance(fitted, WithStandardErrors):
         raise InputError(
             f"{model} is a {type(fitted).__name__}, which has no standard errors; ridge and logistic have."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
@@ -10,8 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, Overwrite, argument, bar, group, option, out, print_json, table
+from sottovoce.app.cli.console import (
+    AsJson,
+    Overwrite,
+    argument,
+    bar,
+    cli_option,
+    group,
+    out,
+    print_json,
+    print_result,
+    table,
+)
 from sottovoce.app.texts import rests_of, secure_balance
+from sottovoce.errors import InputError
+from sottovoce.files import check_writable, write_text
 
 if TYPE_CHECKING:
     from sottovoce.privacy.ledger import Account, Entry
@@ -19,8 +33,6 @@ if TYPE_CHECKING:
 app = group("Budgets on disk: what may be spent on a data set, and what was.")
 
 LedgerPath = Annotated[Path, argument("PATH", "The ledger file.")]
-
-
 ABOUT = ("analyst", "dataset", "purpose", "note")
 
 
@@ -35,8 +47,8 @@ class _Composition(StrEnum):
     basic = "basic"
 
 
-Dataset = Annotated[str, option("The data set's name.")]
-Epsilon = Annotated[float, option("All that may ever be spent on it.")]
+Dataset = Annotated[str, cli_option("The data set's name.")]
+Epsilon = Annotated[float, cli_option("All that may ever be spent on it.")]
 Delta = Annotated[float, typer.Option(help="The delta at which that epsilon holds, well below 1 / records.")]
 Neighbours = Annotated[_Relation | None, typer.Option(help="Which data sets are neighbours.", show_default="zero-out")]
 Adding = Annotated[
@@ -49,7 +61,9 @@ Adding = Annotated[
 ]
 Allowance = Annotated[
     str | None,
-    option("Release the budget in parts, one a day, week, month or year, for example 0.25/month.", metavar="E/PERIOD"),
+    cli_option(
+        "Release the budget in parts, one a day, week, month or year, for example 0.25/month.", metavar="E/PERIOD"
+    ),
 ]
 
 
@@ -70,14 +84,14 @@ def create(
     """
     from sottovoce.privacy.ledger import Ledger
 
-    terms = _terms(epsilon, delta, relation, composition, allowance)
+    terms = _collect_terms(epsilon, delta, relation, composition, allowance)
     ledger = Ledger.create(path)
     try:
         account = ledger.open(dataset, **terms)
     except BaseException:
         ledger.path.unlink()  # nothing was ever opened in it
         raise
-    _opened(path, account, as_json)
+    _show_opened(path, account, as_json)
 
 
 @app.command(name="open")
@@ -89,7 +103,7 @@ def open_account(
     relation: Neighbours = None,
     composition: Adding = None,
     allowance: Allowance = None,
-    under: Annotated[str | None, option("An account of this ledger that pays as well.")] = None,
+    under: Annotated[str | None, cli_option("An account of this ledger that pays as well.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Open one more account in a ledger that is there; its terms never change.
@@ -100,14 +114,13 @@ def open_account(
     """
     from sottovoce.privacy.ledger import Ledger
 
-    terms = _terms(epsilon, delta, relation, composition, allowance)
-    _opened(path, Ledger(path).open(dataset, **terms, under=under), as_json)
+    terms = _collect_terms(epsilon, delta, relation, composition, allowance)
+    _show_opened(path, Ledger(path).open(dataset, **terms, under=under), as_json)
 
 
-def _terms(
+def _collect_terms(
     epsilon: float, delta: float, relation: _Relation | None, composition: _Composition | None, allowance: str | None
 ) -> dict[str, Any]:
-    from sottovoce.errors import InputError
 
     part: Any = None
     if allowance is not None:
@@ -120,22 +133,19 @@ def _terms(
     return {"epsilon": epsilon, "delta": delta, **terms, "allowance": part}
 
 
-def _opened(path: Path, account: Account, as_json: bool) -> None:
+def _show_opened(path: Path, account: Account, as_json: bool) -> None:
     terms = account.terms()
-    if as_json:
-        print_json({"ledger": str(account.path), "account": account.dataset, **asdict(terms)})
-        return
     parts = f", {terms.allowance:g} a {terms.period}" if terms.allowance is not None else ""
     under = f", under {terms.under!r}" if terms.under else ""
-    out().print(
+    text = (
         f"account {account.dataset!r} in {path}: epsilon {terms.epsilon:g} at delta {terms.delta:g}{parts}, "
-        f"{terms.relation}{under}; {account.balance().plans} plans so far",
-        soft_wrap=True,
+        f"{terms.relation}{under}; {account.balance().plans} plans so far"
     )
+    print_result({"ledger": str(account.path), "account": account.dataset, **asdict(terms)}, text, as_json=as_json)
 
 
-@app.command()
-def show(path: LedgerPath, as_json: AsJson = False) -> None:
+@app.command(name="show")
+def show_ledger(path: LedgerPath, as_json: AsJson = False) -> None:
     """Show each account: its total, what is spent and what is left.
 
     - `sottovoce ledger show budget.db`
@@ -144,12 +154,8 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
 
     accounts = Ledger(path).accounts()
     if as_json:
-        print_json(
-            {
-                "ledger": str(path),
-                "accounts": {a.dataset: {**asdict(a.terms()), **asdict(a.balance())} for a in accounts},
-            }
-        )
+        numbers = {account.dataset: {**asdict(account.terms()), **asdict(account.balance())} for account in accounts}
+        print_json({"ledger": str(path), "accounts": numbers})
         return
     console = out()
     listing = table("account", "total>", "spent>", "left>", "delta>", "relation", "plans>", "used")
@@ -176,8 +182,8 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
 @app.command()
 def history(
     path: LedgerPath,
-    analyst: Annotated[str | None, option("Only charges of this analyst.")] = None,
-    since: Annotated[datetime | None, option("Only entries from this day on.", formats=["%Y-%m-%d"])] = None,
+    analyst: Annotated[str | None, cli_option("Only charges of this analyst.")] = None,
+    since: Annotated[datetime | None, cli_option("Only entries from this day on.", formats=["%Y-%m-%d"])] = None,
     as_json: AsJson = False,
 ) -> None:
     """List what was opened and charged, by whom and what for, and how much was released under each charge.
@@ -189,15 +195,12 @@ def history(
 
     accounts = Ledger(path).accounts()
     entries = sorted((entry for account in accounts for entry in account.history()), key=lambda entry: entry.number)
-    released: dict[tuple[str, str], int] = {}
-    for entry in entries:
-        if entry.kind == "release":
-            released[entry.dataset, entry.plan] = released.get((entry.dataset, entry.plan), 0) + 1
-    told = [entry for entry in entries if since is None or entry.written[:10] >= since.date().isoformat()]
+    released = Counter((entry.dataset, entry.plan) for entry in entries if entry.kind == "release")
+    shown = [entry for entry in entries if since is None or entry.written[:10] >= since.date().isoformat()]
     if analyst is not None:
-        told = [entry for entry in told if _about(entry).get("analyst") == analyst]
+        shown = [entry for entry in shown if entry.details.get("about", {}).get("analyst") == analyst]
     if as_json:
-        lines = [asdict(entry) for entry in told]
+        lines = [asdict(entry) for entry in shown]
         for line in lines:
             line["details"].pop("receipt_key", None)
         print_json({"ledger": str(path), "entries": lines})
@@ -207,31 +210,23 @@ def history(
     narrow = console.width < 100
     for column in listing.columns:
         column.no_wrap, column.overflow = column.header not in ("account", "what"), "fold"
-    for entry in told:
+    for entry in shown:
         details: Any = entry.details
         if entry.kind == "opening":
             row = ("opened", f"{details['epsilon']:g}", "", "")
         elif entry.kind in ("reservation", "under"):
             below = (details["account"], entry.plan) if entry.kind == "under" else (entry.dataset, entry.plan)
-            row = (
-                _what(entry),
-                f"{details['epsilon']:.4g}",
-                f"{released.get(below, 0)}",
-                entry.plan[: 6 if narrow else 12],
-            )
+            plan = entry.plan[: 6 if narrow else 12]
+            row = (_describe_entry(entry), f"{details['epsilon']:.4g}", f"{released[below]}", plan)
         else:
             continue
         listing.add_row(f"{entry.number}", entry.written[: 10 if narrow else 16].replace("T", " "), entry.dataset, *row)
     console.print(listing)
 
 
-def _about(entry: Entry) -> dict[str, str]:
-    return dict(entry.details.get("about", {}))
-
-
-def _what(entry: Entry) -> str:
+def _describe_entry(entry: Entry) -> str:
     """A charge in words: the run, on which account below, and what was said about it."""
-    about = _about(entry)
+    about = entry.details.get("about", {})
     who = [f"on {entry.details['account']}"] if entry.kind == "under" else []
     said = (about[name] for name in ABOUT if name in about)
     return "; ".join([entry.details["summary"], *rests_of(entry.details), *who, *said])
@@ -240,7 +235,9 @@ def _what(entry: Entry) -> str:
 @app.command()
 def report(
     path: LedgerPath,
-    output: Annotated[Path | None, option("The page to write; beside the ledger by default.", "--output", "-o")] = None,
+    output: Annotated[
+        Path | None, cli_option("The page to write; beside the ledger by default.", "--output", "-o")
+    ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -248,17 +245,13 @@ def report(
 
     - `sottovoce ledger report budget.db -o budget.html`
     """
-    from sottovoce.app.ledger_page import ledger_page
-    from sottovoce.files import check_writable, write_text
+    from sottovoce.app.page import ledger_page
     from sottovoce.privacy.ledger import Ledger
 
     target = path.with_suffix(".html") if output is None else output
     check_writable(target, "--output", overwrite=overwrite)
     write_text(target, ledger_page(Ledger(path)), "--output", overwrite=overwrite)
-    if as_json:
-        print_json({"ledger": str(path), "page": str(target)})
-    else:
-        out().print(f"page: {target}", soft_wrap=True)
+    print_result({"ledger": str(path), "page": str(target)}, f"page: {target}", as_json=as_json)
 
 
 @app.command()
@@ -266,7 +259,7 @@ def verify(
     path: LedgerPath,
     receipt: Annotated[
         str | None,
-        option(
+        cli_option(
             "A receipt from a model's report: finds a ledger that was set back or cut since.", metavar="NUMBER:HASH"
         ),
     ] = None,
@@ -284,8 +277,6 @@ def verify(
     entries = ledger.verify()
     if known is not None:
         ledger.check_receipt(known)
-    if as_json:
-        print_json({"ledger": str(path), "entries": entries, "sound": True})
-    else:
-        has = "" if receipt is None else "; it has the entry of the receipt"
-        out().print(f"{path} is sound: {entries} entries, each chained to the one before it{has}", soft_wrap=True)
+    has = "" if receipt is None else "; it has the entry of the receipt"
+    text = f"{path} is sound: {entries} entries, each chained to the one before it{has}"
+    print_result({"ledger": str(path), "entries": entries, "sound": True}, text, as_json=as_json)

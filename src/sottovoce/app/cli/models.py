@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, argument, group, option, out, print_json, table
+from sottovoce.app.cli.console import AsJson, argument, cli_option, group, out, print_json, table
+from sottovoce.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from sottovoce.federation.models import StoredModel
 
 app = group("Models over columns that a party keeps beside its ledger: look at them, and approve them for predictions.")
 
 LedgerPath = Annotated[Path, argument("LEDGER", "The ledger of the training.")]
 PlanName = Annotated[str, argument("[PLAN]", "The plan's digest, or how it begins; default: of the last model.")]
-PartyName = Annotated[str | None, option("The party, where several share the ledger.", "--party")]
+PartyName = Annotated[str | None, cli_option("The party, where several share the ledger.", "--party")]
 
 
 @app.command(name="list")
@@ -27,33 +26,32 @@ def list_models(ledger: LedgerPath, as_json: AsJson = False) -> None:
 
     - `sottovoce models list lab.ledger`
     """
-    found = _kept(ledger)
+    models = [_summarise(kept) for kept in _read_kept(ledger)]
     if as_json:
-        print_json({"ledger": str(ledger), "models": [_summary(kept) for kept in found]})
+        print_json({"ledger": str(ledger), "models": models})
         return
-    if not found:
+    if not models:
         out().print(f"{ledger}: no model is kept beside it", soft_wrap=True)
         return
     listing = table("plan", "kept", "party", "solver", "columns>", "doubts>", "approved")
-    for kept in found:
-        told = _summary(kept)
-        numbers = (f"{told['columns']}", f"{len(told['doubts'])}", "yes" if kept.approved else "no")
-        listing.add_row(told["plan"][:12], told["kept"][:16].replace("T", " "), told["party"], told["solver"], *numbers)
+    for model in models:
+        names = (model["plan"][:12], model["kept"][:16].replace("T", " "), model["party"], model["solver"])
+        listing.add_row(*names, f"{model['columns']}", f"{len(model['doubts'])}", "yes" if model["approved"] else "no")
     out().print(listing)
 
 
-@app.command()
-def show(ledger: LedgerPath, plan: PlanName = "", party: PartyName = None, as_json: AsJson = False) -> None:
+@app.command(name="show")
+def show_model(ledger: LedgerPath, plan: PlanName = "", party: PartyName = None, as_json: AsJson = False) -> None:
     """Show the coefficients that a party keeps of a model, and what each column can add to a score.
 
     - `sottovoce models show lab.ledger`
     - `sottovoce models show lab.ledger 3f0c`
     """
-    kept = _find(ledger, plan, party)
+    kept = _find_kept(ledger, plan, party)
     if as_json:
-        print_json({**_summary(kept), "coefficients": _columns(kept), "intercept": kept.model.intercept})
+        print_json({**_summarise(kept), "coefficients": _list_columns(kept), "intercept": kept.model.intercept})
     else:
-        _show(kept, out())
+        _show_kept(kept)
 
 
 @app.command()
@@ -61,7 +59,7 @@ def approve(
     ledger: LedgerPath,
     plan: PlanName = "",
     party: PartyName = None,
-    yes: Annotated[bool, option("Do not ask.", "--yes")] = False,
+    yes: Annotated[bool, cli_option("Do not ask.", "--yes")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Allow predictions with a model that you have looked at: with exactly these coefficients, from now on.
@@ -70,20 +68,19 @@ def approve(
     """
     from sottovoce.federation.models import Models
 
-    kept = _find(ledger, plan, party)
+    kept = _find_kept(ledger, plan, party)
     if not as_json:
-        _show(kept, out())
+        _show_kept(kept)
     if not yes:
         typer.confirm(f"Let {kept.model.party} predict with this model?", abort=True, err=True)
     Models.beside(ledger, kept.model.party).approve(kept.digest, kept.model)
     if as_json:
-        print_json({**_summary(kept), "approved": True})
+        print_json({**_summarise(kept), "approved": True})
     else:
         out().print(f"approved: {kept.model.party} predicts with the model of plan {kept.digest.hex()[:12]}")
 
 
-def _kept(ledger: Path) -> list[StoredModel]:
-    from sottovoce.errors import InputError
+def _read_kept(ledger: Path) -> list[StoredModel]:
     from sottovoce.federation.models import kept_beside
 
     if not ledger.is_file():
@@ -91,13 +88,11 @@ def _kept(ledger: Path) -> list[StoredModel]:
     return list(kept_beside(ledger))
 
 
-def _find(ledger: Path, plan: str, party: str | None) -> StoredModel:
+def _find_kept(ledger: Path, plan: str, party: str | None) -> StoredModel:
     """The one model of a plan, or of one party the last; several parties may share a ledger."""
-    from sottovoce.errors import InputError
-
     found = [
         kept
-        for kept in _kept(ledger)
+        for kept in _read_kept(ledger)
         if kept.digest.hex().startswith(plan.lower()) and party in (None, kept.model.party)
     ]
     if len(found) == 1 or (not plan and len({kept.model.party for kept in found}) == 1):
@@ -111,7 +106,7 @@ def _find(ledger: Path, plan: str, party: str | None) -> StoredModel:
     raise InputError(f"plan={plan!r} is not one model but {len(found)}: {each}; give more of the digest, or --party.")
 
 
-def _summary(kept: StoredModel) -> dict[str, Any]:
+def _summarise(kept: StoredModel) -> dict[str, Any]:
     return {
         "plan": kept.digest.hex(),
         "kept": kept.written.isoformat(timespec="seconds"),
@@ -125,15 +120,15 @@ def _summary(kept: StoredModel) -> dict[str, Any]:
     }
 
 
-def _columns(kept: StoredModel) -> list[dict[str, Any]]:
+def _list_columns(kept: StoredModel) -> list[dict[str, Any]]:
     model = kept.model
     names = model.feature_names or [f"x{place}" for place in range(len(model.coef))]
     numbers = zip(names, model.coef.tolist(), model.contributions.tolist(), strict=True)
     return [{"column": name, "coefficient": coef, "contribution": most} for name, coef, most in numbers]
 
 
-def _show(kept: StoredModel, console: Console) -> None:
-    told = _summary(kept)
+def _show_kept(kept: StoredModel) -> None:
+    told, console = _summarise(kept), out()
     console.print(f"plan {told['plan']}", soft_wrap=True)
     console.print(
         f"kept by {told['party']} on {told['kept'][:16].replace('T', ' ')} UTC, solver {told['solver']}; "
@@ -142,10 +137,10 @@ def _show(kept: StoredModel, console: Console) -> None:
     console.print(f"parties of the plan: {', '.join(told['parties'])}")
     if len(told["parties"]) == 1:
         console.print("WARNING: there is no other party: a score is of this party's columns alone", soft_wrap=True)
-    listing = table("column", "coefficient>", "adds to a score, at most>")
-    for line in _columns(kept):
-        listing.add_row(line["column"], f"{line['coefficient']:.17g}", f"{line['contribution']:.4g}")
-    console.print(listing)
+    rows = [
+        (line["column"], f"{line['coefficient']:.17g}", f"{line['contribution']:.4g}") for line in _list_columns(kept)
+    ]
+    console.print(table("column", "coefficient>", "adds to a score, at most>", rows=rows))
     console.print(f"intercept {kept.model.intercept:.17g}")
     for doubt in told["doubts"]:
         console.print(f"WARNING: {doubt}", soft_wrap=True)

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import JOB, AsJson, argument, aside, option, out, print_json, seconds_text
+from sottovoce.app.cli.console import JOB, AsJson, argument, aside, cli_option, out, print_json, seconds_text
 from sottovoce.app.cli.viewing import LogJson, NoView, ViewOptions, ViewPort, watching
+from sottovoce.app.superuser import warn_as_root
+from sottovoce.app.texts import readable_size, secure_balance
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.files import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,17 +32,17 @@ Patience = Annotated[float, typer.Option(help="Give up after so many seconds wit
 
 
 def party(
-    job: Annotated[Path | None, option("A party file in TOML; or use the options below.", envvar=JOB)] = None,
-    name: Annotated[str | None, option("The party's name, as in its certificate.")] = None,
-    file: Annotated[str | None, option("Its records: CSV, Parquet or LIBSVM.")] = None,
-    label: Annotated[str | None, option("The label column; none if another party holds the labels.")] = None,
-    ledger: Annotated[str | None, option("The ledger that pays for every answer.")] = None,
-    account: Annotated[str | None, option("The account, if the ledger has several.")] = None,
-    coordinator: Annotated[str | None, option("host:port of the coordinator.")] = None,
-    certificates: Annotated[str | None, option("The folder with this party's certificate.")] = None,
-    max_epsilon: Annotated[float | None, option("Refuse a plan that costs more.")] = None,
+    job: Annotated[Path | None, cli_option("A party file in TOML; or use the options below.", envvar=JOB)] = None,
+    name: Annotated[str | None, cli_option("The party's name, as in its certificate.")] = None,
+    file: Annotated[str | None, cli_option("Its records: CSV, Parquet or LIBSVM.")] = None,
+    label: Annotated[str | None, cli_option("The label column; none if another party holds the labels.")] = None,
+    ledger: Annotated[str | None, cli_option("The ledger that pays for every answer.")] = None,
+    account: Annotated[str | None, cli_option("The account, if the ledger has several.")] = None,
+    coordinator: Annotated[str | None, cli_option("host:port of the coordinator.")] = None,
+    certificates: Annotated[str | None, cli_option("The folder with this party's certificate.")] = None,
+    max_epsilon: Annotated[float | None, cli_option("Refuse a plan that costs more.")] = None,
     n_jobs: Annotated[
-        int | None, option("Threads for sums over its records; -1 is all processors, the default 1.")
+        int | None, cli_option("Threads for sums over its records; -1 is all processors, the default 1.")
     ] = None,
     once: Once = False,
     patience: Patience = 3600.0,
@@ -67,7 +70,7 @@ def party(
     `sottovoce models approve`. No plan is then served, unless policy.predict_training says that these people may be
     both trained on and predicted for.
     """
-    from sottovoce.app.jobs import PartyJob
+    from sottovoce.app.jobs import load_party_job
     from sottovoce.app.view.watch import Watch
 
     own = {"name": name, "file": file, "label": label, "ledger": ledger, "account": account, "n_jobs": n_jobs}
@@ -81,7 +84,7 @@ def party(
         raise InputError("--job: the party file says it all; give it, or the other options, not both.")
     if job is None and not any(options.values()) and "SOTTOVOCE_PARTY_NAME" not in os.environ:
         raise InputError("say who this party is: --job FILE, or --name, --file, --label, --ledger, --coordinator, ...")
-    loaded = PartyJob.load(job) if job is not None else PartyJob.load(Path("options"), options)
+    loaded = load_party_job(Path("options"), options) if job is None else load_party_job(job)
     table = ViewOptions(view, no_view, log_json).over(loaded.view)
     name, say = loaded.party.name, _speaker(loaded.party.name, table)
     with watching(Watch("party", name, meets_at=loaded.federation.coordinator), table, loaded.resolve, say) as watch:
@@ -117,11 +120,8 @@ def _stop_by_signal() -> threading.Event:
 def _serve_records(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: bool, patience: float) -> None:
     """Read a party's records, introduce it at the terminal, and answer for it."""
     from sottovoce.app import sources
-    from sottovoce.app.superuser import warn_as_root
-    from sottovoce.app.texts import secure_balance
     from sottovoce.app.view.watched import WatchedEnd
     from sottovoce.data.resources import Resources
-    from sottovoce.files import check_writable
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_party import serve_party
 
@@ -177,8 +177,8 @@ def report_rows(say: Callable[[str], None], every: float = 10.0) -> Callable[[st
 
 
 def dealer(
-    job: Annotated[Path, option("A dealer file in TOML.", envvar=JOB)],
-    keep: Annotated[Path | None, option("A folder for its keys of a run, to go on after a restart.")] = None,
+    job: Annotated[Path, cli_option("A dealer file in TOML.", envvar=JOB)],
+    keep: Annotated[Path | None, cli_option("A folder for its keys of a run, to go on after a restart.")] = None,
     once: Once = False,
     patience: Patience = 3600.0,
     view: ViewPort = None,
@@ -198,7 +198,6 @@ def dealer(
     names it as federation.dealer, and it has a certificate as a party has.
     """
     from sottovoce.app.jobs import load_dealer_job
-    from sottovoce.app.superuser import warn_as_root
     from sottovoce.app.view.watch import Watch
     from sottovoce.app.view.watched import WatchedEnd
     from sottovoce.federation.dealer import Dealer
@@ -228,7 +227,7 @@ def align(
         str, typer.Option(help="Who compares the blinded lists: the coordinator, or a party by its name.")
     ] = "coordinator",
     count: Annotated[
-        bool, option("By rows: count the people that each two parties share; nothing is aligned.", "--count")
+        bool, cli_option("By rows: count the people that each two parties share; nothing is aligned.", "--count")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -303,7 +302,6 @@ def _count_shared(coordinator: Coordinator, parties: tuple[str, ...]) -> dict[st
 
 
 def _show_alignment(result: dict[str, Any]) -> None:
-    from sottovoce.app.texts import readable_size
 
     console = out()
     sizes = ", ".join(f"{name} {size:,}" for name, size in result["parties"].items())
@@ -329,7 +327,6 @@ def _show_alignment(result: dict[str, Any]) -> None:
 
 
 def _describe_revealed(matcher: str, parties: int) -> str:
-    """Who has learned what."""
     from sottovoce.gate.intersection import COORDINATOR
 
     each = "each party learned the lengths of all lists and which of its own people are common to all"

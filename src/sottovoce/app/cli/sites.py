@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.app.cli.console import JOB, AsJson, JobPath, argument, group, option, out, print_json, table
+from sottovoce.app.cli.console import JOB, AsJson, JobPath, argument, cli_option, group, out, print_json, table
+from sottovoce.app.superuser import warn_as_root
 
 nvflare = group("Run federations on NVIDIA FLARE: make its jobs, and restrict its sites.")
 
@@ -30,12 +31,12 @@ def provision(
         typer.Option(help="Where parties reach the coordinator; repeat it for more names.", show_default="localhost"),
     ] = None,
     port: Annotated[int, typer.Option(help="The coordinator's port.")] = 7443,
-    dealer: Annotated[str | None, option("The name of a dealer that deals for secure sums.")] = None,
+    dealer: Annotated[str | None, cli_option("The name of a dealer that deals for secure sums.")] = None,
     label_party: Annotated[
         str | None, typer.Option(help="By columns: who has the labels.", show_default="the first")
     ] = None,
     requests: Annotated[
-        bool, option("Make no keys for the parties: each makes its own, to be signed.", "--requests")
+        bool, cli_option("Make no keys for the parties: each makes its own, to be signed.", "--requests")
     ] = False,
     days: Days = 365,
     as_json: AsJson = False,
@@ -50,7 +51,6 @@ def provision(
     - `sottovoce provision sites clinic lab --split columns --dealer notary --requests --host trials.example.org`
     """
     from sottovoce.app import provisioning
-    from sottovoce.app.superuser import warn_as_root
 
     warn_as_root()
     hosts = tuple(host or ["localhost"])
@@ -81,7 +81,7 @@ def provision(
 
 
 def doctor(
-    job: Annotated[Path, option("A party file, a dealer file or a coordinator's job.", envvar=JOB)],
+    job: Annotated[Path, cli_option("A party file, a dealer file or a coordinator's job.", envvar=JOB)],
     as_json: AsJson = False,
 ) -> None:
     """Check a site before its first run, and say what to do. Nothing is charged and no record leaves.
@@ -114,7 +114,7 @@ def certificates(
     names: Annotated[list[str] | None, argument("[NAME...]", "The parties.")] = None,
     host: Annotated[
         list[str] | None,
-        option("A host name or address of the coordinator; repeat it for more. Default: localhost, 127.0.0.1."),
+        cli_option("A host name or address of the coordinator; repeat it for more. Default: localhost, 127.0.0.1."),
     ] = None,
     days: Days = 365,
     revoke: Revoke = False,
@@ -222,7 +222,7 @@ def sign(
     folder: Annotated[Path, argument("FOLDER", "Where the authority is.")],
     requests: Annotated[list[Path], argument("NAME.csr...", "Requests, each called as its sender.")],
     host: Annotated[
-        list[str] | None, option("Of coordinator.csr: a host name or address of it; repeat it for more.")
+        list[str] | None, cli_option("Of coordinator.csr: a host name or address of it; repeat it for more.")
     ] = None,
     days: Days = 365,
     revoke: Revoke = False,
@@ -290,8 +290,8 @@ def pin(
 @nvflare.command()
 def job(
     file: JobPath,
-    folder: Annotated[Path, option("The folder to make.", "--out")],
-    restart: Annotated[bool, option("Give an interrupted run up; it stays charged.", "--restart")] = False,
+    folder: Annotated[Path, cli_option("The folder to make.", "--out")],
+    restart: Annotated[bool, cli_option("Give an interrupted run up; it stays charged.", "--restart")] = False,
 ) -> None:
     """Make a FLARE job of a job file: the server trains as the file says, the clients answer by their own files.
 

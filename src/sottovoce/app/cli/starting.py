@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, Overwrite, argument, option, out, print_json, table
+from sottovoce.app.cli.console import AsJson, Overwrite, argument, cli_option, out, print_json, table
+from sottovoce.files import check_writable, write_text
 
 if TYPE_CHECKING:
     from sottovoce.app.solver_list import SolverEntry
@@ -19,7 +20,7 @@ def demo(
         Path, typer.Option(help="Where the demo works; what an earlier demo left there is replaced.")
     ] = Path("sottovoce-demo"),
     keep: Annotated[
-        bool, option("Keep the clinics running afterwards, until Ctrl-C, to train again.", "--keep")
+        bool, cli_option("Keep the clinics running afterwards, until Ctrl-C, to train again.", "--keep")
     ] = False,
 ) -> None:
     """Four clinics train a model together, on synthetic records, in well under a minute.
@@ -38,7 +39,7 @@ def demo(
 def example(
     name: Annotated[str, typer.Argument(metavar="NAME", help="clinic-1, clinic-2, clinic-3, clinic, lab or insurer.")],
     file: Annotated[Path, argument("FILE", "The CSV file to write.")],
-    new: Annotated[bool, option("People to predict for, whose labels nobody has.", "--new")] = False,
+    new: Annotated[bool, cli_option("People to predict for, whose labels nobody has.", "--new")] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a file of made-up people to try a federation with; they are drawn by arithmetic and about nobody.
@@ -50,7 +51,6 @@ def example(
     - `sottovoce example lab lab.csv`
     - `sottovoce example lab new-people.csv --new`
     """
-    from sottovoce.files import write_text
     from sottovoce.lab.synthetic import example_rows
 
     rows = example_rows(name, new=new)
@@ -60,9 +60,9 @@ def example(
 
 def schema(
     file: Annotated[Path, argument("FILE", "A table: CSV or Parquet.")],
-    label: Annotated[str | None, option("The label column.")] = None,
-    output: Annotated[Path | None, option("Write here; default: the standard output.", "--output", "-o")] = None,
-    public: Annotated[bool, option("The file is public: copy ranges and levels out of it.", "--public")] = False,
+    label: Annotated[str | None, cli_option("The label column.")] = None,
+    output: Annotated[Path | None, cli_option("Write here; default: the standard output.", "--output", "-o")] = None,
+    public: Annotated[bool, cli_option("The file is public: copy ranges and levels out of it.", "--public")] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Draft a schema for a table, from its header and the types of its columns, for a person to fill in.
@@ -75,7 +75,6 @@ def schema(
     - `sottovoce schema census-public.csv --public`
     """
     from sottovoce.app.schema_draft import draft
-    from sottovoce.files import check_writable, write_text
 
     if output is not None:
         check_writable(output, "--output", overwrite=overwrite)
@@ -116,7 +115,6 @@ def solvers(
 
 
 def _list_solvers(entries: tuple[SolverEntry, ...]) -> None:
-    """One line for each solver."""
     listing = table("solver", "what it does", "split", "options")
     listing.columns[0].no_wrap = True
     for entry in entries:

@@ -163,7 +163,6 @@ class Event:
 
     @property
     def text(self) -> str:
-        """The event in words, for people."""
         if not isinstance(self.kind.text, str):
             return self.kind.text(self.fields)
         joined = {key: ", ".join(value) if type(value) is list else value for key, value in self.fields.items()}
@@ -171,7 +170,6 @@ class Event:
 
     @property
     def level(self) -> str:
-        """The level of an event in a log."""
         level = self.kind.level
         return level if isinstance(level, str) else level(self.fields)
 

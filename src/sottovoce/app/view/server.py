@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from sottovoce import algorithms
 from sottovoce.app.rendering import read, render
@@ -63,6 +63,13 @@ POLICY: Final = (
     f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(_SCRIPT)}; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 def render_page(document: Document, plan: Plan | None) -> str:
@@ -187,19 +194,19 @@ class ViewServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    server: ViewServer
     server_version = "sottovoce"
     sys_version = ""
 
     def do_GET(self) -> None:
         """Answer from what the watch has seen."""
-        server = cast("ViewServer", self.server)
-        path = self.path.partition("?")[0]
+        watch, path = self.server.watch, self.path.partition("?")[0]
         if self.headers.get("Host", "").rpartition(":")[0] not in _HOSTS and self.headers.get("Host") not in _HOSTS:
             self.send_error(403)  # a name that somebody made point here
         elif path == "/healthz":
             self._answer(200, "text/plain", "ok\n")
         elif path == "/readyz":
-            ready = server.watch.ready
+            ready = watch.ready
             self._answer(200 if ready else 503, "text/plain", "ok\n" if ready else "not ready\n")
         else:
             given, _, name = path[1:].partition("/")
@@ -208,17 +215,17 @@ class _Handler(BaseHTTPRequestHandler):
                 if not self._allowed(self.headers.get("Authorization", "").removeprefix("Bearer ")):
                     self.send_error(403)
                     return
-            self._show(server.watch, name, given)
+            self._show(watch, name, slash=not given or path.endswith("/"))
 
     def _allowed(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), cast("ViewServer", self.server).token.encode())
+        return hmac.compare_digest(token.encode(), self.server.token.encode())
 
-    def _show(self, watch: Watch, name: str, given: str) -> None:
+    def _show(self, watch: Watch, name: str, *, slash: bool) -> None:
         """One of the four things that there are to see; the page has relative addresses, so it ends with a slash."""
-        if name == "" and (not given or self.path.partition("?")[0].endswith("/")):
+        if name == "" and slash:
             self._answer(200, "text/html", render_page(*watch.seen()))
         elif name == "parts":
-            cast("ViewServer", self.server).looked = time.monotonic()
+            self.server.looked = time.monotonic()
             self._answer(200, "text/html", render_parts(*watch.seen()))
         elif name == "state.json":
             self._answer(200, "application/json", json.dumps(watch.seen()[0]) + "\n")
@@ -239,11 +246,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Allow", "GET")
         self.send_header("Content-Type", kind if "charset" in kind else f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Content-Security-Policy", POLICY)
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
@@ -283,7 +287,14 @@ def read_token(path: Path) -> str:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        token = _token_of(path)
+        try:
+            if os.name == "posix" and path.stat().st_mode & 0o007:  # a group may be the monitor's
+                raise InputError(
+                    f"view.token: everybody may read {path}, and then the page; chmod 640 it, or remove it."
+                ) from None
+            token = path.read_text(encoding="utf-8", errors="replace").strip()
+        except OSError as error:
+            raise InputError(f"view.token: {path} cannot be read ({error.strerror}); give another path.") from None
         if len(token) < 16 or not token.isascii() or not token.replace("-", "").replace("_", "").isalnum():
             raise InputError(
                 f"view.token: {path} has no token of 16 or more letters, digits, - and _; remove it, and one is made."
@@ -295,16 +306,6 @@ def read_token(path: Path) -> str:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(token + "\n")
     return token
-
-
-def _token_of(path: Path) -> str:
-    """What a file has in the place of a token, unless everybody can read it."""
-    try:
-        if os.name == "posix" and path.stat().st_mode & 0o007:  # a group may be the monitor's
-            raise InputError(f"view.token: everybody may read {path}, and then the page; chmod 640 it, or remove it.")
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError as error:
-        raise InputError(f"view.token: {path} cannot be read ({error.strerror}); give another path.") from None
 
 
 def new_token() -> str:

@@ -33,7 +33,6 @@ class End:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now."""
         return self.standing in ("connected", "back")
 
 
@@ -102,7 +101,6 @@ class State:
         return statistics.median(self.recent) * left if self.recent and left >= 0 else -1.0
 
     def take(self, at: float, event: Event) -> None:
-        """Let an event change what is known."""
         if (fold := getattr(self, f"_on_{event.name}", None)) is not None:
             fold(at, **event.fields)
         if event.name not in _QUIET:
@@ -111,13 +109,7 @@ class State:
     def document(self) -> dict[str, Any]:
         """All of it as plain values, for a page or a program."""
         return {
-            "role": self.role,
-            "end": self.end,
-            "version": self.version,
-            "started": self.started,
-            "ready": self.ready,
-            "phase": self.phase,
-            "why": self.why,
+            **{name: getattr(self, name) for name in ("role", "end", "version", "started", "ready", "phase", "why")},
             "ends": [{**dataclasses.asdict(end), "connected": end.connected} for end in self.ends.values()],
             "plan": dict(self.plan),
             "signatures": dict(self.signatures),

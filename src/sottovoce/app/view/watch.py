@@ -52,8 +52,7 @@ class Watch:
         self.role = role
         self.meets_at = meets_at  # the address at which the parties find the coordinator
         self.data_here = role != "coordinator" if data_here is None else data_here
-        self._started = Event("started", role=role, end=end, version=__version__)
-        self._tell(self._started)
+        self._started = self.tell("started", role=role, end=end, version=__version__)
 
     def add(self, reader: Reader) -> None:
         """Tell this one too, from now on, and that it started."""
@@ -61,11 +60,8 @@ class Watch:
             reader(self._state.started, self._started)
             self._readers.append(reader)
 
-    def tell(self, name: str, /, **fields: Any) -> None:
-        """Something of this kind happened."""
-        self._tell(Event(name, **fields))
-
-    def _tell(self, event: Event) -> None:
+    def tell(self, name: str, /, **fields: Any) -> Event:
+        event = Event(name, **fields)
         with self._lock:
             now = float(int(self._clock())) if self.data_here else self._clock()
             self._state.take(now, event)
@@ -74,6 +70,7 @@ class Watch:
                     reader(now, event)
                 except Exception:  # a full disk, a closed terminal
                     self._readers.remove(reader)
+        return event
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
@@ -85,7 +82,6 @@ class Watch:
             self.tell("logged", logger=__name__, severity="error", words=words)
 
     def changed(self, change: Change) -> None:
-        """Take a change of a connection from the wire."""
         self.tell("connection", end=change.end, change=change.kind, words=str(change))
 
     def seen(self) -> tuple[dict[str, Any], Plan | None]:
@@ -94,13 +90,11 @@ class Watch:
             return plain(self._state.document()), self.plan
 
     def measured(self) -> str:
-        """The metrics of the state, made while nothing changes it."""
         with self._lock:
             return write_metrics(self._state)
 
     @property
     def ready(self) -> bool:
-        """Whether every end that is waited for is connected."""
         with self._lock:
             return self._state.ready
 

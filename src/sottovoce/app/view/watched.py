@@ -117,7 +117,6 @@ class WatchedEnd:
         return outgoing
 
     def _tell(self, request: bytes, reply: bytes) -> None:
-        """What was asked and what came of it."""
         try:
             asked = heading(request)
         except WireError:
@@ -131,7 +130,8 @@ class WatchedEnd:
             error = type(self._end.failure).__name__ if self._end.failure is not None else ""
             self._watch.tell("failed", end=self.name, asked=text, error=error)
         else:
-            self._tell_consequence(asked, answer)
+            if (answer.kind, asked.kind) == ("accept", "plan"):
+                self._tell_acceptance(asked)
             left, noise = self._describe_left(asked, answer)
             self._watch.tell(
                 "answer",
@@ -148,10 +148,8 @@ class WatchedEnd:
             if answer.kind == "done":
                 self._tell_done(asked.plan)
 
-    def _tell_consequence(self, asked: Frame, answer: Frame) -> None:
+    def _tell_acceptance(self, asked: Frame) -> None:
         """A plan that is agreed to, or started: then it has just checked the signatures of all."""
-        if (answer.kind, asked.kind) != ("accept", "plan"):
-            return
         if asked.query == "":
             self._tell_agreement(Plan.from_json(asked.text))
         elif asked.query == "start" and self._plan is not None:
@@ -180,7 +178,6 @@ class WatchedEnd:
             watch.tell("rests", plan=numbers["plan"], holds_if=rests, broken=broken(plan, algorithms.colluding(plan)))
 
     def _describe_request(self, asked: Frame) -> str:
-        """What was asked, in words; of a query its title."""
         if asked.kind in ("ask", "secure"):
             return self._titles.get(asked.query, "words for the other parties")
         other, by_query = _ASKED.get(asked.kind, ("another thing", {}))
@@ -239,7 +236,6 @@ class WatchedWire:
         self._since = time.perf_counter()
 
     def over(self, wire: Transport) -> Transport:
-        """The wire, watched."""
         self._wire = wire
         return self
 
