@@ -87,6 +87,11 @@ def fault(name: str, line: str, **found_by: Check) -> Callable[[Any], Any]:
     return add
 
 
+def planted(name: str, line: str, plant: Callable[[], Any], **found_by: Check) -> None:
+    """Add a fault that is a patch alone."""
+    FAULTS[name] = Fault(name, line, plant, found_by)
+
+
 def on(check: Callable[..., Any], case: str) -> Check:
     """The check on one case, in a folder of its own where it needs one."""
 
@@ -273,38 +278,31 @@ def _(real: Any = Gate._noise, door: Any = Gate.release) -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "noise in the span of the columns",
     "ADMM sharing as printed: degenerate noise in place of noise on every score",
+    lambda: patch(checks, "audit_plan", functools.partial(audit_plan, calibration="paper")),
     rank=on(checks.rank, "admm, columns"),
     metadata=on(checks.metadata, "admm, columns"),
 )
-def _() -> Iterator[None]:
-    with patch(checks, "audit_plan", functools.partial(audit_plan, calibration="paper")):
-        yield
 
-
-@fault(
+planted(
     "seed reused between parties",
     "all parties of a seeded federation draw the same noise",
+    lambda: patch(federation, "SeededRandomness", lambda seed, *labels: SeededRandomness(seed)),
     own_randomness=checks.own_randomness,
 )
-def _() -> Iterator[None]:
-    with patch(federation, "SeededRandomness", lambda seed, *labels: SeededRandomness(seed)):
-        yield
 
 
 # ------------------------------------------------------------------------------------------------ sensitivity
 
 
-@fault(
+planted(
     "clipping dropped",
     "slopes are not clipped to their bound",
+    lambda: patch(gradients, "clipped_derivative", lambda loss, bound, bits: loss.derivative),
     sensitivity=on(checks.sensitivity, "gradient, central"),
 )
-def _() -> Iterator[None]:
-    with patch(gradients, "clipped_derivative", lambda loss, bound, bits: loss.derivative):
-        yield
 
 
 @fault(
@@ -349,14 +347,12 @@ def _(real: Any = preparation._row_factors) -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "whitened rows not cut",
     "a whitened row that is longer than the cut is left as long",
+    lambda: patch(projection, "_lengths", lambda rows, *_: np.zeros(rows.shape[0])),
     sensitivity=on(checks.sensitivity, "whitened, central"),
 )
-def _() -> Iterator[None]:
-    with patch(projection, "_lengths", lambda rows, *_: np.zeros(rows.shape[0])):
-        yield
 
 
 @fault(
@@ -396,15 +392,13 @@ def _() -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "sensitivity of the wrong relation",
     "a gradient under replace-one is bounded as under zero-out",
+    lambda: patch(GradientSum, "sensitivity", lambda self, relation: self.slope_bound),
     sensitivity=on(checks.sensitivity, "gradient, central"),
     composition=on(checks.composition, "gradient, central"),
 )
-def _() -> Iterator[None]:
-    with patch(GradientSum, "sensitivity", lambda self, relation: self.slope_bound):
-        yield
 
 
 @fault(
@@ -431,25 +425,20 @@ def _(real: Any = GradientSum.value) -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "null rows count in the intercept",
     "a null row has a 1 in the constant column",
+    lambda: patch(blocks.Block, "usable_rows", property(lambda block: np.ones(len(block), dtype=np.bool_))),
     sensitivity=on(checks.sensitivity, "admm, columns, logistic"),
 )
-def _() -> Iterator[None]:
-    with patch(blocks.Block, "usable_rows", property(lambda block: np.ones(len(block), dtype=np.bool_))):
-        yield
 
-
-@fault(
+planted(
     "inner steps not counted",
     "a walk of many coordinates is bounded as one step",
+    lambda: patch(cd.CoordinateWalk, "sensitivity", lambda self, relation: queries.distance(relation)),
     sensitivity=on(checks.sensitivity, "cd, central"),
     composition=on(checks.composition, "cd, central"),
 )
-def _() -> Iterator[None]:
-    with patch(cd.CoordinateWalk, "sensitivity", lambda self, relation: queries.distance(relation)):
-        yield
 
 
 @fault(
@@ -470,14 +459,12 @@ def _(real: Any = Release.of.__func__) -> Iterator[None]:  # type: ignore[attr-d
 # ------------------------------------------------------------------------------------------------ sampling
 
 
-@fault(
+planted(
     "duals visible",
     "DP-SCD as printed: noise on the sampled duals alone shows who was sampled",
+    lambda: patch(checks, "audit_plan", functools.partial(audit_plan, calibration="paper")),
     support=on(checks.support, "scd, central"),
 )
-def _() -> Iterator[None]:
-    with patch(checks, "audit_plan", functools.partial(audit_plan, calibration="paper")):
-        yield
 
 
 @fault(
@@ -559,15 +546,13 @@ def _() -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "rounds not counted",
     "a plan pays for one release of each kind",
+    lambda: patch(queries.Turn, "rounds", lambda self, plan, party, first, count: 1),
     composition=on(checks.composition, "gradient, rows"),
     served=on(checks.served, "gradient, rows"),
 )
-def _() -> Iterator[None]:
-    with patch(queries.Turn, "rounds", lambda self, plan, party, first, count: 1):
-        yield
 
 
 @fault(
@@ -584,25 +569,20 @@ def _(real: Any = Release.event) -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "uses undercounted",
     "a record pays for one of the rounds that it is in",
+    lambda: patch(Query, "uses", lambda self, times: min(times, 1)),
     composition=on(checks.composition, "gradient, rows"),
     served=on(checks.served, "newton, central"),
 )
-def _() -> Iterator[None]:
-    with patch(Query, "uses", lambda self, times: min(times, 1)):
-        yield
 
-
-@fault(
+planted(
     "named records undercounted",
     "a record that a coin names several times pays for one of them",
+    lambda: patch(named.RecordGradient, "uses", lambda self, times: min(times, 1)),
     served=on(checks.served, "sgd, rows, as published"),
 )
-def _() -> Iterator[None]:
-    with patch(named.RecordGradient, "uses", lambda self, times: min(times, 1)):
-        yield
 
 
 @fault(
@@ -620,35 +600,27 @@ def _() -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "curve without the samplers",
     "the trade-off is that of ideal samplers, and nothing is set aside for their errors",
+    lambda: everywhere(trade_off.with_errors, lambda missed, alarms, error: missed(alarms)),
     told=on(checks.told, "gradient, central"),
 )
-def _() -> Iterator[None]:
-    with everywhere(trade_off.with_errors, lambda missed, alarms, error: missed(alarms)):
-        yield
 
-
-@fault(
+planted(
     "scores taken for sums",
     "a report says that sums alone left, and a score of every person left",
+    lambda: patch(score.ScoreValues, "each_person", False),
     declared_people=on(checks.declared_people, "score, columns"),
 )
-def _() -> Iterator[None]:
-    with patch(score.ScoreValues, "each_person", False):
-        yield
 
-
-@fault(
+planted(
     "everybody's turn",
     "every party answers in every round, though the plan names one and charges for its rounds",
+    lambda: patch(queries.Scheduled, "__call__", lambda self, plan, party, number: True),
     served=on(checks.served, "sgd, rows, one party a round"),
     ledger=on(checks.ledger, "sgd, rows, one party a round"),
 )
-def _() -> Iterator[None]:
-    with patch(queries.Scheduled, "__call__", lambda self, plan, party, number: True):
-        yield
 
 
 @fault(
@@ -664,14 +636,12 @@ def _() -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "one party's answer taken for a sum",
     "the world is charged for the noise of all parties, and one of them answers",
+    lambda: patch(sgd.NamedGradient, "world_sees", "sum"),
     world=on(checks.world, "sgd, rows, one party a round"),
 )
-def _() -> Iterator[None]:
-    with patch(sgd.NamedGradient, "world_sees", "sum"):
-        yield
 
 
 @fault(
@@ -708,27 +678,22 @@ def _() -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "distance of the wrong relation",
     "a record that is replaced moves a sum as far as one that is left out",
+    lambda: everywhere(relation.distance, lambda relation: 1.0),
     sensitivity=on(checks.sensitivity, "gradient, central"),
     composition=on(checks.composition, "gradient, central"),
 )
-def _() -> Iterator[None]:
-    with everywhere(relation.distance, lambda relation: 1.0):
-        yield
 
-
-@fault(
+planted(
     "samplers' share spent",
     "events use all of delta, and nothing is left for the samplers' errors",
+    lambda: everywhere(relation.inside, lambda delta: delta),
     budget=on(checks.budget, "gradient, central"),
     budget__of_choices=on(checks.budget, "frank-wolfe, central"),
     budget__of_samples=on(checks.budget, "sgd, rows"),
 )
-def _() -> Iterator[None]:
-    with everywhere(relation.inside, lambda delta: delta):
-        yield
 
 
 @fault(
@@ -749,15 +714,13 @@ def _(real: Any = accounting._loss_distribution_epsilon, mu: Any = accounting._u
     calibration.noise_multiplier_for.cache_clear()
 
 
-@fault(
+planted(
     "second draw under one key",
     "who asks again gets new noise, uncharged",
+    lambda: patch(Gate, "_stored", lambda self, query, number: None),
     once=on(checks.once, "gradient, central"),
     once__for_choices=on(checks.once, "frank-wolfe, central"),
 )
-def _() -> Iterator[None]:
-    with patch(Gate, "_stored", lambda self, query, number: None):
-        yield
 
 
 @fault(
@@ -837,14 +800,12 @@ def _(real: Any = Account.release) -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "kept rows reused for changed values",
     "a plan goes on with the rows of other records than it began with",
+    lambda: patch(blocks.Block, "digest", lambda self: bytes(32)),
     kept_rows=on(checks.kept_rows, "admm, columns"),
 )
-def _() -> Iterator[None]:
-    with patch(blocks.Block, "digest", lambda self: bytes(32)):
-        yield
 
 
 @fault(
@@ -864,14 +825,12 @@ def _(real: Any = gates.draw_rows) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ messages and labels
 
 
-@fault(
+planted(
     "nonsense not refused",
     "a coordinator's NaN and huge weights are answered",
+    lambda: patch(Query, "objection", lambda self, number, told: None),
     nonsense=on(checks.nonsense, "gradient, central"),
 )
-def _() -> Iterator[None]:
-    with patch(Query, "objection", lambda self, number, told: None):
-        yield
 
 
 @fault(
@@ -935,14 +894,12 @@ def _(real: Any = preparation.Preparation.labels, slopes: Any = parts.PartSlopes
         yield
 
 
-@fault(
+planted(
     "integrity check skipped",
     "the structures of a ledger's file are taken as sound",
+    lambda: patch(ledger_file, "_check_structure"),
     damaged_index=checks.damaged_index,
 )
-def _() -> Iterator[None]:
-    with patch(ledger_file, "_check_structure"):
-        yield
 
 
 @fault(
@@ -995,15 +952,13 @@ def _(real: Any = training.Plans.accept) -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "signatures not verified",
     "a signature counts if it is there, whatever was signed and by whom",
+    lambda: patch(identity.Local, "verify", lambda self, name, purpose, message, text: None),
     signed=on(checks.signed, "newton, rows"),
     earned=on(checks.earned, "score, columns"),
 )
-def _() -> Iterator[None]:
-    with patch(identity.Local, "verify", lambda self, name, purpose, message, text: None):
-        yield
 
 
 @fault(
@@ -1020,35 +975,27 @@ def _(real: Any = training.Plans.accept) -> Iterator[None]:
         yield
 
 
-@fault(
+planted(
     "a model that nobody earned",
     "a party keeps the coefficients that it is told, whatever it was asked before",
+    lambda: patch(training, "answered_all", lambda *_: True),
     earned=on(checks.earned, "admm, columns"),
     earned__by_choices=on(checks.earned, "frank-wolfe, columns"),
 )
-def _() -> Iterator[None]:
-    with patch(training, "answered_all", lambda *_: True):
-        yield
 
-
-@fault(
+planted(
     "a model that nobody approved",
     "a party predicts with whatever a run left",
+    lambda: patch(models.Models, "approved", lambda self, digest: True),
     earned=on(checks.earned, "one-shot, columns"),
 )
-def _() -> Iterator[None]:
-    with patch(models.Models, "approved", lambda self, digest: True):
-        yield
 
-
-@fault(
+planted(
     "keys of the coordinator's choice",
     "the public keys of a prediction are taken from the coordinator",
+    lambda: patch(prediction.Request, "check_signatures", lambda self, party, identity: None),
     earned=on(checks.earned, "fdml, columns"),
 )
-def _() -> Iterator[None]:
-    with patch(prediction.Request, "check_signatures", lambda self, party, identity: None):
-        yield
 
 
 # ---------------------------------------------------------------------------------------------- records
