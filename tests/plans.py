@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sottovoce import algorithms
+from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.lab.audit.catalogue import BALL, EVALUATED, STIFF, audit_plan
@@ -44,6 +44,24 @@ MORE: dict[tuple[str, str], dict[str, dict[str, Any]]] = {  # what a plan says m
     ("admm", "columns"): {"labels held": {"labels": "held"}},
     ("fdml", "columns"): {"labels held": {"labels": "held"}},
 }
+
+
+def small_problem(loss: str | Named = "squared", **fields: Any) -> Problem:
+    """Seven rows of three columns in one place, the labels as the loss has them; or what the fields say instead."""
+    named = Named(name=loss) if isinstance(loss, str) else loss
+    classes = (-1, 1) if losses.get(named.name, **named.parameters).kind == "classification" else None
+    declared: dict[str, Any] = {
+        "loss": named,
+        "regulariser": Named(name="none"),
+        "split": "central",
+        "parties": (("anna", 7),),
+        "features": 3,
+        "bounds": Bounds.declare(row_norm=1.0, label_bound=None if classes else 1.0),
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "classes": classes,
+    }
+    return Problem(**declared | fields)
 
 
 def columns_problem(columns: Sequence[int], records: int, bounds: Bounds, *, first: int = 0, **fields: Any) -> Problem:

@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
+from plans import columns_problem
 from sottovoce import losses
 from sottovoce.algorithms import Solution
 from sottovoce.algorithms.sharing.admm_exact import CHECK, ExactADMM, defaults
@@ -36,16 +37,10 @@ def problem_for(
     declared: dict[str, Any] = {
         "loss": Named(name=loss),
         "regulariser": Named(name=penalty, parameters=parameters),
-        "split": "columns",
-        "parties": tuple((f"party-{m + 1}", records) for m in range(len(columns))),
-        "features": sum(columns),
-        "columns": columns,
-        "bounds": Bounds.declare(),
         "epsilon": INF,
-        "delta": 1e-5,
         "classes": (-1, 1) if classification else None,
     }
-    return Problem(**declared | fields)
+    return columns_problem(columns, records, Bounds.declare(), first=1, **declared | fields)
 
 
 def run(

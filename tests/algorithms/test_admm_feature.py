@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
+from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.sharing.admm_feature import CONDITION, FeatureADMM, FeatureNumbers, check_numbers
 from sottovoce.app.estimate import cost_of
@@ -35,17 +36,12 @@ def problem_for(alpha: float = 0.1, loss: str = "squared", records: int = RECORD
     declared: dict[str, Any] = {
         "loss": Named(name=loss),
         "regulariser": Named(name="l2", parameters={"alpha": alpha}),
-        "split": "columns",
         "parties": (("anna", records), ("ben", records)),
-        "features": sum(COLUMNS),
-        "columns": COLUMNS,
-        "bounds": Bounds.declare(entry_bound=1.0, label_bound=1.0),
-        "epsilon": 1.0,
-        "delta": 1e-5,
         "labels": "public",
         "classes": None if loss == "squared" else (-1, 1),
     }
-    return Problem(**declared | fields)
+    bounds = fields.pop("bounds", Bounds.declare(entry_bound=1.0, label_bound=1.0))
+    return columns_problem(COLUMNS, records, bounds, **declared | fields)
 
 
 def plan_for(alpha: float = 0.1, loss: str = "squared", **fields: Any) -> Plan:

@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 
 import sottovoce as sv
+from plans import small_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.cd.walk import BoundedSquares, CoordinateWalk, HeldScores, Moves, most_squares, shrunk, visits
 from sottovoce.data.block import Block
@@ -46,19 +47,15 @@ PENALTIES = {
 
 
 def problem_for(loss: str = "logistic", penalty: str = "none", **fields: Any) -> Problem:
-    classification = loss in ("logistic", "smoothed_hinge", "hinge", "sigmoid")
+    numbers = loss in ("squared", "huber")
     usual: dict[str, Any] = {
-        "loss": LOSSES.get(loss, Named(name=loss)),
         "regulariser": PENALTIES.get(penalty, Named(name=penalty, parameters={"radius": 1.0})),
-        "split": "central",
         "parties": (("data", RECORDS),),
         "features": FEATURES,
-        "bounds": Bounds.declare(entry_bound=2.0, row_norm=3.0, label_bound=None if classification else 1.5),
+        "bounds": Bounds.declare(entry_bound=2.0, row_norm=3.0, label_bound=1.5 if numbers else None),
         "epsilon": 2.0,
-        "delta": 1e-5,
-        "classes": (-1, 1) if classification else None,
     }
-    return Problem(**usual | fields)
+    return small_problem(LOSSES.get(loss, loss), **usual | fields)
 
 
 def plan_for(solver: str = "cd", coin: str = "coin", options: Any = None, **fields: Any) -> Plan:

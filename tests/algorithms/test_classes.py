@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
 import sottovoce as sv
-from plans import PLANS, plan_for
+from plans import PLANS, plan_for, small_problem
 from sottovoce import algorithms, losses
 from sottovoce.app import model_file
 from sottovoce.data.block import Block
@@ -36,18 +36,8 @@ NUMBERS: dict[str, Any] = {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.
 
 
 def problem(**changes: Any) -> Problem:
-    fields: dict[str, Any] = {
-        "loss": Named(name="softmax", parameters={"classes": float(CLASSES)}),
-        "classes": tuple(range(CLASSES)),
-        "regulariser": Named(name="none"),
-        "split": "central",
-        "parties": (("anna", RECORDS),),
-        "features": FEATURES,
-        "bounds": Bounds.declare(row_norm=1.0),
-        "epsilon": 1.0,
-        "delta": 1e-5,
-    }
-    return Problem(**{**fields, **changes})
+    softmax = Named(name="softmax", parameters={"classes": float(CLASSES)})
+    return small_problem(**{"loss": softmax, "classes": tuple(range(CLASSES)), **changes})
 
 
 PLAN = plan_of(problem(), "whitened", rounds=2).model_copy(update={"releases": ()})  # every round is a first one

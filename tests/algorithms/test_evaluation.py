@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn import metrics
 
+from plans import small_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.evaluation import EvaluatedClasses, EvaluatedNumbers, EvaluatedSeveral, Subject
 from sottovoce.algorithms.evaluation import queries as evaluation_queries
@@ -17,7 +18,6 @@ from sottovoce.algorithms.evaluation.estimates import ClassEstimates, Counts, Me
 from sottovoce.algorithms.evaluation.nodes import Line, TwoSides
 from sottovoce.algorithms.evaluation.queries import RESIDUALS, ClassCells, ResidualCells, ScoreCells, loss_lines
 from sottovoce.data.block import Block
-from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.gate.query import Query
 from sottovoce.losses import get
@@ -40,18 +40,8 @@ QUERIES: dict[str, Query] = {
 
 
 def problem(kind: str, **changes: Any) -> Problem:
-    fields: dict[str, Any] = {
-        "loss": Named(name=LOSSES[kind], parameters={"classes": 3.0} if kind == "several" else {}),
-        "regulariser": Named(name="none"),
-        "split": "central",
-        "parties": (("anna", RECORDS),),
-        "features": FEATURES,
-        "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0 if kind == "numbers" else None),
-        "classes": CLASSES.get(kind),
-        "epsilon": 1.0,
-        "delta": 1e-5,
-    }
-    return Problem(**{**fields, **changes})
+    loss = Named(name=LOSSES[kind], parameters={"classes": 3.0} if kind == "several" else {})
+    return small_problem(loss, **{"classes": CLASSES.get(kind), **changes})
 
 
 def plan_of(kind: str, **changes: Any) -> Plan:

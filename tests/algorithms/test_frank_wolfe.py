@@ -16,6 +16,7 @@ from scipy import stats
 from scipy.optimize import minimize
 
 import sottovoce as sv
+from plans import small_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.frank_wolfe.atoms import ROOM
 from sottovoce.algorithms.frank_wolfe.central import MOST_DEFAULT, GradientOnPath, Path
@@ -28,7 +29,7 @@ from sottovoce.gate.gate import Gate
 from sottovoce.gate.query import Round
 from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import Selection
@@ -51,19 +52,15 @@ FALSE_ALARM = 1e-7
 def fw_plan(
     radius: float = 1.0, *, loss: str = "logistic", coin: str = "coin", options: Any = None, **fields: Any
 ) -> Plan:
-    classification = loss in ("logistic", "smoothed_hinge")
+    numbers = loss in ("squared", "huber")
     declared: dict[str, Any] = {
-        "loss": LOSSES[loss],
         "regulariser": Named(name="l1_ball", parameters={"radius": radius}),
-        "split": "central",
         "parties": (("data", RECORDS),),
         "features": FEATURES,
-        "bounds": Bounds.declare(entry_bound=2.0, row_norm=3.0, label_bound=None if classification else 1.5),
+        "bounds": Bounds.declare(entry_bound=2.0, row_norm=3.0, label_bound=1.5 if numbers else None),
         "epsilon": 2.0,
-        "delta": 1e-5,
-        "classes": (-1, 1) if classification else None,
     }
-    return plan_of(Problem(**declared | fields), "frank-wolfe", coin=coin, **(options or {}))
+    return plan_of(small_problem(LOSSES[loss], **declared | fields), "frank-wolfe", coin=coin, **(options or {}))
 
 
 def rows_for(plan: Plan, seed: int = 0, count: int = RECORDS) -> tuple[np.ndarray, np.ndarray]:

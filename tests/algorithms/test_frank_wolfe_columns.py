@@ -20,6 +20,7 @@ from scipy import stats
 from sklearn.linear_model import Lasso
 
 import sottovoce as sv
+from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.base import Ask, Rounds
 from sottovoce.algorithms.frank_wolfe.atoms import ROOM
@@ -35,7 +36,7 @@ from sottovoce.gate.gate import Gate
 from sottovoce.gate.query import Round
 from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import Gaussian, Selection
@@ -62,20 +63,16 @@ FALSE_ALARM = 1e-7
 
 def plan_for(loss: str = "squared", coin: str = "coin", options: Any = None, **fields: Any) -> Plan:
     classification = loss != "squared"
+    bounds = fields.pop("bounds", Bounds.declare(entry_bound=1.0, label_bound=None if classification else 1.0))
     declared: dict[str, Any] = {
         "loss": Named(name=loss),
         "regulariser": Named(name="l1_ball", parameters={"radius": 0.5}),
-        "split": "columns",
         "parties": tuple((name, RECORDS) for name in NAMES),
-        "features": FEATURES,
-        "columns": COLUMNS,
-        "bounds": Bounds.declare(entry_bound=1.0, label_bound=None if classification else 1.0),
         "epsilon": 2.0,
-        "delta": 1e-5,
         "classes": (-1, 1) if classification else None,
     }
-    given = {"rounds": 6} if options is None else options
-    return plan_of(Problem(**declared | fields), "frank-wolfe", coin=coin, **given)
+    problem = columns_problem(fields.pop("columns", COLUMNS), RECORDS, bounds, **declared | fields)
+    return plan_of(problem, "frank-wolfe", coin=coin, **({"rounds": 6} if options is None else options))
 
 
 def with_norm(row_norm: float, norms: tuple[float, ...] | None = None) -> dict[str, Any]:

@@ -10,38 +10,21 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from plans import small_problem as problem
 from sottovoce import algorithms
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.model_selection import private as selection_queries
 from sottovoce.algorithms.model_selection.private import LossDifferences
 from sottovoce.data.block import Block, toward_zero
-from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.losses import get, weighted
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, Relation, either
 from support import at, check_price_by_rows, query_of
 
 FEATURES, RECORDS, MODELS = 3, 7, 5
 KINDS = {"logistic": 1.0, "squared": 0.05}  # loss and unit
 WEIGHTS = np.random.default_rng(2).standard_normal((MODELS, FEATURES + 1))
-
-
-def problem(loss: str, **changes: Any) -> Problem:
-    numbers = loss == "squared"
-    fields: dict[str, Any] = {
-        "loss": Named(name=loss),
-        "regulariser": Named(name="none"),
-        "split": "central",
-        "parties": (("anna", RECORDS),),
-        "features": FEATURES,
-        "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0 if numbers else None),
-        "classes": None if numbers else (-1, 1),
-        "epsilon": 1.0,
-        "delta": 1e-5,
-    }
-    return Problem(**{**fields, **changes})
 
 
 def plan_of(loss: str, **changes: Any) -> Plan:

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from plans import columns_problem
 from sottovoce import losses
 from sottovoce.algorithms.score.queries import LabelProducts
 from sottovoce.data.block import Block
-from sottovoce.data.bounds import LARGEST, Bounds, party_norms
+from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.gate import Gate
 from sottovoce.gate.query import Reals, Round, Together
 from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Unbounded
 from sottovoce.privacy.randomness import SeededRandomness
@@ -40,29 +41,12 @@ from support import at
 
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
 RECORDS, COLUMNS = 40, (4, 3)
-BOUNDS = {
-    "entries": Bounds.declare(entry_bound=(2.0, 0.5, 1.0, 1.0, 0.25, 1.0, 1.0), label_bound=1.0),
-    "norm": Bounds.declare(row_norm=3.0, label_bound=1.0),
-    "both": Bounds.declare(row_norm=3.0, entry_bound=2.0, label_bound=1.0),
-    "ranges": Bounds.declare(feature_ranges=([-1.0] * 7, [1.0] * 7), label_bound=1.0),
-}
+BOUNDS = Bounds.declare(entry_bound=(2.0, 0.5, 1.0, 1.0, 0.25, 1.0, 1.0), label_bound=1.0)
 
 
-def problem_for(bounds: str = "entries", records: int = RECORDS, **fields: Any) -> Problem:
-    declared: dict[str, Any] = {
-        "loss": Named(name="squared"),
-        "regulariser": Named(name="none"),
-        "split": "columns",
-        "parties": (("anna", records), ("ben", records)),
-        "features": sum(COLUMNS),
-        "columns": COLUMNS,
-        "norms": tuple(party_norms(3.0, COLUMNS)) if bounds in ("norm", "both") else (),
-        "bounds": BOUNDS[bounds],
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "layout": "entries",
-    }
-    return Problem(**declared | fields)
+def problem_for(records: int = RECORDS, **fields: Any) -> Problem:
+    declared = {"parties": (("anna", records), ("ben", records)), "layout": "entries"}
+    return columns_problem(fields.pop("columns", COLUMNS), records, BOUNDS, **declared | fields)
 
 
 def queries_of(problem: Problem, party: str, slope_bound: float = 0.7) -> list[Any]:
@@ -116,7 +100,7 @@ def canary(problem: Problem, party: str, row: Any = None, label: float = 1.0) ->
 
 
 def test_a_gram_matrix_attains_the_root_of_two() -> None:
-    problem = problem_for("entries", fit_intercept=False)
+    problem = problem_for(fit_intercept=False)
     query = PartGram(problem, "ben")  # bounds 0.25, 1, 1 over 2
     rows = np.array([[1e6, 1e6, 1e6], [0.0, 1e6, -1e6]])
     here, there = (canary(problem, "ben", row) for row in rows)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from plans import small_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.ranges import CountedRanges, rule
 from sottovoce.algorithms.ranges import private as range_queries
@@ -38,18 +39,7 @@ COLUMNS = (0, 2, 3)  # two features and the label
 
 
 def problem(**changes: Any) -> Problem:
-    fields: dict[str, Any] = {
-        "loss": Named(name="squared"),
-        "regulariser": Named(name="none"),
-        "split": "central",
-        "parties": (("anna", RECORDS),),
-        "features": FEATURES,
-        "bounds": Bounds(),
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "fit_intercept": False,
-    }
-    return Problem(**{**fields, **changes})
+    return small_problem(**{"bounds": Bounds(), "fit_intercept": False, **changes})
 
 
 def plan_of(places: tuple[int, ...] = COLUMNS, **changes: Any) -> Plan:

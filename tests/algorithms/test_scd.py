@@ -22,10 +22,10 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
 import sottovoce as sv
+from plans import small_problem
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.scd.private import DualSteps
 from sottovoce.data.block import Block
-from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
@@ -33,7 +33,7 @@ from sottovoce.federation.policy import Policy
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Gaussian, PoissonGaussian
 from sottovoce.privacy.ledger import Account, Ledger
@@ -51,21 +51,10 @@ serials = itertools.count(1)
 
 def plan_for(algorithm: str = "scd", *, records: int = 40, run: str = "run", **fields: Any) -> Plan:
     """A plan of a small problem, or of what the arguments say instead."""
-    loss = fields.pop("loss", "logistic")
-    classes = (-1, 1) if losses.get(loss).kind == "classification" else None
-    options = fields.pop("options", {})
-    usual: dict[str, Any] = {
-        "loss": Named(name=loss),
-        "regulariser": Named(name="l2", parameters={"alpha": fields.pop("alpha", 0.1)}),
-        "split": "central",
-        "parties": (("anna", records),),
-        "features": 3,
-        "bounds": Bounds.declare(row_norm=1.0, label_bound=None if classes else 1.0),
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "classes": classes,
-    }
-    return plan_of(Problem(**usual | fields), algorithm, run=run, **options)
+    loss, options = fields.pop("loss", "logistic"), fields.pop("options", {})
+    ridge = Named(name="l2", parameters={"alpha": fields.pop("alpha", 0.1)})
+    usual: dict[str, Any] = {"regulariser": ridge, "parties": (("anna", records),)}
+    return plan_of(small_problem(loss, **usual | fields), algorithm, run=run, **options)
 
 
 def in_messages_of(batches: int, plan: Plan) -> Plan:

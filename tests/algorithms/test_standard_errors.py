@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from plans import small_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.algorithms.standard_errors.estimates import OneStep, Sums
 from sottovoce.algorithms.standard_errors.queries import FittedCurvature, FittedGradient, SquaredSlopes
 from sottovoce.data.block import Block
-from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import get
 from sottovoce.plan.plan import Plan
@@ -32,18 +32,7 @@ KINDS: dict[str, type[Any]] = {
 
 
 def problem(loss: str, **changes: Any) -> Problem:
-    fields: dict[str, Any] = {
-        "loss": Named(name=loss, parameters={"threshold": 0.4} if loss == "huber" else {}),
-        "regulariser": Named(name="none"),
-        "split": "central",
-        "parties": (("anna", RECORDS),),
-        "features": FEATURES,
-        "bounds": Bounds.declare(row_norm=1.0, label_bound=None if loss == "logistic" else 1.0),
-        "classes": (-1, 1) if loss == "logistic" else None,
-        "epsilon": 1.0,
-        "delta": 1e-5,
-    }
-    return Problem(**{**fields, **changes})
+    return small_problem(Named(name=loss, parameters={"threshold": 0.4} if loss == "huber" else {}), **changes)
 
 
 def plan_of(loss: str = "squared", **changes: Any) -> Plan:

@@ -13,37 +13,23 @@ import scipy.sparse as sp
 from scipy.stats import norm
 
 import sottovoce as sv
+from plans import small_problem as problem
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.whitened import private, rule
 from sottovoce.data import projection
 from sottovoce.data.block import Block
-from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import exact_bits, exact_product, exact_weights, toward_zero
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.gate.query import Round
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.problem import Named
 from sottovoce.queries.projected import ScaleGradient, Seen, Shape
 from support import REGULARISERS, at, plan_of
 
 FEATURES, RECORDS = 3, 7
 D = FEATURES + 1
-
-
-def problem(**changes: Any) -> Problem:
-    fields: dict[str, Any] = {
-        "loss": Named(name="squared"),
-        "regulariser": Named(name="none"),
-        "split": "central",
-        "parties": (("anna", RECORDS),),
-        "features": FEATURES,
-        "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0),
-        "epsilon": 1.0,
-        "delta": 1e-5,
-    }
-    return Problem(**{**fields, **changes})
 
 
 def block_of(rows: np.ndarray, labels: np.ndarray, *, sparse: bool = False, **changes: Any) -> Block:
