@@ -49,14 +49,6 @@ PRIVATE: Final = "private"  # a range that nobody knows, and a fit buys
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A table as features: rows in the units of the table, and the names of the features."""
-
-    rows: Array
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Column(ABC):
     """One column that features are made of."""
 

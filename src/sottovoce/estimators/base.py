@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import secrets
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import (
-    check_array,
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted
 
 from sottovoce.algorithms import Solution
 from sottovoce.data.bounds import Bounds, in_order
-from sottovoce.data.cells import label_array, number_rows, table_columns
+from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.data.resources import Resources
-from sottovoce.data.schema import Encoded, Schema
+from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, WireError
 from sottovoce.estimators import ranges
 from sottovoce.estimators.choice import PenaltyChoice
@@ -39,13 +35,15 @@ from sottovoce.estimators.declarations import (
     column_shares,
     distinct_classes,
     is_private,
+    label_vector,
     no_solver,
+    validate_rows,
 )
-from sottovoce.estimators.export import to_onnx, to_sklearn
 from sottovoce.estimators.fits import Fit, Purchase, Session
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.prediction import COORDINATOR
+from sottovoce.files import write_data
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Calibration, Named, Problem
 from sottovoce.plan.split import Split
@@ -54,13 +52,6 @@ from sottovoce.privacy.relation import Relation, inside
 from sottovoce.solvers import Options, by_name
 
 Array = NDArray[np.float64]
-
-_SPARSE = ("csr", "csc", "coo")
-_WITHOUT_VALUES = {
-    "Expected 2D array": "Expected 2D array, one row per record. Reshape your data: X.reshape(-1, 1) if it is one "
-    "feature, X.reshape(1, -1) if it is one record.",
-    "Complex data": "Complex data not supported: X and y must be real numbers; split real and imaginary parts.",
-}
 
 
 @dataclass(eq=False, repr=False)
@@ -173,21 +164,22 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if isinstance(X, Dataset):
             self._keep_names(X.feature_names)
             return Federation.central(X, y, ledger=self.ledger)
+        rows = X
         if self.schema is not None:
             cells = table_columns(X)
-            X = Encoded(self.schema.encode(cells, others=False), self.schema.feature_names)
+            rows = self.schema.encode(cells, others=False)
             y = self.schema.labels(cells) if y is None else y
         if y is None:
             raise InputError(
                 "requires y to be passed, but the target y is None; pass the labels, or a Federation that has them."
             )
-        rows = self._validated(X, dtype=(np.float64, np.float32), ensure_all_finite=False)
-        labels = label_array(y)
-        if labels.ndim != 1:  # a column is a vector, with a warning; anything else is an error
-            labels = column_or_1d(labels, warn=True)
-        check_consistent_length(rows, labels)
-        federation = Federation.central(rows, self._check_labels(labels), ledger=self.ledger)
-        federation.feature_names = tuple(map(str, getattr(self, "feature_names_in_", ())))
+        if self.schema is not None:
+            self.n_features_in_ = len(self.schema.feature_names)
+            self._keep_names(self.schema.feature_names)
+        else:
+            rows = validate_rows(self, X, dtype=(np.float64, np.float32), ensure_all_finite=False)
+        federation = Federation.central(rows, self._check_labels(label_vector(y, rows)), ledger=self.ledger)
+        federation.feature_names = self._feature_names
         return federation
 
     def _take_schema(self, X: Any) -> None:
@@ -265,7 +257,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if (schema := self._schema) is not None:
             names = tuple(getattr(self, "feature_names_in_", schema.feature_names))
             return schema.of_features(names).encode(X)
-        return self._validated(X, reset=False, dtype=np.float64)
+        return validate_rows(self, X, reset=False, dtype=np.float64)
 
     @property
     def _schema(self) -> Schema | None:
@@ -289,10 +281,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             )
         session, digest = Session(federation), bytes.fromhex(self.charged_as_)
         if self.plan_.models == "shared":
-            names = tuple(map(str, getattr(self, "feature_names_in_", ())))
-            federation.learn(
-                digest, parts_of(self.plan_, self.coef_.ravel(), float(np.ravel(self.intercept_)[0]), names)
-            )
+            weights = self.coef_.ravel(), float(np.ravel(self.intercept_)[0])
+            federation.learn(digest, parts_of(self.plan_, *weights, self._feature_names))
         with session:
             return session.coordinator.predict(self.plan_, digest, recipient)
 
@@ -305,22 +295,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 "predict(federation), a Federation.by_columns of the people; or fit with models='shared'."
             )
 
-    def _validated(self, X: Any, *, reset: bool = True, **options: Any) -> Any:
-        """What scikit-learn accepts; its errors that would print values of the data are said without them."""
-        if isinstance(X, Encoded):
-            self.n_features_in_ = len(X.names)
-            self.feature_names_in_ = np.array(X.names, dtype=object)
-            return X.rows
-        rows = number_rows(X)
-        try:
-            found = check_array(rows, accept_sparse=_SPARSE, estimator=self, input_name="X", **options)
-            validate_data(self, found if isinstance(X, list | tuple) else X, reset=reset, skip_check_array=True)
-            return found
-        except ValueError as error:
-            for text, plain in _WITHOUT_VALUES.items():
-                if text in str(error):
-                    raise InputError(plain) from None
-            raise
+    @property
+    def _feature_names(self) -> tuple[str, ...]:
+        return tuple(map(str, getattr(self, "feature_names_in_", ())))
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
         return labels
@@ -459,7 +436,12 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         for rows within the declared bounds.
         """
         self._check_shared()
-        return to_sklearn(self)
+        module, name = self._plain.rsplit(".", 1)
+        model = getattr(importlib.import_module(module), name)()  # which takes a while to import
+        fitted = ("coef_", "intercept_", "classes_", "n_features_in_", "feature_names_in_")
+        vars(model).update({name: copy(vars(self)[name]) for name in fitted if name in vars(self)})
+        model.n_iter_ = np.array([self.n_iter_])
+        return model
 
     def to_onnx(self, path: str | PathLike[str] | None = None) -> bytes:
         """The model as an ONNX graph, and written to `path`; needs the extra `onnx`.
@@ -467,7 +449,18 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         It is that of `to_sklearn()`: the input `X` has the numeric features in their order, as float32 (of a table,
         `schema.encode(table)`), and rows are not cut. Classifiers give labels and, where there are some, probabilities.
         """
-        return to_onnx(self, path)
+        model = self.to_sklearn()
+        try:
+            from skl2onnx import to_onnx
+        except ImportError:
+            raise InputError("to_onnx needs skl2onnx; install the extra, sottovoce[onnx].") from None
+        vars(model).pop("feature_names_in_", None)  # a graph knows columns by their places
+        options = {id(model): {"zipmap": False}} if hasattr(model, "predict_proba") else None
+        graph = to_onnx(model, np.zeros((1, self.n_features_in_), np.float32), options=options)
+        data: bytes = graph.SerializeToString()
+        if path is not None:
+            write_data(Path(path), data, "path")
+        return data
 
     @property
     def sparse_coef_(self) -> Any:
@@ -485,9 +478,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self._check_shared()
         rows = np.atleast_2d(self.coef_)
         coef = rows[np.abs(rows).argmax(axis=0), np.arange(rows.shape[1])]
-        names = [str(name) for name in getattr(self, "feature_names_in_", ())]
+        names = self._feature_names
         if len(set(names)) < len(coef):
-            names = [f"x{j}" for j in range(len(coef))]
+            names = tuple(f"x{j}" for j in range(len(coef)))
         order = np.argsort(-np.abs(coef), kind="stable")
         return {names[j]: float(coef[j]) for j in order if coef[j] != 0.0}
 

@@ -8,10 +8,13 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
 
 from sottovoce import losses, penalties
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.cells import label_array, number_rows
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.resources import check_resources
 from sottovoce.data.schema import PRIVATE, Number, Schema
@@ -30,6 +33,12 @@ if TYPE_CHECKING:
     from sottovoce.estimators.base import PrivateLinearModel
 
 LITTLE: Final = 30.0  # the signal N mu below which a fit says little
+_SPARSE: Final = ("csr", "csc", "coo")
+_WITHOUT_VALUES: Final = {
+    "Expected 2D array": "Expected 2D array, one row per record. Reshape your data: X.reshape(-1, 1) if it is one "
+    "feature, X.reshape(1, -1) if it is one record.",
+    "Complex data": "Complex data not supported: X and y must be real numbers; split real and imaginary parts.",
+}
 
 Facts = Mapping[str, Mapping[str, Any]]  # what each party declares public
 
@@ -70,6 +79,29 @@ def distinct_classes(values: list[Any]) -> tuple[Any, ...]:
     if len(distinct) > MOST_CLASSES:
         raise InputError(f"{len(distinct)} classes were found or declared, and at most {MOST_CLASSES} are served.")
     return tuple(distinct)
+
+
+def validate_rows(model: PrivateLinearModel, X: Any, *, reset: bool = True, **options: Any) -> Any:
+    """What scikit-learn accepts; its errors that would print values of the data are said without them."""
+    rows = number_rows(X)
+    try:
+        rows = check_array(rows, accept_sparse=_SPARSE, estimator=model, input_name="X", **options)
+        validate_data(model, rows if isinstance(X, list | tuple) else X, reset=reset, skip_check_array=True)
+        return rows
+    except ValueError as error:
+        for text, plain in _WITHOUT_VALUES.items():
+            if text in str(error):
+                raise InputError(plain) from None
+        raise
+
+
+def label_vector(y: ArrayLike, rows: Any) -> NDArray[Any]:
+    """A label for each row; of a column they are taken with a warning, and anything else is an error."""
+    labels = label_array(y)
+    if labels.ndim != 1:
+        labels = column_or_1d(labels, warn=True)
+    check_consistent_length(rows, labels)
+    return labels
 
 
 def common_names(facts: Facts, split: Split) -> tuple[str, ...]:
@@ -136,7 +168,7 @@ def check_estimator(model: PrivateLinearModel) -> None:
             f"epsilon={model.epsilon!r} must be a positive number (1.0 is a usual choice), or float('inf') for no "
             "privacy."
         )
-    check_delta(model.delta)
+    check_declared_delta(model.delta)
     if not (model.row_norm is None or is_number(model.row_norm)):
         raise InputError(f"row_norm={model.row_norm!r} must be a positive number; declare the largest you expect.")
     if not (model.ledger is None or isinstance(model.ledger, str | PathLike | Ledger | Account)):
@@ -153,7 +185,7 @@ def check_estimator(model: PrivateLinearModel) -> None:
     _check_declared(model)
 
 
-def check_delta(delta: Any) -> None:
+def check_declared_delta(delta: Any) -> None:
     """Refuse a delta that no account takes."""
     if not (is_number(delta) and SMALLEST_DELTA <= delta < 1):
         raise InputError(

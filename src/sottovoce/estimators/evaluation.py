@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from sottovoce.algorithms.evaluation import (
     EvaluatedClasses,
@@ -31,12 +31,17 @@ from sottovoce.algorithms.evaluation.estimates import (
 )
 from sottovoce.algorithms.evaluation.private import nodes_of
 from sottovoce.arguments import is_number
-from sottovoce.data.cells import label_array
 from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots
 from sottovoce.estimators.base import PrivateLinearModel
-from sottovoce.estimators.declarations import check_delta, common_names, warn_of_delta
+from sottovoce.estimators.declarations import (
+    check_declared_delta,
+    common_names,
+    label_vector,
+    validate_rows,
+    warn_of_delta,
+)
 from sottovoce.estimators.fits import Session
 from sottovoce.estimators.report import UNPROTECTED_FIT
 from sottovoce.federation.federation import Federation
@@ -98,15 +103,15 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts; None for what cannot be told."""
         return {
-            "metrics": {name: _finite(asdict(metric)) for name, metric in self.metrics.items()},
+            "metrics": {name: _plain_numbers(metric) for name, metric in self.metrics.items()},
             "classes": None if self.plan_.classes is None else list(self.plan_.classes),
             "by_class": [
-                {name: _finite(asdict(metric)) for name, metric in each.items()} for each in self.by_class.values()
+                {name: _plain_numbers(metric) for name, metric in each.items()} for each in self.by_class.values()
             ],
-            "confusion": [[_finite(asdict(metric)) for metric in row] for row in self.confusion],
+            "confusion": [[_plain_numbers(metric) for metric in row] for row in self.confusion],
             "roc": None if self.roc is None else [rates.tolist() for rates in self.roc],
-            "rates": [_finite(asdict(point)) for point in self.rates],
-            "calibration": [_finite(asdict(group)) for group in self.calibration],
+            "rates": [_plain_numbers(point) for point in self.rates],
+            "calibration": [_plain_numbers(group) for group in self.calibration],
             "nodes": self.nodes.tolist(),
             "cells": self.cells.tolist(),
             "noise": self.noise,
@@ -143,11 +148,11 @@ def _metric_text(metric: Metric) -> str:
     return f"{metric.value:.4g}, 95% from {metric.low:.4g} to {metric.high:.4g}"
 
 
-def _finite(found: Any) -> Any:
-    """Numbers by their names, also those within; one that cannot be told is None."""
-    if isinstance(found, dict):
-        return {name: _finite(value) for name, value in found.items()}
-    return float(found) if math.isfinite(found) else None
+def _plain_numbers(value: Any) -> Any:
+    """The numbers of a dataclass by their names, also those within; one that cannot be told is None."""
+    if is_dataclass(value):
+        return {field.name: _plain_numbers(getattr(value, field.name)) for field in fields(value)}
+    return float(value) if math.isfinite(value) else None
 
 
 def evaluate(  # noqa: PLR0913
@@ -244,7 +249,7 @@ def _check_arguments(model: Any, epsilon: Any, delta: Any, people: Any) -> None:
     check_is_fitted(model, "plan_")
     if not (is_number(epsilon) and epsilon > 0):
         raise InputError(f"epsilon={epsilon!r} must be a positive number, or float('inf') for no privacy.")
-    check_delta(delta)
+    check_declared_delta(delta)
     if people not in get_args(People):
         raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
     fit = model.privacy_.weakest
@@ -324,8 +329,8 @@ def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluat
 def _check_columns(model: PrivateLinearModel, facts: Mapping[str, Mapping[str, Any]], federation: Federation) -> None:
     if any(fact["features"] != model.plan_.features for fact in facts.values()):
         raise InputError(f"X has other columns than the model's {model.plan_.features} features; give the same.")
-    names, own = common_names(facts, federation.split), tuple(map(str, getattr(model, "feature_names_in_", ())))
-    if names and own and names != own:
+    names = common_names(facts, federation.split)
+    if names and model._feature_names and names != model._feature_names:
         raise InputError("the columns of X are named or ordered otherwise than those of the fit; give the same.")
 
 
@@ -372,10 +377,7 @@ def _take_test_records(model: PrivateLinearModel, X: Any, y: ArrayLike | None, l
         rows = model._features(X)
         y = schema.labels(X) if y is None and schema.label is not None else y
     else:
-        rows = model._validated(X, reset=False, dtype=(np.float64, np.float32), ensure_all_finite=False)
+        rows = validate_rows(model, X, reset=False, dtype=(np.float64, np.float32), ensure_all_finite=False)
     if y is None:
         raise InputError("y=None: give the labels of the test records, or a Federation that has them.")
-    labels = label_array(y)
-    labels = labels if labels.ndim == 1 else column_or_1d(labels, warn=True)
-    check_consistent_length(rows, labels)
-    return Federation.central(rows, labels, ledger=ledger)
+    return Federation.central(rows, label_vector(y, rows), ledger=ledger)
