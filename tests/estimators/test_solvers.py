@@ -297,13 +297,13 @@ class TestOnePlan:
 
     def test_one_plan_is_built(self, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         made: list[Plan] = []
-        plain = Plan.of
+        plain = algorithms.plan_by
 
         def counted(*arguments: Any, **others: Any) -> Plan:
             made.append(plain(*arguments, **others))
             return made[-1]
 
-        monkeypatch.setattr(Plan, "of", counted)
+        monkeypatch.setattr(algorithms, "plan_by", counted)
         for solver in ("auto", sv.solvers.CD(inner=6), sv.solvers.SCD(rounds=5)):
             made.clear()
             model = sv.PrivateRidge(row_norm=3.0, label_bound=12.0, alpha=0.1, solver=solver).fit(data.X, data.y)

@@ -27,7 +27,6 @@ from sottovoce.federation.rounds import Each, Resumed, make_answers
 from sottovoce.federation.run_keys import PAIR, invitation, known_keys, run_of
 from sottovoce.gate.frames import Frame, encode
 from sottovoce.gate.intersection import Terms
-from sottovoce.plan.aggregation import signers
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Balance, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
@@ -163,7 +162,7 @@ class Coordinator:
 
     def with_keys(self, plan: Plan) -> Plan:
         """The plan with the public keys that its parties made for it, and the alignment whose records they serve."""
-        aggregation, members, columns = plan.aggregation, signers(plan), plan.split.same_people
+        aggregation, members, columns = plan.aggregation, plan.channel.signers, plan.split.same_people
         if aggregation is None:
             return plan
         asked = Frame("hello", 0, query="secure", text=invitation(members if columns else ()))
@@ -193,14 +192,14 @@ class Coordinator:
 
     def check(self, plan: Plan) -> None:
         """Raise what a party would answer to a plan; nothing is charged."""
-        self.propose(plan, signers(plan), "check")
+        self.propose(plan, plan.channel.signers, "check")
         self._pair(plan)
 
     def _pair(self, plan: Plan) -> None:
         """Have every two members of a plan of secure sums agree on a key: by offers, which nobody else can read."""
         if not plan.channel.secure:
             return
-        names, members = [name for name, _ in plan.keys], signers(plan)
+        names, members = [name for name, _ in plan.keys], plan.channel.signers
         publics = packed_rows([bytes.fromhex(self._publics[known]) for _, known in plan.keys], PUBLIC)
         said = Frame("plan", 0, plan.digest, query=PAIR, arrays={PUBLIC_KEYS: publics})
         replies = self._tell_again(plan, members, said)
@@ -318,7 +317,7 @@ class Coordinator:
                 self.check(plan)  # one refusal, and nobody has paid
             self.journal.begin()
             begun = True
-            self.open(plan, signers(plan))
+            self.open(plan, plan.channel.signers)
         except RefusedError as error:
             if not (begun and plan.secure_columns):
                 raise
@@ -382,8 +381,8 @@ class Coordinator:
         To a party that was restarted the plan is opened again: it is charged once, by its digest, and the others'
         signatures still hold.
         """
-        if not set(signers(plan)) <= set(self._signatures):
-            parties = signers(plan)
+        if not set(plan.channel.signers) <= set(self._signatures):
+            parties = plan.channel.signers
         for name, reply in self.propose(plan, parties).items():
             self._signatures[name] = reply.facts.get("signature", "")
         if forgot := self.start(plan, parties):
@@ -394,7 +393,7 @@ class Coordinator:
         """Show these parties the signatures of all; those that do not know the plan, having been restarted."""
         if len(plan.names) == 1:
             return []
-        told = json.dumps({name: self._signatures[name] for name in signers(plan)})
+        told = json.dumps({name: self._signatures[name] for name in plan.channel.signers})
         replies = self.exchange(parties, Frame("plan", 0, plan.digest, query="start", text=told))
         return _forgot(replies)
 

@@ -22,7 +22,6 @@ from sottovoce.federation.secure_columns.dealer import Deals, LocalDeals, Remote
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.query import Query
 from sottovoce.gate.secure_gate import noise_of
-from sottovoce.plan.aggregation import signers
 from sottovoce.plan.plan import Plan
 from sottovoce.secure.sums import Call, Opener, label_of
 
@@ -71,7 +70,7 @@ class SecureSums(Answers):
     def values(self, number: int, ask: Ask, queries: Queries) -> dict[str, Array]:
         opener, run, left = self._opener, self._coordinator, self._stored.left
         plan, query, attempt = opener.plan, next(iter(queries.values())), 0
-        dealer = signers(plan)[len(plan.names) :]  # it adds its noise, as one more of the roster
+        dealer = plan.channel.signers[len(plan.names) :]  # it adds its noise, as one more of the roster
         if left is not None and (left["round"], left["query"]) == (number, ask.query):
             attempt = left["attempt"]  # it was asked again, of fewer, before the run was interrupted
         call = Call(opener.roster.of((*queries, *dealer)), attempt, tuple(ask.arrays))
@@ -211,7 +210,9 @@ class Resumed:
             if (own := run.dealer_keys(plan)) is not None:
                 own.restore(self._journal.keys_of(plan, "pairs"))
             with contextlib.suppress(RefusedError):  # one that refuses says so when it is asked
-                run.start(plan, run.remaining(signers(plan)))  # who accepted it again may not have been told to start
+                run.start(
+                    plan, run.remaining(plan.channel.signers)
+                )  # who accepted it again may not have been told to start
         self._restore_counts()
         self._is_open = True
 

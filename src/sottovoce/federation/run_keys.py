@@ -25,7 +25,7 @@ from sottovoce.files import write_durably
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.outgoing import Outgoing, reply
 from sottovoce.gate.secure_gate import UsedLabels, offered
-from sottovoce.plan.aggregation import COORDINATOR, signers
+from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account
 from sottovoce.secure.pair_keys import CHECKED, OFFERS, PUBLIC_KEYS, PairKeys, PeerKey, RunKey, fingerprint_of
@@ -282,7 +282,7 @@ def check_start(plan: Plan, own: str, identity: Identity | None, text: str) -> N
         told = json.loads(text)
     except (ValueError, RecursionError):
         told = None
-    for name in signers(plan):
+    for name in plan.channel.signers:
         signature = told.get(name) if type(told) is dict else None
         if identity is None or type(signature) is not str:
             raise RefusedError(f"the plan cannot start at {own}: the signature of {name} on it is missing.")

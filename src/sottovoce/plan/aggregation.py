@@ -12,15 +12,12 @@ nothing to a looked-up sum. Proof: `secure/proofs`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydantic import Field
 
 from sottovoce.errors import RefusedError
 from sottovoce.plan.frozen import Frozen
-
-if TYPE_CHECKING:
-    from sottovoce.plan.plan import Plan
 
 COORDINATOR: Final = "coordinator"
 MOST_PARTIES: Final = {"rows": 256, "columns": 16}
@@ -80,8 +77,3 @@ class SecureAggregation(Frozen):
     def _honest(self, parties: int) -> int:
         """How many shares of honest parties a top-up counts on."""
         return max(1, parties - self.colluding - self.dropouts)
-
-
-def signers(plan: Plan) -> tuple[str, ...]:
-    """Who signs a plan before it starts."""
-    return plan.channel.signers
