@@ -193,10 +193,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_clone__(self) -> Self:
         """A clone that counts with this estimator where fits are counted."""
-        made: Self = super().__sklearn_clone__()
+        clone: Self = super().__sklearn_clone__()
         self._family: int = getattr(self, "_family", None) or secrets.randbits(63)
-        made._family = self._family
-        return made
+        clone._family = self._family
+        return clone
 
     def plan(self, federation: Federation) -> Plan:
         """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged.
@@ -216,10 +216,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                     f"solver__{option}={value!r}: solver='auto' has no options, as which solver serves is not known "
                     f"yet; name one, for example set_params(solver='newton', solver__{option}={value!r})."
                 )
-            made = by_name(solver) if isinstance(solver, str) else solver
-            if not isinstance(made, Options):
+            chosen = by_name(solver) if isinstance(solver, str) else solver
+            if not isinstance(chosen, Options):
                 raise no_solver(solver)
-            parameters["solver"] = made.replace(**nested)
+            parameters["solver"] = chosen.replace(**nested)
         super().set_params(**parameters)
         return self
 
@@ -245,8 +245,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _scores_of(self, rows: Any) -> Array:
         """The same of rows of numbers."""
         if self.plan_.scaled_loss.outputs > 1:
-            each = zip(self.coef_, self.intercept_, strict=True)
-            return np.column_stack([self.plan_.preparation.scores(rows, w, float(b)) for w, b in each])
+            classes = zip(self.coef_, self.intercept_, strict=True)
+            return np.column_stack([self.plan_.preparation.scores(rows, w, float(b)) for w, b in classes])
         coef, intercept = self.coef_.ravel(), float(np.ravel(self.intercept_)[0])
         if self.plan_.split.same_people:
             return joined_scores(self.plan_, rows, coef, intercept)
@@ -336,8 +336,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         check_estimator(self)
         loss, classes = self._loss(), self._declared_classes()
         if self.asks_for_classes:
-            found = [value for fact in facts.values() for value in fact["classes"]]
-            classes = distinct_classes(found)
+            labels = [value for fact in facts.values() for value in fact["classes"]]
+            classes = distinct_classes(labels)
         if classes is not None and len(classes) > 2:
             loss = self._loss_of_several(len(classes))
         widths = {name: fact["features"] for name, fact in facts.items()}

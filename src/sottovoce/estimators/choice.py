@@ -85,7 +85,7 @@ class PenaltyChoice(Purchase):
         noise = model.plans_[-1].release("losses").std * math.sqrt(plan.channel.variance)
         scale = self.unit / plan.records / float(plan.scaled_regulariser.objective)
         losses = (solution.model + self.freedom[1:] - self.freedom[0]) * scale
-        coefs, intercepts = zip(*(plan.preparation.unprepare(each) for each in self.weights), strict=True)
+        coefs, intercepts = zip(*(plan.preparation.unprepare(weights) for weights in self.weights), strict=True)
         best = int(np.argmin(losses))
         if losses[best] < 0:
             model.alpha_ = float(self.alphas[best])

@@ -48,19 +48,21 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
     class_weight: Any = None
 
     def _declared_classes(self) -> tuple[Any, ...] | None:
-        if (said := self._classes) is None:
+        if (declared := self._classes) is None:
             return None
-        given = list(said) if isinstance(said, Iterable) and not isinstance(said, str) else []
-        if len(given) < 2 or not all(isinstance(label, str | int | float | np.generic) for label in given):
-            raise InputError(f"classes={said!r} must be labels, for example (0, 1) or ('no', 'yes').")
-        if not all(map(is_class, given)):
-            raise InputError(f"classes={said!r} must be texts or finite numbers, for example (0, 1) or ('no', 'yes').")
-        if len({label_key(label) for label in given}) < len(given):
+        labels = list(declared) if isinstance(declared, Iterable) and not isinstance(declared, str) else []
+        if len(labels) < 2 or not all(isinstance(label, str | int | float | np.generic) for label in labels):
+            raise InputError(f"classes={declared!r} must be labels, for example (0, 1) or ('no', 'yes').")
+        if not all(map(is_class, labels)):
             raise InputError(
-                f"classes={said!r} are one label twice (a text that reads as a number counts as that number); "
+                f"classes={declared!r} must be texts or finite numbers, for example (0, 1) or ('no', 'yes')."
+            )
+        if len({label_key(label) for label in labels}) < len(labels):
+            raise InputError(
+                f"classes={declared!r} are one label twice (a text that reads as a number counts as that number); "
                 "declare each class once, for example classes=(0, 1)."
             )
-        return distinct_classes(given)
+        return distinct_classes(labels)
 
     def _class_weights(self, classes: tuple[Any, ...] | None) -> tuple[float, ...]:
         """In the order of the classes, the largest 1; none where all are alike."""
@@ -76,14 +78,14 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
                 f"class_weight={self.class_weight!r} must be a mapping, for example {{0: 1, 1: 9}}, or None."
             )
         keys = [label_key(label) for label in classes or ()]
-        given = {label_key(label): weight for label, weight in self.class_weight.items()}
-        if len(given) < len(self.class_weight) or not set(given) <= set(keys):
+        by_key = {label_key(label): weight for label, weight in self.class_weight.items()}
+        if len(by_key) < len(self.class_weight) or not set(by_key) <= set(keys):
             raise InputError(
                 f"class_weight={self.class_weight!r} must name classes, each once; they are {list(classes or ())!r}."
             )
-        if not all(is_number(weight) and SMALLEST <= weight <= LARGEST for weight in given.values()):
+        if not all(is_number(weight) and SMALLEST <= weight <= LARGEST for weight in by_key.values()):
             raise InputError(f"class_weight={self.class_weight!r} must have positive finite numbers.")
-        weights = [float(given.get(key, 1.0)) for key in keys]
+        weights = [float(by_key.get(key, 1.0)) for key in keys]
         largest = max(weights)
         return tuple(max(weight / largest, SMALLEST) for weight in weights) if min(weights) < largest else ()
 

@@ -99,14 +99,14 @@ class CoefficientTable:
         shown = [row for row in self.rows if row.name != "intercept"][::-1]
         ax = axes_for(ax, figsize=(6.4, 1.2 + 0.28 * len(shown)), layout="constrained")
         columns = ("odds_ratio", "odds_low", "odds_high") if self.odds else ("estimate", "low", "high")
-        for place, row in enumerate(shown):
+        for height, row in enumerate(shown):
             if not row.identified:
                 at = {"xycoords": ("axes fraction", "data"), "ha": "center", "va": "center"}
-                ax.annotate(LOST, (0.5, place), color="gray", **at)
+                ax.annotate(LOST, (0.5, height), color="gray", **at)
                 continue
             middle, low, high = (getattr(row, column) for column in columns)
-            ax.plot([low, high], [place, place], color="C0", lw=1.6)
-            ax.plot(middle, place, "o", color="C0", ms=4)
+            ax.plot([low, high], [height, height], color="C0", lw=1.6)
+            ax.plot(middle, height, "o", color="C0", ms=4)
         ax.axvline(1.0 if self.odds else 0.0, color="gray", lw=0.8, ls="--")
         if self.odds:
             ax.set_xscale("log")

@@ -50,9 +50,9 @@ def penalty_named(name: str, **parameters: Any) -> Named:
 
 def loss_named(name: str, kind: losses.Kind, **parameters: float) -> Named:
     """A registered loss of that kind as plans name it, its parameters checked."""
-    if name not in (known := losses.names(kind)):
+    if name not in (names := losses.names(kind)):
         raise InputError(
-            f"loss={name!r} must be one of {', '.join(map(repr, known))}, or a loss of the kind {kind!r} of your own, "
+            f"loss={name!r} must be one of {', '.join(map(repr, names))}, or a loss of the kind {kind!r} of your own, "
             "registered with sottovoce.losses.register."
         )
     loss = losses.get(name, **parameters)

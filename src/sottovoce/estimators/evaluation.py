@@ -106,7 +106,7 @@ class Evaluation:
             "metrics": {name: _plain_numbers(metric) for name, metric in self.metrics.items()},
             "classes": None if self.plan_.classes is None else list(self.plan_.classes),
             "by_class": [
-                {name: _plain_numbers(metric) for name, metric in each.items()} for each in self.by_class.values()
+                {name: _plain_numbers(metric) for name, metric in metrics.items()} for metrics in self.by_class.values()
             ],
             "confusion": [[_plain_numbers(metric) for metric in row] for row in self.confusion],
             "roc": None if self.roc is None else [rates.tolist() for rates in self.roc],
@@ -130,8 +130,8 @@ class Evaluation:
         if own := self.privacy_.weakest.mark:
             lines[0] += f" ({own})"
         lines += [f"{plots.title_of(name)}: {_metric_text(metric)}" for name, metric in self.metrics.items()]
-        for label, found in self.by_class.items():
-            lines += [f"{name} of {label}: {_metric_text(metric)}" for name, metric in found.items()]
+        for label, metrics in self.by_class.items():
+            lines += [f"{name} of {label}: {_metric_text(metric)}" for name, metric in metrics.items()]
         if self.with_fit is not None:
             epsilon, delta = self.with_fit
             both = "no promise" if math.isinf(epsilon) else f"epsilon={epsilon:.4g}, delta={delta:.3g}"
@@ -279,16 +279,18 @@ def _report_after_fit(model: PrivateLinearModel, report: PrivacyReport, people: 
     if people == "others":
         return replace(report, assumptions=(*report.assumptions, UNPROTECTED_FIT))
     void = f"The people are those of the fit, which promises them nothing. {fit.void or ''}".strip()
-    each: dict[str, Any] = {view: replace(found := report.against(view), void=found.void or void) for view in VIEWS}
-    return replace(report, **each)
+    views: dict[str, Any] = {
+        view: replace(guarantee := report.against(view), void=guarantee.void or void) for view in VIEWS
+    }
+    return replace(report, **views)
 
 
 def _add_fit(model: PrivateLinearModel, report: PrivacyReport) -> tuple[float, float]:
     """What holds of fit and evaluation of the same people: guarantees of records add up, of one relation."""
     guarantees = (model.privacy_.weakest, report.weakest)
     adds = all(map(_protects_people, guarantees)) and guarantees[0].relation == guarantees[1].relation
-    epsilon = math.fsum(each.epsilon for each in guarantees) if adds else math.inf
-    return epsilon, math.fsum(each.delta for each in guarantees)
+    epsilon = math.fsum(guarantee.epsilon for guarantee in guarantees) if adds else math.inf
+    return epsilon, math.fsum(guarantee.delta for guarantee in guarantees)
 
 
 def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluation:
@@ -356,8 +358,8 @@ def _own_journal(federation: Federation) -> Journal | None:
 def _prepared_weights(model: PrivateLinearModel, problem: Problem) -> Array:
     """The model's weights on prepared rows; of several classes a row for each."""
     pairs = zip(np.atleast_2d(model.coef_), np.ravel(model.intercept_), strict=True)
-    each = [problem.preparation.weights_of(coef, float(intercept)) for coef, intercept in pairs]
-    return np.array(each) if problem.scaled_loss.outputs > 1 else each[0]
+    weights = [problem.preparation.weights_of(coef, float(intercept)) for coef, intercept in pairs]
+    return np.array(weights) if problem.scaled_loss.outputs > 1 else weights[0]
 
 
 def _take_test_records(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:

@@ -208,8 +208,8 @@ class Fit:
         with contextlib.ExitStack() as unless_made, session:
             unless_made.callback(session.close)
             facts = federation.declared or session.coordinator.facts(classes=model.asks_for_classes)
-            known = federation.feature_names
-            self.names = common_names(facts, federation.split) if known is None else known
+            names = federation.feature_names
+            self.names = common_names(facts, federation.split) if names is None else names
             problem = model.problem(federation, facts, self.names)
             if federation.undecided:
                 federation.secure_where_allowed(session.coordinator, self._plain_columns(problem))
@@ -274,7 +274,10 @@ class Fit:
     def plans(self) -> tuple[Plan, ...]:
         """All that this fit charges, in the order in which it runs; what follows the fit as far as it is known."""
         before = () if self.ranges is None else (self.ranges.plan,)
-        after = (self.session.draft(each.form, each.problem(self.plan), each.options(self)) for each in self.purchases)
+        after = (
+            self.session.draft(purchase.form, purchase.problem(self.plan), purchase.options(self))
+            for purchase in self.purchases
+        )
         return (*before, self.plan, *after)
 
     def run(self, progress: Progress | None = None) -> Solution:
@@ -310,10 +313,10 @@ class Fit:
         model.communication_, model.transcript_ = session.communication, coordinator.transcript
         model.missing_parts_ = dict(coordinator.missing)
         if model.missing_parts_:
-            each = "; ".join(f"{name} ({why.rstrip('.')})" for name, why in model.missing_parts_.items())
+            reasons = "; ".join(f"{name} ({why.rstrip('.')})" for name, why in model.missing_parts_.items())
             warn(
                 "the model is here, but not every party has its part of it, so that joint predictions over columns are "
-                f"not possible: {each}. Predict where all columns are, or fit again."
+                f"not possible: {reasons}. Predict where all columns are, or fit again."
             )
         return solution
 
@@ -330,9 +333,9 @@ class Fit:
         model, session, coordinator = self.model, self.session, self.session.coordinator
         if not coordinator.journal.begun:
             coordinator.check(self.plan)
-        found = session.run(estimated.plan, ranges.FORM, last=False)
+        solution = session.run(estimated.plan, ranges.FORM, last=False)
         try:
-            columns = estimated.named(found.model)
+            columns = estimated.named(solution.model)
         except InputError:  # what was charged is spent, and is counted
             coordinator.dismiss()
             model.privacy_ = session.report(estimated.plan)

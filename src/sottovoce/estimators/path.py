@@ -52,12 +52,12 @@ class RegularisationPath:
         """A fitted estimator for the alpha of the path that is nearest, by ratio."""
         if not (is_number(alpha) and 0 < alpha < math.inf):
             raise InputError(f"alpha={alpha!r} must be a positive number; the path has {self._span}.")
-        place = int(np.argmin(np.abs(np.log(self.alphas / alpha))))
-        model: PrivateLasso = clone(self.fitted).set_params(alpha=float(self.alphas[place]))
+        nearest = int(np.argmin(np.abs(np.log(self.alphas / alpha))))
+        model: PrivateLasso = clone(self.fitted).set_params(alpha=float(self.alphas[nearest]))
         for name, value in vars(self.fitted).items():
             if name.endswith("_"):
                 setattr(model, name, value)
-        model._set_model(self.coefs[place].copy(), float(self.intercepts[place]), self.plan)
+        model._set_model(self.coefs[nearest].copy(), float(self.intercepts[nearest]), self.plan)
         return model
 
     def plot_losses(self, ax: Any = None) -> Any:
@@ -108,10 +108,10 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
     if estimator.radius is not None:
         raise InputError(f"radius={estimator.radius!r}: a path goes over alpha; leave radius out.")
     count = int(alphas) if is_whole(alphas) else 0
-    given = None if is_whole(alphas) else _read_alphas(alphas)
-    if given is None and not 1 <= count <= 10_000:
+    grid = None if is_whole(alphas) else _read_alphas(alphas)
+    if grid is None and not 1 <= count <= 10_000:
         raise InputError(f"alphas={alphas!r} must be at least 1; 20 is usual.")
-    smallest: Any = estimator.alpha if given is None else float(given.min())
+    smallest: Any = estimator.alpha if grid is None else float(grid.min())
     if smallest == "auto" or not smallest > 0:
         raise InputError(f"alpha={estimator.alpha!r} must be above 0: it ends the path; 1e-4 is the default.")
     fitted: PrivateLasso = clone(estimator).set_params(alpha=smallest)
@@ -121,21 +121,21 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
     with contextlib.closing(fit.session):
         model: Quadratic = fit.run().model
     plan = fitted.plan_
-    if given is None:
-        given = _alpha_grid(plan, model, smallest, count)
-    found = [plan.preparation.unprepare(model.minimise(_l1_penalty(plan, alpha), plan.records)) for alpha in given]
-    coefs, intercepts = (np.array(part) for part in zip(*found, strict=True))
-    return RegularisationPath(given, coefs, intercepts, fitted.privacy_, plan, fitted)
+    if grid is None:
+        grid = _alpha_grid(plan, model, smallest, count)
+    models = [plan.preparation.unprepare(model.minimise(_l1_penalty(plan, alpha), plan.records)) for alpha in grid]
+    coefs, intercepts = (np.array(part) for part in zip(*models, strict=True))
+    return RegularisationPath(grid, coefs, intercepts, fitted.privacy_, plan, fitted)
 
 
 def _read_alphas(alphas: Any) -> Array:
     try:
-        given = np.asarray(alphas, dtype=np.float64)
+        numbers = np.asarray(alphas, dtype=np.float64)
     except (TypeError, ValueError):
-        given = np.zeros(0)
-    if given.ndim != 1 or not given.size or not bool(np.all((given > 0) & np.isfinite(given))):
+        numbers = np.zeros(0)
+    if numbers.ndim != 1 or not numbers.size or not bool(np.all((numbers > 0) & np.isfinite(numbers))):
         raise InputError(f"alphas={alphas!r} must be positive numbers, or how many of them to choose.")
-    return np.sort(given)[::-1]
+    return np.sort(numbers)[::-1]
 
 
 def _l1_penalty(plan: Plan, alpha: float) -> ScaledRegulariser:

@@ -80,25 +80,25 @@ def _draw_metrics(results: Results, axis: Any) -> None:
 
 def _draw_intervals(axis: Any, metrics: Mapping[str, Results]) -> None:
     """Intervals below each other, the first on top."""
-    for place, metric in enumerate(metrics.values()):
-        _draw_interval(axis, metric, -place)
-    axis.set_yticks([-place for place in range(len(metrics))], list(metrics), fontsize=8)
+    for height, metric in enumerate(metrics.values()):
+        _draw_interval(axis, metric, -height)
+    axis.set_yticks([-height for height in range(len(metrics))], list(metrics), fontsize=8)
     axis.set_ylim(0.6 - len(metrics), 0.7)
     axis.margins(x=0.2)
     axis.grid(axis="x", lw=0.4)
 
 
-def _draw_interval(axis: Any, metric: Results, place: float) -> None:
+def _draw_interval(axis: Any, metric: Results, height: float) -> None:
     """One interval, with its numbers above it; what cannot be told has no point."""
     value, low, high = (metric[name] for name in ("value", "low", "high"))
     if None in (low, high):
-        axis.text(0.5, place, "cannot be told", transform=axis.get_yaxis_transform(), ha="center", fontsize=8)
+        axis.text(0.5, height, "cannot be told", transform=axis.get_yaxis_transform(), ha="center", fontsize=8)
         return
-    axis.plot([low, high], [place, place], color=_COLOURS[0], lw=2, alpha=0.6 if value is None else 1.0)
+    axis.plot([low, high], [height, height], color=_COLOURS[0], lw=2, alpha=0.6 if value is None else 1.0)
     text = "cannot be told" if value is None else f"{value:.3g} ({low:.3g} to {high:.3g})"
     if value is not None:
-        axis.plot([value], [place], "o", color=_COLOURS[0], ms=5)
-    axis.annotate(text, ((low + high) / 2, place), (0, 5), textcoords="offset points", ha="center", fontsize=7)
+        axis.plot([value], [height], "o", color=_COLOURS[0], ms=5)
+    axis.annotate(text, ((low + high) / 2, height), (0, 5), textcoords="offset points", ha="center", fontsize=7)
 
 
 def _draw_roc(results: Results, axis: Any) -> None:
@@ -117,8 +117,8 @@ def _draw_roc(results: Results, axis: Any) -> None:
 def _draw_calibration(results: Results, axis: Any) -> None:
     axis.plot([0, 1], [0, 1], color="grey", lw=0.8, ls=":")
     bins = results["calibration"]
-    shares = [each["positives"] for each in bins]
-    x, y = [each["predicted"] for each in bins], [share["value"] for share in shares]
+    shares = [group["positives"] for group in bins]
+    x, y = [group["predicted"] for group in bins], [share["value"] for share in shares]
     errors = [[share["value"] - share["low"] for share in shares], [share["high"] - share["value"] for share in shares]]
     axis.errorbar(x, y, errors, fmt="o", color=_COLOURS[0], capsize=2, ms=4, lw=1.2)
     axis.set(xlim=(-0.02, 1.02), ylim=(-0.05, 1.05), xlabel="predicted probability", ylabel="share of positives")
@@ -145,18 +145,20 @@ def _draw_classes(results: Results, figure: Any) -> None:
     _draw_confusion(results, names, figure.add_subplot(grid[1, 0]))
     axis = figure.add_subplot(grid[:, 1])
     pairs = zip(names, results["by_class"], strict=True)
-    _draw_intervals(axis, {f"{kind}, {name}": found[kind] for name, found in pairs for kind in ("recall", "precision")})
+    _draw_intervals(
+        axis, {f"{kind}, {name}": metrics[kind] for name, metrics in pairs for kind in ("recall", "precision")}
+    )
     axis.set_title("recall and precision", fontsize=10)
 
 
 def _draw_confusion(results: Results, names: list[str], axis: Any) -> None:
     """Shares of all records in percent, with half the width of the interval."""
-    shares = [[100 * each["value"] for each in row] for row in results["confusion"]]
+    shares = [[100 * share["value"] for share in row] for row in results["confusion"]]
     largest = max(map(max, shares))
     axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=largest)
     for i, row in enumerate(results["confusion"] if len(names) <= 12 else []):
-        for j, each in enumerate(row):
-            text = f"{shares[i][j]:.1f}\n±{50 * (each['high'] - each['low']):.1f}"
+        for j, share in enumerate(row):
+            text = f"{shares[i][j]:.1f}\n±{50 * (share['high'] - share['low']):.1f}"
             colour = "white" if shares[i][j] > 0.6 * largest else "black"
             axis.text(j, i, text, ha="center", va="center", fontsize=7, color=colour)
     axis.set_xticks(range(len(names)), names, fontsize=8, rotation=45)

@@ -44,9 +44,9 @@ class EstimatedRanges:
         names = ", ".join(column.name for column in self.columns.values())
         return f"ranges are estimated, before the fit: {names}"
 
-    def named(self, found: Mapping[int, Range | None]) -> dict[int, Number]:
+    def named(self, ranges: Mapping[int, Range | None]) -> dict[int, Number]:
         """The columns with their ranges. One that stays unknown is an error: nothing goes on with a guess."""
-        ranged = {place: column.within(found[place]) for place, column in self.columns.items()}
+        ranged = {place: column.within(ranges[place]) for place, column in self.columns.items()}
         unknown = [self.columns[place].name for place, column in ranged.items() if column is None]
         if unknown:
             raise InputError(

@@ -91,7 +91,7 @@ def privacy_report(
         "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
     )
     missed = algorithms.missed(plan, FALSE_ALARMS, beside=beside)
-    secure = next((each for each in (plan, *beside) if each.channel.secure), None)
+    secure = next((other for other in (plan, *beside) if other.channel.secure), None)
     curve = {} if secure is None else algorithms.colluding(plan, beside=beside)
     guarantees = {
         name: Guarantee(

@@ -255,11 +255,17 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
                 raise InputError(f"{name}={value!r} must be a positive number, for a search a finite one.")
         if not (is_number(self.mean_trials) and 1 <= self.mean_trials <= 1e4):
             raise InputError(f"mean_trials={self.mean_trials!r} must be from 1 to 10000; 10 is usual.")
-        given = self.param_distributions
-        tables = [given] if isinstance(given, Mapping) else list(given) if isinstance(given, Sequence) else []
+        distributions = self.param_distributions
+        tables = (
+            [distributions]
+            if isinstance(distributions, Mapping)
+            else list(distributions)
+            if isinstance(distributions, Sequence)
+            else []
+        )
         if not tables or not all(isinstance(table, Mapping) and table for table in tables):
             raise InputError("param_distributions must be a mapping of parameters to values, or a list of such.")
-        known = self.estimator.get_params(deep=False)
+        parameters = self.estimator.get_params(deep=False)
         for name, values in ((name, values) for table in tables for name, values in table.items()):
             if name in FIXED:
                 raise InputError(f"param_distributions: {name!r} {FIXED[name]}.")
@@ -268,7 +274,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
                     "param_distributions: 'fit_intercept' decides, of a regression, what a score means; set it on the "
                     "estimator."
                 )
-            if name not in known and not name.startswith("solver__"):
+            if name not in parameters and not name.startswith("solver__"):
                 raise InputError(f"param_distributions: {name!r} is no parameter of {type(self.estimator).__name__}.")
             if not hasattr(values, "rvs") and not (isinstance(values, Sequence | np.ndarray) and len(values)):
                 raise InputError(f"param_distributions: {name!r} must be a list of values, or have rvs.")
@@ -309,9 +315,9 @@ def draw_trial_count(event: Repeated, generator: np.random.Generator) -> int:
 
 def _generators(seed: int | None) -> Iterator[np.random.Generator]:
     """One for the number of trials and one for each, so that what a trial shows tells nothing of the number."""
-    known = None if seed is None else np.random.SeedSequence(seed)
+    sequence = None if seed is None else np.random.SeedSequence(seed)
     while True:
-        yield np.random.default_rng(secrets.randbits(128) if known is None else known.spawn(1)[0])
+        yield np.random.default_rng(secrets.randbits(128) if sequence is None else sequence.spawn(1)[0])
 
 
 class _Silence:
@@ -331,8 +337,8 @@ class _Silence:
             if self._inside == 1:
                 self._restore.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")
-                made = logging.Logger.manager.loggerDict.copy()
-                children = [log for name, log in made.items() if name.startswith("sottovoce.")]
+                registered = logging.Logger.manager.loggerDict.copy()
+                children = [log for name, log in registered.items() if name.startswith("sottovoce.")]
                 loggers = [log for log in children if isinstance(log, logging.Logger)]
                 for log in (logging.getLogger("sottovoce"), *loggers):
                     self._restore.callback(log.setLevel, log.level)

@@ -111,7 +111,7 @@ class Numbers(Frozen):
         if not {type(algorithm), type(form)} <= {str, type(None)}:  # what would be read as a text is none yet
             raise ValueError("a plan names its algorithm and its form by texts")
         forms = getattr(family(str(algorithm)), "FORMS", ())
-        kinds = (each.numbers for each in forms if (each.name, each.form) == (str(algorithm), str(form)))
+        kinds = (one.numbers for one in forms if (one.name, one.form) == (str(algorithm), str(form)))
         return next(kinds, Numbers).model_validate(dict(values))
 
 

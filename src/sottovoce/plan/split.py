@@ -316,12 +316,12 @@ class ByColumns(Split):
 
     def part(self, problem: Problem, party: str) -> RowPart:
         """The constant column is with the party that has the labels. In the layout "rows" each party has one."""
-        place = problem.names.index(party)
-        start = sum(problem.columns[:place])
-        stop = start + problem.columns[place]
-        secure, holds, rows = problem.channel.secure, place == problem.label_party, problem.layout == "rows"
+        number = problem.names.index(party)
+        start = sum(problem.columns[:number])
+        stop = start + problem.columns[number]
+        secure, holds, rows = problem.channel.secure, number == problem.label_party, problem.layout == "rows"
         constant = problem.fit_intercept and (holds or (rows and not secure))
-        norm = problem.norms[place] * (BELOW if secure else 1.0) if problem.norms else None
+        norm = problem.norms[number] * (BELOW if secure else 1.0) if problem.norms else None
         preparation = dataclasses.replace(
             problem.preparation,
             bounds=problem.bounds.part(start, stop, norm),
