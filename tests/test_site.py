@@ -48,7 +48,7 @@ def test_what_comes_from_elsewhere_is_seen() -> None:
     assert outside('<script src="https://a.example/x.js"></script>') == ["https://a.example/x.js"]
     assert outside('<link rel="stylesheet" href="//a.example/x.css">') == ["//a.example/x.css"]
     assert outside("@font-face { src: url(https://a.example/x.woff2) }") == ["https://a.example/x.woff2"]
-    assert outside('<img src="images/door.svg"><a href="https://a.example">') == []
+    assert outside('<img src="images/gate.svg"><a href="https://a.example">') == []
 
 
 def test_search_works_from_files(site: Path) -> None:
