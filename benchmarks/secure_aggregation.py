@@ -1,4 +1,4 @@
-"""What secure sums cost in loss, against data in one place: `python benchmarks/secure.py`.
+"""What secure sums cost in loss, against data in one place: `python benchmarks/secure_aggregation.py`.
 
     loss    test log-loss (California: mean squared error) of the default solver at the same epsilon: in one place, with
             secure sums, and by rows as parties do it that add all of their noise themselves; delta 1e-5, zero-out

@@ -73,7 +73,7 @@ def test_the_curve_is_that_of_the_variance_left(parties: int) -> None:
     ("aggregation", "view", "others", "colluding"),
     [({"colluding_with_dealer": 3}, "with 3 parties at most", 1.0, 4), ({"colluding": 2}, "any 2 parties", 6 / 8, 1)],
 )
-def test_numbers_of_the_sealing_move_the_curve_and_the_words(
+def test_numbers_of_secure_aggregation_move_the_curve_and_the_text(
     aggregation: dict[str, int], view: str, others: float, colluding: int
 ) -> None:
     plan = planned(rows(8, **aggregation))

@@ -278,7 +278,7 @@ class Federation:
         """Against whom the noise of secure sums is made, and who may leave in the middle of a run.
 
         `colluding_with_dealer` parties may collude with the coordinator (by columns none), `colluding` with one another
-        (by default all others). By rows `absent` parties may leave, and `retries` releases more are paid for so that
+        (by default all others). By rows `dropouts` parties may leave, and `retries` releases more are paid for so that
         sums can be asked again without them.
         """
         if not self.secure and not self.undecided:

@@ -138,8 +138,8 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
     _add_one_place(game)
     _add_by_rows(game)
     _add_by_columns(game)
-    _add_sealed_rows(game)
-    _add_sealed_columns(game)
+    _add_secure_rows(game)
+    _add_secure_columns(game)
     _add_evaluations(game)
     _add_published(game)
     return made
@@ -185,8 +185,8 @@ def _add_by_columns(game: Callable[..., None]) -> None:
     game("admm by columns, a feature", plan, runs=MANY)
 
 
-def _add_sealed_rows(game: Callable[..., None]) -> None:
-    """Three holders whose sums are secure; what pools beyond the promise has a third of the noise."""
+def _add_secure_rows(game: Callable[..., None]) -> None:
+    """Three holders whose sums are secure; a coalition beyond the promise has a third of the noise."""
     for solver in ("newton", "whitened", "gradient", "sgd", "cd"):
         plan: dict[str, Any] = {
             "solver": solver,
@@ -201,7 +201,7 @@ def _add_sealed_rows(game: Callable[..., None]) -> None:
                 game(f"{solver} by rows, secure, {view}{name}", plan, runs=SOME, account=account, **fields)
 
 
-def _add_sealed_columns(game: Callable[..., None]) -> None:
+def _add_secure_columns(game: Callable[..., None]) -> None:
     """Two holders whose products are secure. A party knows its own column, so its neighbours agree there."""
     for solver in ("newton", "whitened", "gradient"):
         plan: dict[str, Any] = {"solver": solver, "split": "columns", "parties": 2, "features": 1}
