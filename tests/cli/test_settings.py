@@ -102,7 +102,7 @@ def test_what_the_environment_has_set_is_said(party: Path, monkeypatch: pytest.M
 
 def test_what_is_of_another_kind_of_file_is_left_alone(write_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTOVOCE_PARTY_LEDGER", "north.db")
-    monkeypatch.setenv("SOTTOVOCE_HELPER_NAME", "notary")
+    monkeypatch.setenv("SOTTOVOCE_DEALER_NAME", "notary")
     monkeypatch.setenv("SOTTOVOCE_PRIVACY_EPSILON", "0.5")
     job = load_job(write_job())
     assert job.privacy.epsilon == 0.5

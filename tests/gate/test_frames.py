@@ -92,7 +92,7 @@ def test_decoded_arrays_are_aligned_and_cannot_be_written() -> None:
 
 def test_the_layout_is_pinned() -> None:
     # A change here breaks parties of an earlier release: raise the version with it.
-    header = "736f7476" + "04" + "00" + "00" + "01" + "0201000000000000" + "ffffffff" + "0100" + "02000000"
+    header = "736f7476" + "05" + "00" + "00" + "01" + "0201000000000000" + "ffffffff" + "0100" + "02000000"
     query, text, array = "71", "7474", "01" + "00" + "01" + "77" + "0100000000000000"
     data = encode(Frame("hello", 258, round=-1, query="q", arrays={"w": np.array([1.0])}, text="tt"))
     assert data.hex() == header + query + text + array + "00" * 7 + "000000000000f03f"

@@ -110,7 +110,7 @@ def test_threads_and_forked_processes_share_no_bytes() -> None:
     with ThreadPoolExecutor(8) as threads:
         drawn = list(threads.map(source.bytes, [2 * LONG] * 40))
     fork = multiprocessing.get_context("fork")
-    with fork.Coalition(2) as processes:
+    with fork.Pool(2) as processes:
         drawn += processes.map(source.bytes, [2 * LONG] * 4)
     drawn.append(source.bytes(2 * LONG))
     assert len({each[:32] for each in drawn}) == 45

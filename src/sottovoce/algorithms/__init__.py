@@ -217,10 +217,10 @@ def with_retries(form: Algorithm, problem: Problem, options: Any, design: Design
         if not all(isinstance(event, Gaussian) for event in events):
             raise InputError(f"retries={retries}: solver={form.name!r} samples, and has no retries.")
         dearest = max(event.mu for event in events if isinstance(event, Gaussian))
-        spare = retries * (dearest / problem.mu) ** 2
-        if spare / (1 + spare) <= problem.channel.reserve:
+        retried = retries * (dearest / problem.mu) ** 2
+        if retried / (1 + retried) <= problem.channel.reserve:
             break
-        reserve = spare / (1 + spare) * (1 + 2.0**-20)
+        reserve = retried / (1 + retried) * (1 + 2.0**-20)
         problem = problem.changed(aggregation=problem.channel.aggregation.changed(reserve=reserve))
         design = form.design(problem, options)
     plain = tuple(release.model_copy(update={"dropped": 0}) for release in design.releases)

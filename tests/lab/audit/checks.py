@@ -168,7 +168,7 @@ def cases() -> dict[str, Case]:
     return {case.name: case for case in found}
 
 
-def secure() -> dict[str, Case]:
+def secure_cases() -> dict[str, Case]:
     """All forms whose sums may be secure, over each split where they may."""
     found: list[Case] = []
     for solver in algorithms.SOLVERS:
