@@ -11,13 +11,24 @@ from numpy.typing import NDArray
 from sottovoce.privacy.randomness import Randomness, SeededRandomness
 from sottovoce.secure.columns import Columns, Place, Program
 from sottovoce.secure.dealer import ColumnDealer
-from sottovoce.secure.stream_labels import NOTHING_TOLD, Asked, Piece, column_pieces
-from sottovoce.secure.streams import Fields, add_fields, pack_fields, stream_fields, subtract_fields, unpack_fields
+from sottovoce.secure.streams import (
+    COLUMNS,
+    SET_UP,
+    Fields,
+    Piece,
+    RoundLabels,
+    add_fields,
+    column_pieces,
+    pack_fields,
+    stream_fields,
+    subtract_fields,
+    unpack_fields,
+)
 from sottovoce.secure.tables import FINE, LEVELS, LookUp, Projection
 
 Integers = NDArray[np.int64]
 
-FIRST = Asked(0, NOTHING_TOLD)
+FIRST = SET_UP
 
 
 def seeds_of(count: int, seed: int = 0) -> dict[str, bytes]:
@@ -73,7 +84,7 @@ class Run:
             )
             for m, name in enumerate(self.names)
         }
-        self.dealer = ColumnDealer(self.seeds, self.widths, self.records, bits, classes=classes)
+        self.dealer = ColumnDealer(self.seeds, Place(self.names[0], self.widths, bits, classes), self.records)
         self.said: dict[tuple[str, int, int], dict[str, Fields]] = {}  # what each party said, masked
         self.opened: dict[tuple[str, int, int], Fields] = {}
         self.dealt: dict[tuple[str, int], Fields] = {}
@@ -81,7 +92,7 @@ class Run:
     def part(self, place: int) -> slice:
         return slice(self.ends[place], self.ends[place + 1])
 
-    def coins(self, asked: Asked) -> Randomness:
+    def coins(self, asked: RoundLabels) -> Randomness:
         return SeededRandomness(self.seed, f"coins {asked}")
 
     def exchange(self) -> Run:
@@ -90,7 +101,7 @@ class Run:
             sent = {}
             for name, party in self.parties.items():
                 own = party.columns(piece)
-                sent[name] = self.sent(subtract_fields(own, self.masks(name, party.columns_label(piece), own)))
+                sent[name] = self.sent(subtract_fields(own, self.masks(name, SET_UP.label(COLUMNS, piece), own)))
             for name, party in self.parties.items():
                 party.receive_columns({other: words for other, words in sent.items() if other != name}, piece)
         return self
@@ -103,7 +114,7 @@ class Run:
         return unpack_fields(pack_fields(message, self.bits), message, self.bits)
 
     def gram(self) -> Integers:
-        asked = Asked(1, "gram")
+        asked = RoundLabels(1, "gram")
         receiver, dealt = self.dealer.gram(asked)
         shares = [p.gram(asked, dealt if n == receiver else None) for n, p in self.parties.items()]
         return signed(sum(shares, np.zeros_like(shares[0])), self.bits)
@@ -111,7 +122,7 @@ class Run:
     def program(
         self,
         name: str,
-        asked: Asked,
+        asked: RoundLabels,
         dealt: tuple[str, Fields],
         begin: Callable[[str, Columns, Fields | None], Program],
         piece: Piece,
@@ -151,14 +162,14 @@ class Run:
         return self
 
     def share_factor(self, projection: Projection, number: int = 5) -> Run:
-        asked = Asked(number, "factor")
+        asked = RoundLabels(number, "factor")
         dealt = self.dealer.factor(asked, self.whole(), projection)
         begin = lambda _, p, d: p.factor(asked, self.whole(), projection, d)  # noqa: E731
         self.program("factor", asked, dealt, begin, self.whole())
         return self
 
     def length(self, projection: Projection, number: int = 3, noise: int = 0) -> int:
-        asked = Asked(number, "length")
+        asked = RoundLabels(number, "length")
         dealt = self.dealer.length(asked, self.whole(), projection, noise, self.coins(asked))
         begin = lambda _, p, d: p.length(asked, self.whole(), projection, d)  # noqa: E731
         found = self.program("length", asked, dealt, begin, self.whole())
@@ -166,7 +177,7 @@ class Run:
         return int(found[0])
 
     def look_up(self, number: int, weights: NDArray[np.float64], lookup: LookUp, noise: Any = 0) -> Integers:
-        asked = Asked(number, "look-up")
+        asked = RoundLabels(number, "look-up")
         dealt = self.dealer.look_up(asked, self.whole(), lookup, noise, self.coins(asked))
         own = {name: weights[self.part(m)] for m, name in enumerate(self.names)}
         begin = lambda n, p, d: p.look_up(asked, self.whole(), lookup, own[n], d)  # noqa: E731
@@ -186,7 +197,7 @@ class Run:
 
     def bits_of(self, number: int, lookup: LookUp) -> Integers:
         """The bits that a look-up took, by the level of each record and the dealer's coins."""
-        asked = Asked(number, "look-up")
+        asked = RoundLabels(number, "look-up")
         uniform = np.frombuffer(self.coins(asked).bytes(2 * self.records * lookup.outputs), dtype="<u2")
         level = self.levels(number, lookup)
         drawn = uniform.reshape(self.records, lookup.outputs)
@@ -194,7 +205,7 @@ class Run:
 
     def levels(self, number: int, lookup: LookUp) -> Integers:
         """The level of each record: what was opened and the masks."""
-        asked = Asked(number, "look-up")
+        asked = RoundLabels(number, "look-up")
         (opened,) = self.opened["look-up", number, 0]
         masks = sum(
             int_of(self.masks(name, asked.label("look-up 0", self.whole()), (opened,))[0]) for name in self.names

@@ -28,8 +28,7 @@ from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointGradient, JointScores, JointSquares, ScaleLookup, WholeGradient, WholeLength
-from sottovoce.secure.stream_labels import Asked
-from sottovoce.secure.streams import add_fields, unpack_bits
+from sottovoce.secure.streams import RoundLabels, add_fields, unpack_bits
 from sottovoce.secure.tables import ROW_BITS, LookUp, Projection, fits_clip, step_of
 
 Array = NDArray[Any]
@@ -235,7 +234,7 @@ class Terms:
 
     def _length_bits(self) -> Array:
         """What was opened in the program's last message, without the masks."""
-        run, asked = self.run, Asked(LENGTH, "length")
+        run, asked = self.run, RoundLabels(LENGTH, "length")
         total = run.opened["length", LENGTH, 2]
         for name in run.names:
             total = add_fields(total, run.masks(name, asked.label("length 2", run.whole()), total))

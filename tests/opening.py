@@ -22,7 +22,7 @@ from sottovoce.federation.secure_columns import party
 from sottovoce.federation.secure_columns.coordinator import ColumnSums
 from sottovoce.gate.query import Query
 from sottovoce.plan.plan import Plan
-from sottovoce.queries.joint import gradient_sum
+from sottovoce.queries.joint import make_gradient_sum
 from sottovoce.secure import ring
 from sottovoce.secure.pair_keys import RunKey
 from sottovoce.secure.tables import LookUp
@@ -87,7 +87,7 @@ class Coins:
 @contextlib.contextmanager
 def coins_seen() -> Iterator[Coins]:
     """Of one fit in this process."""
-    coins, rounded, looked_up = Coins(), party.integers_of, ring.looked_up
+    coins, rounded, looked_up = Coins(), party.round_to_integers, ring.looked_up
 
     def rows(block: Any, plan: Plan, name: str, randomness: Any) -> Integers:
         coins.rows[name] = rounded(block, plan, name, randomness)
@@ -97,7 +97,7 @@ def coins_seen() -> Iterator[Coins]:
         coins.shares.append(looked_up(*arguments))
         return coins.shares[-1]
 
-    with mock.patch.object(party, "integers_of", rows), mock.patch.object(ring, "looked_up", bits):
+    with mock.patch.object(party, "round_to_integers", rows), mock.patch.object(ring, "looked_up", bits):
         yield coins
 
 
@@ -133,7 +133,7 @@ def asked(weights: Sequence[Array]) -> Iterator[None]:
     """`newton` opens the Gram matrix and the gradients at these weights, and makes no model of them."""
 
     def text(self: PrivateNewton, plan: Plan) -> Coordination:
-        query = gradient_sum(plan, plan.numbers.slope_bound)
+        query = make_gradient_sum(plan, plan.numbers.slope_bound)
         yield Ask("gram")
         for each in weights:
             yield Ask("gradient", query.message(np.asarray(each, dtype=np.float64)))

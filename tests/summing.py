@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pairing import agreed, prints_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.federation.run_keys import run_of
+from sottovoce.federation.run_keys import key_purpose
 from sottovoce.gate.outgoing import Share
 from sottovoce.gate.query import Round
 from sottovoce.gate.secure_gate import SecureGate
@@ -49,7 +49,7 @@ def made(parties: int, *, rounds: int = 3, run: str = "run", **numbers: int) -> 
     keys = {name: RunKey() for name in names}
     plan = plan_of(problem, "gradient", run=run, rounds=rounds)
     plan = plan.model_copy(update={"keys": prints_of(keys)})
-    return plan, agreed(keys, run_of(plan))
+    return plan, agreed(keys, key_purpose(plan))
 
 
 def data_of(number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

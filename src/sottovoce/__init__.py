@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     )
     from sottovoce.estimators.evaluation import Evaluation, evaluate
     from sottovoce.estimators.search import PrivateRandomizedSearch
-    from sottovoce.federation.dealer import Dealer
     from sottovoce.federation.federation import Federation
     from sottovoce.federation.party import Party
     from sottovoce.federation.policy import Policy
+    from sottovoce.federation.secure_columns.dealer import Dealer
     from sottovoce.lab.datasets import load
     from sottovoce.lab.simulation import Simulation, simulate
     from sottovoce.plan.plan import About, Plan
@@ -73,7 +73,7 @@ _HOMES: Final = {
     "privacy.guarantee": ("Guarantee", "PrivacyReport"),
     "privacy.ledger": ("Account", "Ledger"),
     "federation.federation": ("Federation",),
-    "federation.dealer": ("Dealer",),
+    "federation.secure_columns.dealer": ("Dealer",),
     "federation.party": ("Party", "Policy"),
     "plan.plan": ("About", "Plan"),
 }

@@ -27,10 +27,9 @@ from typing import Any
 from sottovoce import algorithms
 from sottovoce.app.cli import main
 from sottovoce.federation.answering import Answering
-from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.party import Party
-from sottovoce.federation.secure_columns.dealer import LocalDeals
+from sottovoce.federation.secure_columns.dealer import Dealer, LocalDeals
 from sottovoce.gate.frames import Frame, decode
 from sottovoce.gate.gate import Gate
 from sottovoce.gate.memory import Memory

@@ -32,7 +32,7 @@ from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import check_aligned
 from sottovoce.gate import intersection
 from sottovoce.gate.frames import Frame, decode, encode
-from sottovoce.gate.intersection import Session, Terms
+from sottovoce.gate.intersection import AlignmentSession, AlignmentTerms
 from sottovoce.secure.curve import hashed
 from sottovoce.secure.streams import seal_envelope
 from sottovoce.secure.sums import packed_envelope
@@ -144,14 +144,14 @@ def test_pieces_give_what_one_sort_of_all_gives(
         monkeypatch.setattr(f"sottovoce.{module}.WORDS", words)
     monkeypatch.setattr("sottovoce.data.sorted_file._HELD", held)
     monkeypatch.setattr("sottovoce.data.sorted_file._LEAST", 1)
-    scalars, salts, honest = dict[str, bytes](), list[bytes](), Session._take_salt
+    scalars, salts, honest = dict[str, bytes](), list[bytes](), AlignmentSession._take_salt
 
-    def watched(self: Session, sent: Any) -> None:
+    def watched(self: AlignmentSession, sent: Any) -> None:
         honest(self, sent)
         scalars[self.own] = self._scalar
         salts.append(self._salt)
 
-    monkeypatch.setattr(Session, "_take_salt", watched)
+    monkeypatch.setattr(AlignmentSession, "_take_salt", watched)
     parties = holders({"a": range(20), "b": range(31, 5, -1), "c": [*range(3, 14), *range(40, 49)]})
     aligned(parties, matcher)
 
@@ -311,7 +311,7 @@ def test_common_words_without_an_end_are_refused_before_they_fill_the_memory(mon
         monkeypatch.setattr(f"sottovoce.{module}.WORDS", 3)
     sent = list[int]()
 
-    def endless(self: Any, terms: Terms, common: Any) -> int:
+    def endless(self: Any, terms: AlignmentTerms, common: Any) -> int:
         for piece in range(9):
             sent.append(piece)
             ordered = b"".join(bytes([3 * piece + place]) * 16 for place in range(3))
@@ -366,8 +366,8 @@ def test_an_end_that_forges_its_key_or_its_terms_is_refused() -> None:
         """Tell one party other terms than the others."""
         if frame.query != "invite" or name != "a":
             return None
-        terms = Terms.read(frame.text)
-        return with_arrays(frame, {}, text=Terms(terms.run, terms.members, "b", "order").text)
+        terms = AlignmentTerms.read(frame.text)
+        return with_arrays(frame, {}, text=AlignmentTerms(terms.run, terms.members, "b", "order").text)
 
     parties = holders()
     with pytest.raises(RefusedError, match="signature of"):
@@ -439,13 +439,13 @@ def test_nothing_that_passes_depends_on_identifiers_but_by_keys(matcher: str, mo
     """The lists are texts of 16 letters: none is in what passed, nor a hash of one; no two runs have a word alike."""
     ids = {name: [str(int(one) + 10**15) for one in own] for name, own in LISTS.items()}
     everything, words, salts = [], [], []
-    honest = Session._take_salt
+    honest = AlignmentSession._take_salt
 
-    def watched(self: Session, sent: Any) -> None:
+    def watched(self: AlignmentSession, sent: Any) -> None:
         honest(self, sent)
         salts.append(self._salt)
 
-    monkeypatch.setattr(Session, "_take_salt", watched)
+    monkeypatch.setattr(AlignmentSession, "_take_salt", watched)
     for _ in range(2):
         parties = holders(ids)
         wire = Lying(parties)
@@ -501,7 +501,7 @@ def test_who_coalitions_with_the_coordinator_tests_no_guess_at_the_digest() -> N
         if victim is None or attacker is None:
             return None
         if frame.query == "common" and name == "a":
-            found = intersection.words_of(
+            found = intersection.hash_points(
                 blinded(victim._scalar, blinded(attacker._scalar, hashed(victim._salt, ["list"], ["9"]).tobytes()))
             )
             return with_arrays(frame, {"words": intersection.packed_hashes(found.tobytes())})
@@ -578,7 +578,7 @@ def test_terms_that_are_none_are_refused() -> None:
             new_terms(("a", "b"), matcher, purpose)
     for text in ("", "[]", "[1, [], 2, 3]", '["r", "ab", "coordinator", "order", 5]'):
         with pytest.raises(RefusedError):
-            Terms.read(text)
+            AlignmentTerms.read(text)
 
 
 def test_how_often_words_leave_is_counted_before_they_do(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_every_shared_secret_is_behind_the_one_check() -> None:
     }
     assert unpinned == {
         "federation/coordinator.py",  # a dealer has no data
-        "federation/dealer.py",  # nor has a dealer
+        "federation/secure_columns/dealer.py",  # nor has a dealer
         "federation/training.py",  # by rows, as the policy says
         "lab/audit/secure.py",  # all ends in one process
     }

@@ -33,7 +33,7 @@ from sottovoce.federation.alignment.coordinator import new_terms
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.gate import intersection, outgoing
-from sottovoce.gate.intersection import COORDINATOR, Session
+from sottovoce.gate.intersection import COORDINATOR, AlignmentSession
 from sottovoce.gate.outgoing import GATE, LEAVES, MASKED_NAMES, PUBLIC_NAMES, Declared, Disclosed, Masked, Released
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.secure import pair_keys, sums
@@ -94,7 +94,7 @@ class Play:
             yield
 
     def _replace(self, patch: pytest.MonkeyPatch) -> None:
-        handle, masker, session = Party.handle, ColumnMasker.__init__, Session.__init__
+        handle, masker, session = Party.handle, ColumnMasker.__init__, AlignmentSession.__init__
         reply, enveloped = outgoing.reply, seal_envelope
 
         def handled(end: Party, request: bytes) -> Any:
@@ -124,7 +124,7 @@ class Play:
             masker(own, *said)
             own.group = own.group and self.bytes_of("group", lacks=self.lacks(SENDER, OTHER))
 
-        def aligned(own: Session, *said: Any) -> None:
+        def aligned(own: AlignmentSession, *said: Any) -> None:
             session(own, *said)
             own._part = self.bytes_of("salt", own.own, lacks=self.lacks(SENDER, OTHER))
 
@@ -149,7 +149,7 @@ class Play:
         patch.setattr(RunKey, "decapsulated", lambda _, ciphertext: hashlib.sha256(ciphertext).digest())
         patch.setattr(intersection, "new_scalar", new_scalar)
         patch.setattr(ColumnMasker, "__init__", with_group)
-        patch.setattr(Session, "__init__", aligned)
+        patch.setattr(AlignmentSession, "__init__", aligned)
         patch.setattr(Opener, "open", opened)
         for module in (intersection, sums):
             patch.setattr(module, "seal_envelope", in_envelope)
@@ -306,11 +306,11 @@ def test_every_kind_of_message_is_played(tmp_path: Path) -> None:
 # Planted faults: what the fence is for.
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, what: str, make: Callable[[Session, bytes], bytes]) -> None:
+def planted(monkeypatch: pytest.MonkeyPatch, what: str, make: Callable[[AlignmentSession, bytes], bytes]) -> None:
     """Let parties send one another something of their lists, in the place of a message of an alignment."""
-    whole, taken = Session._to_each, Session._from_each
+    whole, taken = AlignmentSession._to_each, AlignmentSession._from_each
 
-    def to_each(self: Session, sent: str, data: bytes) -> Any:
+    def to_each(self: AlignmentSession, sent: str, data: bytes) -> Any:
         if sent != what:
             return whole(self, sent, data)
         envelopes = {
@@ -318,13 +318,15 @@ def planted(monkeypatch: pytest.MonkeyPatch, what: str, make: Callable[[Session,
         }
         return {str(self._names.index(name)): packed_envelope(made) for name, made in envelopes.items()}
 
-    monkeypatch.setattr(Session, "_to_each", to_each)
+    monkeypatch.setattr(AlignmentSession, "_to_each", to_each)
     monkeypatch.setattr(
-        Session, "_from_each", lambda self, sent, envelopes: {} if sent == what else taken(self, sent, envelopes)
+        AlignmentSession,
+        "_from_each",
+        lambda self, sent, envelopes: {} if sent == what else taken(self, sent, envelopes),
     )
 
 
-FAULTS: dict[str, Callable[[Session, bytes], bytes]] = {
+FAULTS: dict[str, Callable[[AlignmentSession, bytes], bytes]] = {
     "by the key of the pair": lambda self, key: hmac.digest(key, b"ids" + hash_of_list(self._ids).encode(), "sha256"),
     "by the salt": lambda self, _: hmac.digest(self._part, hash_of_list(self._ids).encode(), "sha256"),
     "by no key": lambda self, _: hashlib.sha256(hash_of_list(self._ids).encode()).digest(),
@@ -342,13 +344,13 @@ def test_a_hash_of_a_list_is_found(fault: str, tmp_path: Path, monkeypatch: pyte
 
 def test_points_that_were_not_blinded_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Known scalars are as good as none."""
-    whole = Session._ring
+    whole = AlignmentSession._ring
 
-    def ring(self: Session, *said: Any) -> Any:
+    def ring(self: AlignmentSession, *said: Any) -> Any:
         self._first = self._scalar = self._last = (2**254).to_bytes(32, "little")
         return whole(self, *said)
 
-    monkeypatch.setattr(Session, "_ring", ring)
+    monkeypatch.setattr(AlignmentSession, "_ring", ring)
     assert "list" in guessable("alignment", OTHER, tmp_path)[0]
     assert guessable("alignment", COORDINATOR, tmp_path)[0] == set()
 

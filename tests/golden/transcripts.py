@@ -65,7 +65,7 @@ from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.events import event_to_json
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.secure import stream_labels
+from sottovoce.secure import streams
 from sottovoce.secure.pair_keys import PairKeys, RunKey
 from sottovoce.secure.sums import Opener
 from sottovoce.solvers import by_name
@@ -220,7 +220,7 @@ def known_masks() -> Iterator[list[Any]]:
         return opened[-1][2]
 
     changes = [(PairKeys, "__getitem__", pair_key), (RunKey, "own", own_key)]
-    changes += [(stream_labels, "hash_of", lambda told: ",".join(sorted(told))), (Opener, "open", open_and_note)]
+    changes += [(streams, "hash_of", lambda told: ",".join(sorted(told))), (Opener, "open", open_and_note)]
     with contextlib.ExitStack() as stack:
         for target, name, value in changes:
             stack.enter_context(mock.patch.object(target, name, value))

@@ -15,9 +15,9 @@ from pairing import members_of
 from sottovoce import algorithms
 from sottovoce.federation.party import Party
 from sottovoce.federation.replies import crossed_offers
-from sottovoce.federation.run_keys import invitation, run_of
+from sottovoce.federation.run_keys import invitation, key_purpose
 from sottovoce.federation.secure_columns.dealer import LocalDeals
-from sottovoce.federation.secure_columns.messages import Stage, Work, adder_of, pieces_of, widths_of
+from sottovoce.federation.secure_columns.messages import ProgramPiece, Stage, adder_of, cut_records, widths_of
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.aggregation import COORDINATOR, SecureAggregation
@@ -27,7 +27,7 @@ from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
-from sottovoce.secure.stream_labels import WHOLE, Piece, column_pieces
+from sottovoce.secure.streams import WHOLE, Piece, column_pieces
 from sottovoce.secure.sums import Call, from_ring
 from sottovoce.secure.tables import ring_bits
 from sottovoce.transports.identity import PLAN, local_identities
@@ -89,7 +89,7 @@ class Hostile:
             told = dataclasses.replace(said, round=1, arrays={**said.arrays, **each[name]})
             assert self.said(name, told).kind == "accept"
         if plan.columns:
-            keys = PairKeys(self.deal_key, *members_of(plan.keys, COORDINATOR), run_of(plan))
+            keys = PairKeys(self.deal_key, *members_of(plan.keys, COORDINATOR), key_purpose(plan))
             keys.agree(self.publics, each[COORDINATOR][OFFERS])
             self.deals = LocalDeals(plan, keys, SeededRandomness(self.seed, COORDINATOR))
         return self
@@ -144,19 +144,19 @@ class Hostile:
         """The first party's query of that name."""
         return self.queries[self.plan.names[0]][name]
 
-    def work(self, program: str, query: str, number: int, told: Arrays, piece: Piece = WHOLE) -> Work:
+    def work(self, program: str, query: str, number: int, told: Arrays, piece: Piece = WHOLE) -> ProgramPiece:
         """What is said and dealt in turn."""
-        return Work(program, number, self.query(query) if query else None, told, piece)
+        return ProgramPiece(program, number, self.query(query) if query else None, told, piece)
 
-    def dealt(self, work: Work) -> dict[str, dict[str, NDArray[Any]]]:
+    def dealt(self, work: ProgramPiece) -> dict[str, dict[str, NDArray[Any]]]:
         """Of a program and piece, by party."""
         assert self.deals is not None
         receiver, words = self.deals.deal(work)
         return {receiver: {"dealt": words}}
 
-    def said_in(self, work: Work, message: int, each: Mapping[str, Arrays]) -> Any:
+    def said_in(self, work: ProgramPiece, message: int, each: Mapping[str, Arrays]) -> Any:
         """A message of all parties, as it is passed on to each: others' envelopes, or the sum from who adds."""
-        told = {} if message else work.said
+        told = {} if message else work.told
         stage = Stage("say", work.piece, tuple(told), work.program, message)
         envelopes = self.all(stage, work.name, work.number, each, **told)
         adder = adder_of(self.plan.names, work.number, message)
@@ -168,7 +168,7 @@ class Hostile:
         assert total.kind == "answer", total.text
         return {name: {} if name == adder else {"total": total.arrays["envelope"]} for name in self.plan.names}
 
-    def messages(self, work: Work, until: int | None = None) -> Any:
+    def messages(self, work: ProgramPiece, until: int | None = None) -> Any:
         """The messages of a program over a piece, all or so many; what each party is sent next."""
         each: Any = self.dealt(work)
         for message in range(work.messages(self.plan) if until is None else until):
@@ -177,7 +177,7 @@ class Hostile:
 
     def program(self, program: str, query: str, number: int, told: Arrays, *, ended: bool = False) -> Any:
         """Over all pieces; what each party is sent at the end of the last, unless that is `ended`."""
-        pieces = pieces_of(self.plan)
+        pieces = cut_records(self.plan)
         for piece in pieces:
             work = self.work(program, query, number, told, piece)
             each = self.messages(work)

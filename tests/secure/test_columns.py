@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from dealing import FIRST, Run, logistic, look_up, projection, some_rows
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.secure import columns, dealer, stream_labels
+from sottovoce.secure import columns, dealer, streams
 from sottovoce.secure.columns import Columns, Levels, Place, coarse_levels, fine_levels
-from sottovoce.secure.stream_labels import Asked
-from sottovoce.secure.streams import add_fields, pack_fields, unpack_fields
+from sottovoce.secure.streams import RoundLabels, add_fields, pack_fields, unpack_fields
 from sottovoce.secure.tables import FINE, LEVELS, MOST_FACTOR, ROW_BITS, Projection, factors
 
 SPLITS = ([3, 2], [1, 4, 2], [2, 1, 1, 3, 1, 5, 1, 2])
@@ -107,7 +106,7 @@ def test_parts_of_scores_are_rounded_without_bias(parties: int) -> None:
     records, weight = 40_000, 0.3 / 2**FINE  # of entries of 1: .3 of a step for each party, in every record
     rows = np.full((records, parties), 2**ROW_BITS, dtype=np.int64)
     run = Run(rows, np.ones(records), [1] * parties)
-    lookup, asked = logistic(level=1.0), Asked(3, "a" * 64)
+    lookup, asked = logistic(level=1.0), RoundLabels(3, "a" * 64)
     scores = [run.parties[name]._scores(asked, run.whole(), lookup, np.array([weight])) for name in run.names]
     added = LEVELS // 4 * 2**FINE + 2**FINE - 1
     found = np.sum([each.astype(np.int64) for each in scores], axis=0) - added
@@ -210,16 +209,16 @@ def test_the_factors_are_whole_numbers_from_below() -> None:
 
 
 def test_pieces_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_labels, "FRAME", 240 * 12)
-    assert stream_labels.program_pieces(50, 3) == ((0, 10), (10, 20), (20, 30), (30, 40), (40, 50))
+    monkeypatch.setattr(streams, "FRAME", 240 * 12)
+    assert streams.program_pieces(50, 3) == ((0, 10), (10, 20), (20, 30), (30, 40), (40, 50))
     rows, labels = some_rows(50, 7), some_labels(50)
     whole = Run(rows, labels, [1, 4, 2]).exchange()
     assert whole.gram().tolist() == (rows.T @ rows)[np.triu_indices(7)].tolist()
     total = np.zeros(7, dtype=np.int64)
     second = (labels > 0).astype(np.int64)
-    asked, sure = Asked(4, "told"), look_up(np.ones((1, 64)), index="label")
+    asked, sure = RoundLabels(4, "told"), look_up(np.ones((1, 64)), index="label")
     own = {name: np.ones(whole.widths[name]) for name in whole.names}
-    for at in stream_labels.program_pieces(50, 3):
+    for at in streams.program_pieces(50, 3):
 
         def null(name: str, party: Columns, dealt: Any, at: Any = at) -> Any:
             del name
@@ -244,9 +243,9 @@ def test_words_that_do_not_fit_are_refused() -> None:
     with pytest.raises(RefusedError, match="other fields"):
         next(party.null(FIRST, (0, 60), (np.zeros(3, dtype=np.int64),)))
     with pytest.raises(RefusedError, match="finite numbers"):
-        next(party.look_up(Asked(1, "x"), (0, 60), logistic(), np.array([np.nan, 1.0])))
+        next(party.look_up(RoundLabels(1, "x"), (0, 60), logistic(), np.array([np.nan, 1.0])))
     with pytest.raises(RefusedError, match="before its 'factor' was shared"):
-        next(party.look_up(Asked(1, "x"), (0, 60), logistic(weight="factor"), np.zeros(2)))
+        next(party.look_up(RoundLabels(1, "x"), (0, 60), logistic(weight="factor"), np.zeros(2)))
     with pytest.raises(LeakError, match="beyond 2"):
         Columns(Place("a", {"a": 1, "b": 1}, 40, True), np.array([[300]]), np.array([True]), None, b"x" * 32)
     with pytest.raises(RefusedError, match="before all masked columns"):

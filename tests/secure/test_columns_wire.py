@@ -22,12 +22,12 @@ from sottovoce.data.block import Block
 from sottovoce.data.identifiers import fingerprint, identifiers
 from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.alignment.party import AlignmentFile
-from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.party import Holder, Party
 from sottovoce.federation.run_keys import check_pinned
+from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.federation.secure_columns.party import ColumnRun
 from sottovoce.gate.frames import Frame, decode, encode
-from sottovoce.secure import stream_labels
+from sottovoce.secure import streams
 from sottovoce.transports.authority import create_authority, issue
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import GrpcCoordinator
@@ -39,7 +39,7 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "serve_secure.py"
 @pytest.fixture
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> int:
     """Records go in several pieces."""
-    monkeypatch.setattr(stream_labels, "FRAME", 240 * 25)
+    monkeypatch.setattr(streams, "FRAME", 240 * 25)
     return 128 * 25
 
 

@@ -18,18 +18,16 @@ from secure_fits import NOTARY, Watched, by_columns, by_rows, data, model
 from sottovoce import algorithms
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation import run_keys
-from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.secure_columns import dealer
-from sottovoce.federation.secure_columns.dealer import LocalDeals
+from sottovoce.federation.secure_columns.dealer import Dealer, LocalDeals
 from sottovoce.federation.secure_columns.messages import Stage, place_of
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.outgoing import declare_public
 from sottovoce.queries.pricing import queries_of
-from sottovoce.secure import stream_labels, sums
+from sottovoce.secure import streams, sums
 from sottovoce.secure.columns import dealt_like
 from sottovoce.secure.pair_keys import fingerprint_of
-from sottovoce.secure.stream_labels import TranscriptHash
-from sottovoce.secure.streams import add_fields, pack_fields, stream_fields, unpack_fields
+from sottovoce.secure.streams import TranscriptHash, add_fields, pack_fields, stream_fields, unpack_fields
 from sottovoce.secure.sums import Opener, packed_envelope, unpacked_envelope
 from sottovoce.transports.authority import create_authority, issue
 from sottovoce.transports.certificates import Credentials, pin_in
@@ -299,7 +297,7 @@ def test_nothing_opens_for_who_was_told_other_numbers(solver: str, who: str, mon
 
 def test_a_label_without_what_was_told_lets_the_dealer_be_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: the table is then for other chances than everybody was told, and nobody notices."""
-    monkeypatch.setattr(stream_labels, "hash_of", lambda told: "")
+    monkeypatch.setattr(streams, "hash_of", lambda told: "")
     Liar(federation := by_columns(dealer=Dealer(NOTARY)), NOTARY, "gradient", "chances")
     model().fit(federation)
 

@@ -13,11 +13,11 @@ import pytest
 
 from sottovoce.errors import RefusedError
 from sottovoce.federation.secure_columns.dealer import LocalDeals
-from sottovoce.federation.secure_columns.messages import Stage, adder_of, pieces_of
+from sottovoce.federation.secure_columns.messages import Stage, adder_of, cut_records
 from sottovoce.gate.frames import Frame
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SystemRandomness
-from sottovoce.secure import stream_labels
+from sottovoce.secure import streams
 from sottovoce.secure.sums import Call
 from support import forged
 
@@ -69,7 +69,7 @@ def refused(frame: Frame, *words: str) -> None:
 @pytest.fixture
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages in which few records fit."""
-    monkeypatch.setattr(stream_labels, "FRAME", 240 * 3)
+    monkeypatch.setattr(streams, "FRAME", 240 * 3)
 
 
 def largest(h: Hostile, query: str) -> float:
@@ -154,7 +154,7 @@ def test_a_piece_counts_once(small_frames: None) -> None:
     """Asked again, also from its first message on, it is not added again: else a record could be made loud."""
     h = hostile().set_up()
     told = told_of(h)
-    pieces = pieces_of(h.plan)
+    pieces = cut_records(h.plan)
     assert len(pieces) > 2
     plain = h.shares("gradient", 1, told, h.look_up("gradient", 1, told))
     for piece in pieces:
@@ -171,7 +171,7 @@ def test_a_piece_counts_once(small_frames: None) -> None:
 def test_pieces_are_all_of_the_sum(small_frames: None) -> None:
     h = hostile().set_up()
     told = told_of(h)
-    first, second, *_, last = pieces_of(h.plan)
+    first, second, *_, last = cut_records(h.plan)
     each = h.messages(h.work("look-up", "gradient", 1, told, first))
     refused(h.stage(OTHERS, Stage("end", last, (), "look-up", 2), "gradient", 1, each[OTHERS]), "first message")
     refused(h.stage(OTHERS, Stage("say", second, (), "look-up", 1), "gradient", 1, each[OTHERS]), "first message")

@@ -20,7 +20,7 @@ from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.mechanisms import LEAST_SHARE
-from sottovoce.queries.joint import JointGradient, JointSum, can_look_up, gradient_sum
+from sottovoce.queries.joint import JointGradient, JointSum, can_look_up, make_gradient_sum
 from sottovoce.secure.tables import CHANCE_BITS, LONGEST, ROW_BITS, exponent_of
 from sottovoce.solvers import Gradient, Newton
 
@@ -229,7 +229,7 @@ def test_what_cannot_be_looked_up_is_said() -> None:
     assert can_look_up(plan)
     assert not can_look_up(three)
     with pytest.raises(InputError, match="two classes"):
-        gradient_sum(three, 1.0)
+        make_gradient_sum(three, 1.0)
     weighted = plan_for(50, (2, 2), class_weight=(0.5, 1.0))
     assert can_look_up(weighted)
     assert can_look_up(plan_for(50, (2, 2), loss=Named(name="hinge")))

@@ -13,7 +13,7 @@ import pytest
 
 import sottovoce as sv
 from secure_fits import RECORDS, Watched, data, model
-from sottovoce.federation.dealer import Dealer
+from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.gate.outgoing import Outgoing
 from sottovoce.transports.in_process import InProcess
 

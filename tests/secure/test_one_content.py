@@ -22,10 +22,10 @@ from secure_fits import NOTARY, by_columns, by_rows, model
 from sottovoce import algorithms
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.party import Party
 from sottovoce.federation.secure_columns import dealer
+from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.gate import secure_gate
 from sottovoce.gate.frames import decode
 from sottovoce.lab.audit.catalogue import audit_plan

@@ -17,14 +17,14 @@ import sottovoce as sv
 from opening import fixed_coins
 from secure_fits import NOTARY, by_columns, data, model
 from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.party import Party
 from sottovoce.federation.secure_columns import party as party_side
+from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.gate import secure_gate
 from sottovoce.gate.frames import Frame, decode
 from sottovoce.gate.secure_gate import UsedLabels
 from sottovoce.privacy.randomness import SystemRandomness
-from sottovoce.secure import stream_labels, sums
+from sottovoce.secure import streams, sums
 from support import renewed
 
 pytestmark = pytest.mark.slow
@@ -137,7 +137,7 @@ PAIRED = 9  # the exchange from which on all have agreed on keys
 @pytest.fixture
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records go in several pieces."""
-    monkeypatch.setattr(stream_labels, "FRAME", 240 * 25)
+    monkeypatch.setattr(streams, "FRAME", 240 * 25)
 
 
 @pytest.mark.parametrize(("who", "every"), [("a", 14), ("b", 25), (NOTARY, 25)])
@@ -300,8 +300,8 @@ def test_no_pad_is_used_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("small_frames")
 def test_planted_labels_without_their_piece_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = stream_labels.label
-    monkeypatch.setattr(stream_labels, "label", lambda name, use, piece, said: whole(name, use, (0, 0), said))
+    whole = streams.make_label
+    monkeypatch.setattr(streams, "make_label", lambda name, use, piece, said: whole(name, use, (0, 0), said))
     with pytest.raises(RefusedError, match="something else was masked under this label"):
         labels_of(tmp_path / "run", monkeypatch)
 

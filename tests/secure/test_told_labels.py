@@ -27,7 +27,7 @@ from sottovoce.lab.audit.secure import Keys, SecureColumns, _Protocol, keyed
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
-from sottovoce.secure import columns, dealer, stream_labels, sums
+from sottovoce.secure import dealer, streams, sums
 from sottovoce.secure.streams import pack_fields
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -154,13 +154,12 @@ def test_a_label_has_one_content_whatever_is_told_otherwise(solver: str, content
 
 def without_told(kinds: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant labels of some kinds that lack what was told."""
-    whole = stream_labels.label
+    whole = streams.make_label
 
     def planted(name: str, use: Any, piece: Any, said: str) -> list[Any]:
         return whole(name, use, piece, "" if name in kinds else said)
 
-    for module in (stream_labels, columns, dealer):
-        monkeypatch.setattr(module, "label", planted)
+    monkeypatch.setattr(streams, "make_label", planted)
 
 
 @pytest.mark.parametrize(
@@ -185,13 +184,13 @@ def test_planted_labels_without_what_was_told_are_found(
         for side in (party_side, coordinator_side):
             monkeypatch.setattr(side, "asked_after", lambda call, told, _: (call, told))
     elif kind == "earlier rounds":
-        own = stream_labels.TranscriptHash.after
+        own = streams.TranscriptHash.after
 
         def after(self: Any, query: str, number: int, told: Any) -> Any:
             self._said = ""
             return own(self, query, number, told)
 
-        monkeypatch.setattr(stream_labels.TranscriptHash, "after", after)
+        monkeypatch.setattr(streams.TranscriptHash, "after", after)
     else:
         without_told({kind}, monkeypatch)
     with pytest.raises(AssertionError, match="two contents of"):
@@ -199,13 +198,13 @@ def test_planted_labels_without_what_was_told_are_found(
 
 
 def test_a_round_is_told_one_set_of_numbers() -> None:
-    transcript, told = stream_labels.TranscriptHash(), {"weights": np.ones(2)}
+    transcript, told = streams.TranscriptHash(), {"weights": np.ones(2)}
     one = transcript.after("gradient", 1, told)
     two = transcript.after("gradient", 2, told)
     assert (transcript.after("gradient", 1, told), transcript.after("gradient", 2, told)) == (one, two)
     assert one.said != two.said
     with pytest.raises(RefusedError, match="was told other numbers before"):
         transcript.after("gradient", 1, {"weights": np.zeros(2)})
-    other = stream_labels.TranscriptHash()
+    other = streams.TranscriptHash()
     other.after("gradient", 1, {"weights": np.zeros(2)})
     assert other.after("gradient", 2, told) != two

@@ -22,9 +22,8 @@ from sottovoce.gate.frames import Frame
 from sottovoce.gate.secure_gate import UsedLabels
 from sottovoce.privacy.randomness import SystemRandomness
 from sottovoce.queries.joint import JointGradient, look_up_message
-from sottovoce.secure import stream_labels
-from sottovoce.secure.stream_labels import TranscriptHash
-from sottovoce.secure.streams import open_envelope
+from sottovoce.secure import streams
+from sottovoce.secure.streams import TranscriptHash, open_envelope
 from sottovoce.secure.sums import unpacked_envelope
 from sottovoce.secure.tables import FINE, slope_chances
 from sottovoce.transports.identity import PLAN
@@ -225,7 +224,7 @@ def test_a_copy_without_a_ledger_has_other_masks_for_other_numbers(
     read, column = read_by_another_party(h, tmp_path / "copy")
     near = 0.02  # a step of a score and one of a row
     assert np.abs(read - column).max() > near  # eight uniform bytes are all that near with a chance below 1e-6
-    monkeypatch.setattr(stream_labels, "hash_of", lambda told: "")
+    monkeypatch.setattr(streams, "hash_of", lambda told: "")
     read, column = read_by_another_party(h, tmp_path / "copy")
     assert np.abs(read - column).max() <= near
 

@@ -26,7 +26,7 @@ from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, price_coalitions, queries_of
-from sottovoce.secure.ring import check_room
+from sottovoce.secure.ring import check_ring_room
 from sottovoce.secure.tables import grid_bits, ring_bits
 from sottovoce.solvers.auto import preferences
 
@@ -275,7 +275,7 @@ def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> Non
         if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
             raise RefusedError(f"the plan secures {release.query!r} of {form.name}, which is no sum over all parties.")
         noise = release.std * math.sqrt(plan.channel.variance) / float(np.min(query.noise_weights))
-        check_room(plan.records, release.charged_zero_out, release.step, noise)
+        check_ring_room(plan.records, release.charged_zero_out, release.step, noise)
         step = query.joint_step(grid_bits(plan)) if channel.products else None
         if step is not None and release.step != step:
             raise RefusedError(

@@ -25,7 +25,7 @@ from sottovoce.app.job_tables import OutputTable
 from sottovoce.app.jobs import Job, PartyJob, load_job
 from sottovoce.app.texts import harmless
 from sottovoce.errors import InputError, SottovoceError
-from sottovoce.federation.dealer import Dealer
+from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.files import open_to_append, parse_file, write_data, write_text
 from sottovoce.gate.frames import decode, peek
 from sottovoce.gate.outgoing import Outgoing

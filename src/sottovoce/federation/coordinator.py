@@ -24,9 +24,9 @@ from sottovoce.federation.models import parts_of
 from sottovoce.federation.prediction import COORDINATOR, check_aligned, predict_jointly
 from sottovoce.federation.replies import RECEIPT, Reply, check_reply, crossed_offers, pack_receipt
 from sottovoce.federation.rounds import Each, Resumed, make_answers
-from sottovoce.federation.run_keys import PAIR, invitation, known_keys, run_of
+from sottovoce.federation.run_keys import PAIR, invitation, key_purpose, known_keys
 from sottovoce.gate.frames import Frame, encode
-from sottovoce.gate.intersection import Terms
+from sottovoce.gate.intersection import AlignmentTerms
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Balance, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
@@ -230,7 +230,7 @@ class Coordinator:
             return None
         if plan.digest not in self._deal_pairs:
             peers = known_keys(COORDINATOR, plan.keys, None, pins=False)
-            self._deal_pairs[plan.digest] = PairKeys(key, tuple(dict(plan.keys)), peers, run_of(plan))
+            self._deal_pairs[plan.digest] = PairKeys(key, tuple(dict(plan.keys)), peers, key_purpose(plan))
         return self._deal_pairs[plan.digest]
 
     def run(
@@ -343,7 +343,7 @@ class Coordinator:
         for name, (before, after) in state["budgets"].items():
             self.budgets[name] = (_balance(before), _balance(after))
 
-    def align(self, terms: Terms, progress: Progress | None = None) -> AlignmentResult:
+    def align(self, terms: AlignmentTerms, progress: Progress | None = None) -> AlignmentResult:
         """Have the parties find whom they have in common, or count them."""
         return AlignmentRun(self.exchange, progress).run(terms)
 

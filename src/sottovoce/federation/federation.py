@@ -21,12 +21,12 @@ from sottovoce.data.resources import Resources
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import PartialModel
 from sottovoce.federation.party import Party, check_rows, column_names
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Predictions, check_people
+from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import About
 from sottovoce.plan.problem import Labels

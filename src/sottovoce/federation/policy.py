@@ -22,7 +22,7 @@ from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation.answering import check_answer_sizes
 from sottovoce.federation.run_keys import check_pinned
-from sottovoce.gate.gate import fits
+from sottovoce.gate.gate import fits_mechanism
 from sottovoce.gate.query import Query
 from sottovoce.plan.aggregation import COORDINATOR, SecureAggregation
 from sottovoce.plan.plan import FAMILIES, Plan
@@ -305,7 +305,7 @@ def check_place(plan: Plan, name: str, rows: type, *, by_pieces: bool, clustered
 def _check_release(release: Release, query: Query, records: int) -> None:
     if release.rate is not None and not query.samples:
         raise RefusedError(f"the plan samples records for {query.name!r}, which needs all of them.")
-    if not fits(query, release.mechanism):
+    if not fits_mechanism(query, release.mechanism):
         raise RefusedError(f"the plan releases {query.name!r} as {release.mechanism!r}, which it is not made for.")
     if release.mechanism == "derived" and release.std > 0.0:
         raise RefusedError(f"the plan has noise on {query.name!r}, which is a function of noisy rows.")

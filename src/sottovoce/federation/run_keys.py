@@ -54,6 +54,7 @@ class RunKeys:
         if account is not None:
             self._folder, self._account = account.path.with_name(f"{account.path.name}.secure"), account.dataset
         self._party = party
+        self._own = hashlib.sha256(party.encode()).hexdigest()[:32]
         self._known: dict[str, RunKey] = {}
         self._pairs: dict[bytes, tuple[Plan, PairKeys]] = {}  # by plan, of those that were checked or accepted
         self._used = ""  # the key of the accepted plan
@@ -88,7 +89,7 @@ class RunKeys:
                 f"{self._party} does not have the key that the plan names for it: it was restarted, or never told it. "
                 f"{what}"
             )
-        pairs = PairKeys(self._known[public], tuple(dict(plan.keys)), peers, run_of(plan))
+        pairs = PairKeys(self._known[public], tuple(dict(plan.keys)), peers, key_purpose(plan))
         if kept is not None:
             pairs.restore(kept)
         self._pairs[plan.digest] = plan, pairs
@@ -215,12 +216,8 @@ class RunKeys:
     def _path(self, folder: Path, digest: bytes, kind: str = "key") -> Path:
         return folder / f"{digest.hex()}.{self._own}.{kind}"
 
-    @property
-    def _own(self) -> str:
-        return hashlib.sha256(self._party.encode()).hexdigest()[:32]
 
-
-def run_of(plan: Plan) -> list[str]:
+def key_purpose(plan: Plan) -> list[str]:
     """What the keys of pairs under a plan are for."""
     return ["secure sums", plan.digest.hex()]
 

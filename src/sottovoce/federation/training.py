@@ -399,9 +399,7 @@ class Training:
         if query is None:
             raise _not_in_turn(frame)
         message = run.message(frame)
-        reason = query.objection(frame.round, message)
-        if reason is not None:
-            raise RefusedError(f"query {frame.query!r} in round {frame.round} {reason}.")
+        query.check_message(frame.round, message)
         if run.gate.behind() and not run.restore_memory():
             own.run = None
             return unknown_plan(frame)

@@ -105,7 +105,7 @@ def encode(frame: Frame) -> bytes:
             raise WireError("an array's name must have 1 to 255 bytes, and an array at most 32 dimensions.")
         if array.dtype not in _TYPES[:_NARROW]:
             raise WireError(f"array {label!r} has dtype {array.dtype}; a frame carries float64 and int64 only.")
-        if _cells(array.shape) * 8 > MAX_BYTES:
+        if _shape_cells(array.shape) * 8 > MAX_BYTES:
             raise WireError(f"array {label!r} is too large: its shape exceeds {MAX_BYTES} bytes.")
         _require_finite(f"array {label!r}", array)
         type_code = _REALS if array.dtype.kind == "f" else _NARROW if _fit_in_4_bytes(array, array.ndim) else _WHOLES
@@ -136,13 +136,13 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
     kind, plan_bytes, array_count, serial, round_, query_bytes, text_bytes = _header(data)
     if plan_bytes not in (0, 32):
         raise WireError(f"the plan's hash has {plan_bytes} bytes; it must be empty or have 32.")
-    words, offset = _taken(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
+    words, offset = _take(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
     plan, rest = words[:plan_bytes], words[plan_bytes:]
     query, text = rest[:query_bytes], rest[query_bytes:]
 
     names, layouts, offset = _layouts(data, offset, array_count, limit)
     expected = sum(_bytes_of(type_code, count) for type_code, _, count in layouts)
-    padding, offset = _taken(data, offset, -offset % 8)
+    padding, offset = _take(data, offset, -offset % 8)
     if any(padding):
         raise WireError("the padding before the arrays is not zero.")
     left = len(data) - offset
@@ -154,7 +154,7 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
         array = _array(f"array {len(arrays)}", data, offset, (type_code, shape, count))
         offset += _bytes_of(type_code, count)
         arrays[name_text] = array if len(shape) == 1 else array.reshape(shape)
-    return Frame(kind, serial, plan, round_, _text(query, "query"), arrays, _text(text, "text"))
+    return Frame(kind, serial, plan, round_, _decode_text(query, "query"), arrays, _decode_text(text, "text"))
 
 
 def peek(data: bytes) -> tuple[str, int]:
@@ -173,9 +173,11 @@ def other_version(data: bytes) -> str | None:
 def heading(data: bytes) -> Frame:
     """A frame without its arrays, which are not looked at."""
     kind, plan_bytes, _, serial, round_, query_bytes, text_bytes = _header(data)
-    words, _ = _taken(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
-    query = _text(words[plan_bytes : plan_bytes + query_bytes], "query")
-    return Frame(kind, serial, words[:plan_bytes], round_, query, {}, _text(words[plan_bytes + query_bytes :], "text"))
+    words, _ = _take(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
+    query = _decode_text(words[plan_bytes : plan_bytes + query_bytes], "query")
+    return Frame(
+        kind, serial, words[:plan_bytes], round_, query, {}, _decode_text(words[plan_bytes + query_bytes :], "text")
+    )
 
 
 def numbers_in(data: bytes) -> int:
@@ -194,21 +196,21 @@ def _layouts(
     names: list[str] = []
     layouts: list[tuple[int, tuple[int, ...], int]] = []
     for _ in range(array_count):
-        packed, offset = _taken(data, offset, _ARRAY.size)
+        packed, offset = _take(data, offset, _ARRAY.size)
         name_bytes, type_code, dimensions = _ARRAY.unpack(packed)
-        name, offset = _taken(data, offset, name_bytes)
+        name, offset = _take(data, offset, name_bytes)
         if not name:
             raise WireError("an array's name is empty; every array of a frame has its own name.")
         if type_code >= len(_TYPES):
             raise WireError(f"dtype code {type_code} is unknown; a frame carries float64 and int64 only.")
         if dimensions > _MAX_DIMENSIONS:
             raise WireError(f"an array has {dimensions} dimensions; at most {_MAX_DIMENSIONS} are allowed.")
-        packed, offset = _taken(data, offset, 8 * dimensions)
+        packed, offset = _take(data, offset, 8 * dimensions)
         shape = _SHAPES[dimensions].unpack(packed)
-        if _cells(shape) * 8 > limit:
+        if _shape_cells(shape) * 8 > limit:
             raise WireError(f"an array is too large: its shape exceeds {limit} bytes.")
         count = math.prod(shape)
-        names.append(_text(name, "an array's name"))
+        names.append(_decode_text(name, "an array's name"))
         layouts.append((type_code, shape, count))
     if len(set(names)) < len(names):
         raise WireError("an array's name is duplicate; every array of a frame has its own name.")
@@ -228,7 +230,7 @@ def _header(data: bytes) -> tuple[str, int, int, int, int, int, int]:
     return KINDS[code], plan, arrays, serial, round_, query, text
 
 
-def _taken(data: bytes, offset: int, count: int) -> tuple[bytes, int]:
+def _take(data: bytes, offset: int, count: int) -> tuple[bytes, int]:
     """`count` bytes from `offset` on, and where they end; never past the end of the message."""
     end = offset + count
     if end > len(data):
@@ -236,7 +238,7 @@ def _taken(data: bytes, offset: int, count: int) -> tuple[bytes, int]:
     return data[offset:end], end
 
 
-def _text(data: bytes, what: str) -> str:
+def _decode_text(data: bytes, what: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -251,7 +253,7 @@ def _utf8(what: str, text: str) -> bytes:
         raise WireError(f"{what} holds a lone surrogate, which UTF-8 cannot express.") from None
 
 
-def _cells(shape: tuple[int, ...]) -> int:
+def _shape_cells(shape: tuple[int, ...]) -> int:
     """Entries of an array whose empty dimensions count as one: NumPy refuses huge shapes even when empty."""
     return math.prod([length or 1 for length in shape])
 

@@ -246,7 +246,9 @@ class Gate:
         if release.rate is not None and not query.samples:
             raise LeakError(f"query {query.name!r} was charged as one of a sample; nothing was released.")
         checked = self._checked.get(query.name) is query
-        if (number is None) != (release.mechanism == "kept") or not (checked or fits(query, release.mechanism)):
+        if (number is None) != (release.mechanism == "kept") or not (
+            checked or fits_mechanism(query, release.mechanism)
+        ):
             raise LeakError(f"query {query.name!r} was charged as a {release.mechanism}; nothing was released.")
         if not checked:
             if release.std > 0.0:
@@ -288,7 +290,7 @@ class Gate:
         return Released(released.query, released.round, decode(stored).arrays, made_by=GATE)
 
 
-def fits(query: Query, mechanism: Mechanism) -> bool:
+def fits_mechanism(query: Query, mechanism: Mechanism) -> bool:
     """Whether a query can be released so: choices chosen, rows kept, functions of them derived, all else with noise."""
     if mechanism in ("selection", "noisy-max"):
         return isinstance(query, Choice) and (mechanism == "selection" or query.signed)

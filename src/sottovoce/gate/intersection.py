@@ -47,7 +47,7 @@ _OTHER: Final = -1  # the place of a word that came from somebody else
 
 
 @dataclass(frozen=True)
-class Terms:
+class AlignmentTerms:
     """What an alignment is: a name of its own, the parties in their order, who matches, and what for."""
 
     run: str
@@ -61,7 +61,7 @@ class Terms:
         return json.dumps([self.run, list(self.members), self.matcher, self.purpose])
 
     @classmethod
-    def read(cls, text: str) -> Terms:
+    def read(cls, text: str) -> AlignmentTerms:
         """The terms of a message, or a refusal."""
         try:
             run, members, matcher, purpose = json.loads(text)
@@ -88,22 +88,22 @@ class Member:
     records: int
     rule: str
 
-    def message(self, terms: Terms) -> bytes:
+    def message(self, terms: AlignmentTerms) -> bytes:
         return json.dumps([terms.text, self.public, self.records, self.rule]).encode()
 
 
-def digest_of(terms: Terms, members: Mapping[str, Member]) -> bytes:
+def name_alignment(terms: AlignmentTerms, members: Mapping[str, Member]) -> bytes:
     """The name of an alignment on the wire: of its terms and of what all members signed."""
     return hashlib.sha256(b"".join([members[name].message(terms) + b"\n" for name in terms.members])).digest()
 
 
-def pieces(records: int, size: int) -> int:
+def count_pieces(records: int, size: int) -> int:
     """In how many messages so many points or words go."""
     return -(-records // size)
 
 
 @dataclass
-class Progress:
+class AlignmentProgress:
     """Points multiplied so far, and in all."""
 
     total: int
@@ -116,7 +116,7 @@ class Progress:
             self.say(self.done, self.total)
 
 
-class Session:
+class AlignmentSession:
     """A party's side of one alignment: every message in its turn, each answered once; a repeat gets the same bytes.
 
     Guarantee: what leaves is blinded by fresh scalars of this party, in envelopes for single parties or, as words, for
@@ -127,7 +127,7 @@ class Session:
 
     def __init__(  # noqa: PLR0913
         self,
-        terms: Terms,
+        terms: AlignmentTerms,
         members: Mapping[str, Member],
         own: str,
         key: RunKey,
@@ -137,7 +137,7 @@ class Session:
         leaving: Callable[[], None],
     ) -> None:
         self.terms, self.members, self.own = terms, members, own
-        self.digest = digest_of(terms, members)
+        self.digest = name_alignment(terms, members)
         self.places: NDArray[np.int64] | None = None  # of the common people, in their order
         self.agreed = b""  # the digest that all have, once all have it
         self.counted: int | None = None  # where people are counted: how many
@@ -154,7 +154,7 @@ class Session:
         self._salt = b""
         self._workers = Workers()
         sizes = [members[name].records for name in self._names]
-        self.progress = Progress(sum(sizes) + sizes[self._place])
+        self.progress = AlignmentProgress(sum(sizes) + sizes[self._place])
         self._repeat: tuple[Any, Masked | None] | None = None
         self._text = self._play(pairs)
         next(self._text)
@@ -190,20 +190,20 @@ class Session:
         frame = yield None
         self._turn(frame, "open")
         publics = packed_rows([bytes.fromhex(self.members[name].public) for name in self._names], PUBLIC)
-        frame = yield self._masked("offers", {OFFERS: pairs.offers(publics)})
+        frame = yield Masked("offers", {OFFERS: pairs.offers(publics)}, made_by=GATE)
         self._turn(frame, "pair")
         pairs.agree(publics, frame.arrays.get(OFFERS))
         self._keys = dict(pairs)
-        frame = yield self._masked("salt", self._to_each("salt", self._part))
+        frame = yield Masked("salt", self._to_each("salt", self._part), made_by=GATE)
         self._turn(frame, "salt")
         self._take_salt(frame.arrays)
         frame = yield None
         order = cut_pieces((part["place"] for part in self._order), PIECE)
-        for piece in range(max(self._pieces(place, "list") for place in range(len(self._names)))):
+        for piece in range(max(count_pieces(member.records, PIECE) for member in self.members.values())):
             places = next(order, np.empty(0, dtype=np.int64))
             frame, points = yield from self._ring(frame, "list", piece, list(self._ids.at(places)))
             if len(places):
-                self._words.add(words_of(points), places)
+                self._words.add(hash_points(points), places)
         self._order.close()
         if not all(map(CheckedHashes().take, self._words.words())):
             raise RefusedError(f"the list of {self.own} came back with a point twice: somebody changed it.")
@@ -213,7 +213,7 @@ class Session:
             frame = yield from self._tell(frame)
             if self.terms.purpose == COUNT:
                 self._turn(frame, "counted")
-                self.counted, self.over = _number(frame), True
+                self.counted, self.over = _read_count(frame), True
                 yield None
                 return
             frame, places = yield from self._told(frame)
@@ -221,7 +221,7 @@ class Session:
         frame, point = yield from self._ring(frame, "digest", 0, [hash_of_list(self._ids.at(places))])
         agreed = hashlib.sha256(b"digest" + point).digest()
         self._turn(frame, "agree")
-        frame = yield self._masked("digest", self._to_each("agree", agreed))
+        frame = yield Masked("digest", self._to_each("agree", agreed), made_by=GATE)
         self._turn(frame, "agreed")
         for name, data in self._from_each("agree", frame.arrays).items():
             if data != agreed:
@@ -239,16 +239,17 @@ class Session:
         parties, found = len(self._names), b""
         for step in range(parties + 1):
             owner = (self._place - step) % parties
-            if piece >= self._pieces(owner, query):
+            records = 1 if query == "digest" else self.members[self._names[owner]].records
+            if piece >= count_pieces(records, PIECE):
                 continue
             self._turn(frame, query, piece, step)
-            count = 1 if query == "digest" else min(PIECE, self._records(owner) - PIECE * piece)
+            count = min(PIECE, records - PIECE * piece)
             if step == 0:
                 points = hashed(self._salt, [query], texts).tobytes()
                 made = self._workers.blinded(self._first, points)
             else:
                 sender = self._names[(self._place - 1) % parties]
-                data = self._opened(sender, [query, owner, step - 1, piece], frame.arrays)
+                data = self._open_envelope(sender, [query, owner, step - 1, piece], frame.arrays.get("envelope"))
                 points = points_of(data, count).tobytes()
                 made = self._workers.blinded(self._last if step == parties else self._scalar, points)
             self.progress.add(count if query == "list" else 0)
@@ -259,7 +260,7 @@ class Session:
                 after = (self._place + 1) % parties
                 label = [query, owner, step, piece]
                 enveloped = packed_envelope(seal_envelope(self._keys[self._names[after]], label, self.own, made))
-                frame = yield self._masked("list", {str(after): enveloped})
+                frame = yield Masked("list", {str(after): enveloped}, made_by=GATE)
         return frame, found
 
     def _tell(self, frame: Frame) -> Generator[Masked | None, Frame, Frame]:
@@ -271,10 +272,10 @@ class Session:
                 self._leaving()
             data = words.tobytes()
             if matcher == COORDINATOR:
-                frame = yield self._masked("words", {"words": packed_hashes(data)})
+                frame = yield Masked("words", {"words": packed_hashes(data)}, made_by=GATE)
             else:
                 enveloped = packed_envelope(seal_envelope(self._keys[matcher], ["words", piece], self.own, data))
-                frame = yield self._masked("words", {str(self._names.index(matcher)): enveloped})
+                frame = yield Masked("words", {str(self._names.index(matcher)): enveloped}, made_by=GATE)
         return frame
 
     def _told(self, frame: Frame) -> Generator[Masked | None, Frame, tuple[Frame, NDArray[np.int64]]]:
@@ -285,14 +286,16 @@ class Session:
             if self.terms.matcher == COORDINATOR:
                 data = unpacked_hashes(frame.arrays)
             else:
-                data = self._opened(self.terms.matcher, ["common", self._place, piece], frame.arrays)
+                data = self._open_envelope(
+                    self.terms.matcher, ["common", self._place, piece], frame.arrays.get("envelope")
+                )
             words = np.frombuffer(data, dtype=WORD_KIND) if len(data) % WORD == 0 else None
             if words is None or len(words) > min(WORDS, own - told.count) or not told.take(words):
                 raise _not_common()
             self._words.add(words, _OTHER)
             full = len(words) == WORDS
             if not full:
-                places = _places(self._words.shared(2), told.count)
+                places = _find_common(self._words.shared(2), told.count)
             frame, piece = (yield None), piece + 1
         return frame, places
 
@@ -300,17 +303,17 @@ class Session:
         """As the matcher: the words of all others, then those that all have, to each."""
         others = [name for name in self._names if name != self.own]
         lists = {name: CheckedHashes(name, self.members[name].records) for name in others}
-        for piece in range(max(pieces(self.members[name].records, WORDS) for name in others)):
+        for piece in range(max(count_pieces(self.members[name].records, WORDS) for name in others)):
             self._turn(frame, "take", piece)
             if piece == 0:
                 self._leaving()
             for name in others:
-                if piece < pieces(self.members[name].records, WORDS):
+                if piece < count_pieces(self.members[name].records, WORDS):
                     enveloped = frame.arrays.get(str(self._names.index(name)))
                     self._words.add(lists[name].checked(self._open_envelope(name, ["words", piece], enveloped)), _OTHER)
             frame = yield None
         everybody = len(self._names)
-        places = _places(self._words.shared(everybody))
+        places = _find_common(self._words.shared(everybody))
         common = cut_pieces(self._words.words(everybody), WORDS)
         for piece in range(len(places) // WORDS + 1):
             self._turn(frame, "match", piece)
@@ -321,7 +324,7 @@ class Session:
                 envelopes[str(place)] = packed_envelope(
                     seal_envelope(self._keys[name], ["common", place, piece], self.own, data)
                 )
-            frame = yield self._masked("words", envelopes)
+            frame = yield Masked("words", envelopes, made_by=GATE)
         return frame, places
 
     def _turn(self, frame: Frame, query: str, number: int = 0, step: int | None = None) -> None:
@@ -337,12 +340,6 @@ class Session:
         parts = {**self._from_each("salt", sent), self.own: self._part}
         self._salt = hashlib.sha256(b"salt" + b"".join(parts[name] for name in self._names)).digest()
 
-    def _records(self, place: int) -> int:
-        return self.members[self._names[place]].records
-
-    def _pieces(self, place: int, query: str) -> int:
-        return 1 if query == "digest" else pieces(self._records(place), PIECE)
-
     def _to_each(self, what: str, data: bytes) -> dict[str, NDArray[np.int64]]:
         """An envelope with the same data for each other party, by its place."""
         return {
@@ -353,19 +350,13 @@ class Session:
     def _from_each(self, what: str, sent: Envelopes) -> dict[str, bytes]:
         return {name: self._open_envelope(name, [what], sent.get(str(self._names.index(name)))) for name in self._keys}
 
-    def _opened(self, sender: str, label: list[Any], sent: Envelopes) -> bytes:
-        return self._open_envelope(sender, label, sent.get("envelope"))
-
     def _open_envelope(self, sender: str, label: list[Any], enveloped: NDArray[Any] | None) -> bytes:
         if enveloped is None:
             raise RefusedError(f"what {sender} sent is missing in a message of an alignment; start it again.")
         return open_envelope(self._keys[sender], label, sender, unpacked_envelope(enveloped))
 
-    def _masked(self, name: str, arrays: Mapping[str, NDArray[np.int64]]) -> Masked:
-        return Masked(name, arrays, made_by=GATE)
 
-
-def words_of(points: bytes) -> RingArray:
+def hash_points(points: bytes) -> RingArray:
     """The word of each point."""
     sha256 = hashlib.sha256
     each = [sha256(b"word" + points[start : start + POINT]).digest()[:WORD] for start in range(0, len(points), POINT)]
@@ -416,7 +407,7 @@ def _not_common() -> RefusedError:
     )
 
 
-def _places(found: Iterable[NDArray[Any]], told: int | None = None) -> NDArray[np.int64]:
+def _find_common(found: Iterable[NDArray[Any]], told: int | None = None) -> NDArray[np.int64]:
     """The own places of common words, or a refusal where there are none, or where more words were told."""
     places = np.concatenate([np.empty(0, dtype=np.int64), *(part["place"] for part in found)])
     if (len(places) if told is None else told) == 0:
@@ -426,7 +417,7 @@ def _places(found: Iterable[NDArray[Any]], told: int | None = None) -> NDArray[n
     return places
 
 
-def _number(frame: Frame) -> int:
+def _read_count(frame: Frame) -> int:
     if not (frame.text.isascii() and frame.text.isdigit() and len(frame.text) < 20):
         raise RefusedError("the number of people that two parties share is no number.")
     return int(frame.text)

@@ -29,22 +29,22 @@ class PublicName(NamedTuple):
     why: str
 
 
-def _is(*kinds: type, most: int | None = None) -> Callable[[Any], bool]:
+def _of_kind(*kinds: type, most: int | None = None) -> Callable[[Any], bool]:
     """Whether a value has exactly one of the kinds (numpy's numbers are none); `most`: a list of so many."""
     if most is None:
         return lambda value: type(value) in kinds
     return lambda value: type(value) in (list, tuple) and len(value) <= most and all(type(v) in kinds for v in value)
 
 
-_text: Final = _is(str)
+_text: Final = _of_kind(str)
 
 # What a party may say without noise. A name that is not here cannot leave.
 PUBLIC_NAMES: Final[Mapping[str, PublicName]] = {
-    "records": PublicName(_is(int), "row counts are fixed between neighbours"),
-    "features": PublicName(_is(int), "the schema is public"),
-    "feature_names": PublicName(_is(str, most=10**9), "the schema is public"),
-    "classes": PublicName(_is(bool, int, float, str, most=MOST_CLASSES), "the class labels are schema"),
-    "accepted": PublicName(_is(bool), "an acknowledgement"),
+    "records": PublicName(_of_kind(int), "row counts are fixed between neighbours"),
+    "features": PublicName(_of_kind(int), "the schema is public"),
+    "feature_names": PublicName(_of_kind(str, most=10**9), "the schema is public"),
+    "classes": PublicName(_of_kind(bool, int, float, str, most=MOST_CLASSES), "the class labels are schema"),
+    "accepted": PublicName(_of_kind(bool), "an acknowledgement"),
     "refused": PublicName(
         _text, "made from the plan, the party's policy, its ledger and its alignment; never from rows"
     ),
@@ -53,11 +53,13 @@ PUBLIC_NAMES: Final[Mapping[str, PublicName]] = {
     "receipt": PublicName(
         _text, "a number that follows from plans alone, and a hash by a key that stays in the ledger"
     ),
-    "budget": PublicName(_is(float, most=16), "what plans cost on an account; told where the policy says so"),
+    "budget": PublicName(_of_kind(float, most=16), "what plans cost on an account; told where the policy says so"),
     "signature": PublicName(_text, "over a plan's digest or a public key, by a key that has no part in the data"),
     "id_rule": PublicName(_text, "by which rule identifiers are written is schema"),
     "aligned": PublicName(_text, "a hash of the common order by keys of all parties, which they have forgotten"),
-    "solvers": PublicName(_is(str, most=100), "where a holder keeps its rows, in memory or elsewhere, is its choice"),
+    "solvers": PublicName(
+        _of_kind(str, most=100), "where a holder keeps its rows, in memory or elsewhere, is its choice"
+    ),
 }
 
 

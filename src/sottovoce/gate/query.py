@@ -61,8 +61,8 @@ class Reals:
         return tuple(self.longest if length is None else length for length in self.shape)
 
     def example(self) -> NDArray[Any]:
-        """An array that fits, of the largest shape."""
-        return np.full(self.largest, self._allowed, dtype=self.dtype)
+        """An array that fits, of the largest shape: the number nearest to 0 within the limits."""
+        return np.full(self.largest, min(max(self.least, 0.0), self.most), dtype=self.dtype)
 
     def fits(self, array: NDArray[Any]) -> bool:
         """Whether an array is so."""
@@ -79,11 +79,6 @@ class Reals:
     def __str__(self) -> str:
         size = " x ".join("any number of" if length is None else str(length) for length in self.shape)
         return f"{size} {self.dtype.__name__} numbers, none below {self.least:g} or above {self.most:g}"
-
-    @property
-    def _allowed(self) -> float:
-        """The number nearest to 0 within the limits."""
-        return min(max(self.least, 0.0), self.most)
 
 
 @dataclass(frozen=True)
@@ -217,6 +212,11 @@ class Query(ABC):
     def objection(self, number: int, told: MessageArrays) -> str | None:
         """Why a message is refused, or None. Made of the plan and the message alone."""
         return misfit(self.takes_at(number), told)
+
+    def check_message(self, number: int, told: MessageArrays) -> None:
+        """Refuse a message that does not have what the query takes."""
+        if (reason := self.objection(number, told)) is not None:
+            raise RefusedError(f"query {self.name!r} in round {number} {reason}.")
 
     def follows_from(self, told: MessageArrays, memory: Any) -> MessageArrays:  # noqa: ARG002
         """All public numbers that the value follows from: those of the message, and of earlier ones what is in memory.

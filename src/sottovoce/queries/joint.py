@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Array, Integers, MessageArrays, Query, Reals, Round, Wholes
-from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.split import RowPart
@@ -303,9 +302,6 @@ class HeldResiduals(HeldSum, ResidualSum):
 class HeldWeights(HeldSum, WeightSum):
     """sum_i of the weights of the classes, each in (0, 1], of the party that has the labels."""
 
-    def __init__(self, problem: Problem, party: str, loss: Weighted) -> None:
-        super().__init__(problem, party, loss)
-
 
 def look_up_message(weights: Array, level: float) -> dict[str, NDArray[Any]]:
     """Where scores are looked up."""
@@ -332,7 +328,7 @@ def can_look_up(problem: Problem) -> bool:
     return True
 
 
-def gradient_sum(problem: Problem, slope_bound: float) -> GradientSum:
+def make_gradient_sum(problem: Problem, slope_bound: float) -> GradientSum:
     """The gradient of a problem's loss: of rows in one place or of a party, or of secure columns."""
     if not problem.secure_columns:
         return gradient.gradient_sum(problem.dimension, slope_bound, problem.scaled_loss)

@@ -27,8 +27,21 @@ from numpy.typing import NDArray
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.secure import ring
 from sottovoce.secure.ring import Signed
-from sottovoce.secure.stream_labels import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
-from sottovoce.secure.streams import Bits, Fields, pack_bits, stream, stream_fields, unpack_bits
+from sottovoce.secure.streams import (
+    COLUMNS,
+    GRAM,
+    OWN,
+    SET_UP,
+    Bits,
+    Fields,
+    Piece,
+    RoundLabels,
+    column_pieces,
+    pack_bits,
+    stream,
+    stream_fields,
+    unpack_bits,
+)
 from sottovoce.secure.tables import FACTOR_BITS, FINE, LEVELS, ROW_BITS, UNIT_BITS, LookUp, Projection
 
 Program = Generator[Fields, Fields, Signed | None]
@@ -68,7 +81,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedNumber:
     """A number v of each record: a share of it, this party's mask, and the opened V = v - (all masks)."""
 
     share: Signed
@@ -80,7 +93,7 @@ class Masked:
         c = bits.astype(np.int64)
         return np.asarray(c * self.share[:, None] + (1 - 2 * c) * (self.opened[:, None] * gamma + product))
 
-    def times(self, other: Masked, product: Signed, *, first: bool) -> Signed:
+    def times(self, other: MaskedNumber, product: Signed, *, first: bool) -> Signed:
         """A share of v u, by one of the product of all masks of both."""
         found = self.opened * other.mask + self.mask * other.opened + product
         return np.asarray(found + self.opened * other.opened if first else found)
@@ -142,16 +155,12 @@ class Columns:
         self._missing = set(column_pieces(len(rows), place.widths))
         self._labels = None if labels is None else np.where(self._usable, labels, 0.0)
         self._nulls: dict[Piece, Bits] = {}  # shares of [the record is null at a party]
-        self._weights: dict[tuple[str, Piece], tuple[Masked, Signed]] = {}  # n and f, and shares of n y' and f y'
-        self._second: dict[Piece, Masked] = {}  # y'
+        self._weights: dict[tuple[str, Piece], tuple[MaskedNumber, Signed]] = {}  # n and f, and shares of n y' and f y'
+        self._second: dict[Piece, MaskedNumber] = {}  # y', of classes
 
     def columns(self, piece: Piece) -> Fields:
         """D_m, (records, own columns): masked it is E_m."""
         return (self._own[slice(*piece)].astype(np.int64),)
-
-    def columns_label(self, piece: Piece) -> list[Any]:
-        """Of the mask of its columns, and of their envelope."""
-        return label(COLUMNS, 0, piece, NOTHING_TOLD)
 
     def receive_columns(self, others: Mapping[str, Fields], piece: Piece) -> None:
         """The other parties' E; one's own follows from the mask. Those that are there stay."""
@@ -161,13 +170,13 @@ class Columns:
             return
         where = places(self.place.widths)
         own = self.columns(piece)
-        (mask,) = stream_fields(self._seed, self.columns_label(piece), own)
+        (mask,) = stream_fields(self._seed, SET_UP.label(COLUMNS, piece), own)
         everyone = {**{party: fields[0] for party, fields in others.items()}, self.place.name: own[0] - mask}
         for party, words in everyone.items():
             self._masked[slice(*piece), where[party]] = words
         self._missing.remove(piece)
 
-    def gram(self, asked: Asked, dealt: Fields | None = None) -> Signed:
+    def gram(self, asked: RoundLabels, dealt: Fields | None = None) -> Signed:
         """A share of D'D, its upper triangle row by row; the sum over the parties is D'D and the noise dealt.
 
         `dealt` is what this party was dealt, None for those who make theirs from the seed.
@@ -185,54 +194,60 @@ class Columns:
         (share,) = self._shares(dealt, asked.label(GRAM), (triangle,))
         return np.asarray(triangle + share)
 
-    def own(self, asked: Asked, values: Signed, dealt: Fields | None = None) -> Signed:
+    def own(self, asked: RoundLabels, values: Signed, dealt: Fields | None = None) -> Signed:
         """A share of a sum of what each party has by itself; the sum over the parties has the noise dealt."""
         (share,) = self._shares(dealt, asked.label(OWN), (values,))
         return np.asarray(values + share)
 
-    def null(self, asked: Asked, piece: Piece, dealt: Fields | None = None) -> Program:
+    def null(self, asked: RoundLabels, piece: Piece, dealt: Fields | None = None) -> Program:
         """n, and of classes y' = [the label is 1]: every sum that is looked up has the factor n or f."""
         count = piece[1] - piece[0]
         table, gamma, product = self._dealt(dealt, "null", asked, piece)
         flags = (~self._usable[slice(*piece)]).astype(np.int8)
-        said: Fields = (flags, self._second_class(piece)) if self.place.classes else (flags,)
+        said: Fields = (flags,)
+        if self.place.classes:  # 1 for a record of the second class, at the holder; 0 elsewhere
+            labels = np.zeros(count) if self._labels is None else self._labels[slice(*piece)]
+            said = flags, (labels > 0).astype(np.int64)
         opened = yield said
         total = opened[0].astype(np.int64) & (NULL_LEVELS - 1)
         bits = self._nulls[piece] = ring.looked_up(table, np.zeros(count, dtype=np.uint8), total)
         (packed,) = yield (pack_bits(bits),)
-        share = -_words_of(unpack_bits(packed, count), gamma, first=self.place.first)[:, 0]
+        share = -_share_bits(unpack_bits(packed, count), gamma, first=self.place.first)[:, 0]
         share += self.place.first
-        weight = yield from self._opened("null", 2, asked, piece, share)
+        second = None
         if self.place.classes:
             mask = stream_fields(self._seed, asked.label("null 0", piece), said)[1]
-            self._second[piece] = Masked(said[1], mask, opened[1])
-        self._keep("null", piece, weight, product)
+            second = MaskedNumber(said[1], mask, opened[1])
+        found = yield from self._open_weight(asked.label("null 2", piece), share, product, second)
+        if second is not None:
+            self._second[piece] = second
+        self._weights["null", piece] = found
         return None
 
-    def factor(self, asked: Asked, piece: Piece, projection: Projection, dealt: Fields | None = None) -> Program:
+    def factor(self, asked: RoundLabels, piece: Piece, projection: Projection, dealt: Fields | None = None) -> Program:
         """f, 0 for a record that is null at a party and for a long row: |f P'x| <= 31 C, C^2 = 4 2^g."""
         count = piece[1] - piece[0]
         squares, coarse, fine, gamma, product = self._dealt(dealt, "factor", asked, piece)
         bits = yield from self._clipped(piece, projection, (squares, coarse, fine))
         (packed,) = yield (pack_bits(bits),)
-        words = _words_of(unpack_bits(packed, count), gamma, first=self.place.first)
+        words = _share_bits(unpack_bits(packed, count), gamma, first=self.place.first)
         share = np.asarray(words @ (1 << np.arange(FACTOR_BITS, dtype=np.int64)))
-        weight = yield from self._opened("factor", 3, asked, piece, share)
-        self._keep("factor", piece, weight, product)
+        label, second = asked.label("factor 3", piece), self._second[piece] if self.place.classes else None
+        self._weights["factor", piece] = yield from self._open_weight(label, share, product, second)
         return None
 
-    def length(self, asked: Asked, piece: Piece, projection: Projection, dealt: Fields | None = None) -> Program:
+    def length(self, asked: RoundLabels, piece: Piece, projection: Projection, dealt: Fields | None = None) -> Program:
         """sum_i t_i in units of 2^-8, t_i of the mean min(1, |P'x_i| / 2C); 0 for null records and long rows."""
         count = piece[1] - piece[0]
         squares, coarse, fine, gamma, noise = self._dealt(dealt, "length", asked, piece)
         bits = yield from self._clipped(piece, projection, (squares, coarse, fine))
         (packed,) = yield (pack_bits(bits),)
-        words = _words_of(unpack_bits(packed, count), gamma, first=self.place.first)
+        words = _share_bits(unpack_bits(packed, count), gamma, first=self.place.first)
         return np.asarray((words.sum(axis=0) << UNIT_BITS) + noise)
 
     def look_up(
         self,
-        asked: Asked,
+        asked: RoundLabels,
         piece: Piece,
         lookup: LookUp,
         weights: NDArray[np.float64],
@@ -254,15 +269,13 @@ class Columns:
             return np.asarray((words * lookup.scales).sum(axis=0) + noise)
         slopes = words[:, 0] - labels if lookup.minus_label else words[:, 0]
         (e,) = yield (slopes,)
-        return np.asarray(self._weighted_rows(asked, piece, lookup, e) + noise)
-
-    def _weighted_rows(self, asked: Asked, piece: Piece, lookup: LookUp, e: Signed) -> Signed:
-        """A share of sum_i (e + rho)_i R_i without that of the dealer."""
         self._check_complete()
         (rho,) = stream_fields(self._seed, asked.label("look-up 2", piece), (e,))
-        total = ring.weighted_sum(self._masked[slice(*piece)], rho)
-        total[self._columns] += ring.weighted_sum(self._own[slice(*piece)], e)
-        return total if lookup.projection is None else ring.through(total[None], lookup.projection)[0]
+        total = ring.sum_weighted(self._masked[slice(*piece)], rho)  # of sum_i (e + rho)_i R_i, less the dealer's share
+        total[self._columns] += ring.sum_weighted(self._own[slice(*piece)], e)
+        return np.asarray(
+            (total if lookup.projection is None else ring.through(total[None], lookup.projection)[0]) + noise
+        )
 
     def _clipped(
         self, piece: Piece, projection: Projection, dealt: tuple[Signed, Bits, Bits]
@@ -295,7 +308,9 @@ class Columns:
             found[start - piece[0] : stop - piece[0]] = part + ring.dots(seen, seen) if self.place.first else part
         return found
 
-    def _scores(self, asked: Asked, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]) -> NDArray[np.int8]:
+    def _scores(
+        self, asked: RoundLabels, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]
+    ) -> NDArray[np.int8]:
         """2^-8 D_m w_m 2^q / h rounded, modulo 2^8, 0 where not finite; the holder adds what label or table need.
 
         A public dither rounds it. The first party adds 2^q - 1: with the low bits of the masks, uniform on
@@ -306,13 +321,17 @@ class Columns:
             raise RefusedError(f"weights of shape {weights.shape}: must be {self._own.shape[1]} finite numbers.")
         steps = 2.0**FINE / lookup.level
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as 0
-            values = ring.scores(self._own[slice(*piece)], weights) * (steps * 2.0**-ROW_BITS)
-            if self._labels is not None:
-                values += self._shift(self._labels[slice(*piece)], lookup, steps)
+            values = ring.score_rows(self._own[slice(*piece)], weights) * (steps * 2.0**-ROW_BITS)
+            if self._labels is not None:  # the centre of the table; of its half for the label; or less the label
+                labels, centre = self._labels[slice(*piece)], float(LEVELS << FINE) / 2
+                if lookup.index == "label":
+                    values += np.where(labels > 0, centre / 2, -centre / 2)
+                else:
+                    values += centre - labels * steps if lookup.index == "residual" else centre
         found = ring.wrapped(values, self._dithers(asked, piece))
         return found + np.int8((1 << FINE) - 1) if self.place.first else found
 
-    def _dithers(self, asked: Asked, piece: Piece) -> NDArray[np.uint8]:
+    def _dithers(self, asked: RoundLabels, piece: Piece) -> NDArray[np.uint8]:
         """Of party m: u + 2^8 m / M, u one public number of each record and round.
 
         Rounded to the nearest instead, a part that has few values, as one-hot codes have, would be off by the same in
@@ -322,36 +341,17 @@ class Columns:
         names = self.place.names
         return np.asarray(dithers + np.uint8(256 * names.index(self.place.name) // len(names)))
 
-    def _shift(self, labels: NDArray[np.float64], lookup: LookUp, steps: float) -> NDArray[np.float64]:
-        """The centre of the table; of that half of it that is for the label; or of it less the label."""
-        centre = float(LEVELS << FINE) / 2
-        if lookup.index == "label":
-            return np.where(labels > 0, centre / 2, -centre / 2)
-        return centre - labels * steps if lookup.index == "residual" else np.full(len(labels), centre)
-
-    def _second_class(self, piece: Piece) -> Signed:
-        """The numbers y': 1 for a record of the second class, at the holder; 0 elsewhere."""
-        if self._labels is None:
-            return np.zeros(piece[1] - piece[0], dtype=np.int64)
-        return (self._labels[slice(*piece)] > 0).astype(np.int64)
-
-    def _opened(
-        self, program: str, number: int, asked: Asked, piece: Piece, share: Signed
-    ) -> Generator[Fields, Fields, Masked]:
-        """Have the shares of a number opened under masks that the dealer knows."""
+    def _open_weight(
+        self, label: list[Any], share: Signed, product: Signed, second: MaskedNumber | None
+    ) -> Generator[Fields, Fields, tuple[MaskedNumber, Signed]]:
+        """Have the shares of a weight opened under masks that the dealer knows; the weight, and its product with y'."""
         (opened,) = yield (share,)
-        (mask,) = stream_fields(self._seed, asked.label(f"{program} {number}", piece), (share,))
-        return Masked(share, mask, opened)
-
-    def _keep(self, name: str, piece: Piece, weight: Masked, product: Signed) -> None:
-        """A weight of the records, and its product with y'."""
-        labels = product
-        if self.place.classes:
-            labels = weight.times(self._second[piece], product, first=self.place.first)
-        self._weights[name, piece] = weight, labels
+        (mask,) = stream_fields(self._seed, label, (share,))
+        weight = MaskedNumber(share, mask, opened)
+        return weight, product if second is None else weight.times(second, product, first=self.place.first)
 
     def _dealt(
-        self, dealt: Fields | None, program: str, asked: Asked, piece: Piece, lookup: LookUp | None = None
+        self, dealt: Fields | None, program: str, asked: RoundLabels, piece: Piece, lookup: LookUp | None = None
     ) -> Fields:
         """Its shares of what is dealt for a program."""
         of = asked.label(f"{program} dealt", piece)
@@ -373,59 +373,45 @@ class Columns:
 def said_like(program: str, piece: Piece, place: Place, lookup: LookUp | None = None) -> tuple[Fields, ...]:
     """The kinds and shapes of the messages of a program about a piece of the records, one after the other."""
     count = piece[1] - piece[0]
-    flags, word, index = _zeros(np.int8, count), _zeros(np.int64, count), _zeros(np.int16, count)
+    flags, word, bytes_of_bits = _like(np.int8, count), _like(np.int64, count), -(-count // 8)
+    bit = _like(np.uint8, bytes_of_bits, 1)
     if program == "null":
-        return (flags, word) if place.classes else (flags,), (_packed(count, 1),), (word,)
+        return (flags, word) if place.classes else (flags,), (bit,), (word,)
+    clip = (bit, _like(np.int16, count))
     if program == "factor":
-        return (_packed(count, 1), index), (_packed(count, 1), index), (_packed(count, FACTOR_BITS),), (word,)
+        return clip, clip, (_like(np.uint8, bytes_of_bits, FACTOR_BITS),), (word,)
     if program == "length":
-        return (_packed(count, 1), index), (_packed(count, 1), index), (_packed(count, 1),)
+        return clip, clip, (bit,)
     assert lookup is not None, program  # noqa: S101
-    said: tuple[Fields, ...] = (_zeros(np.int8, count),), (_packed(count, lookup.outputs),)
+    said: tuple[Fields, ...] = (flags,), (_like(np.uint8, bytes_of_bits, lookup.outputs),)
     return said if lookup.matrix == "one" else (*said, (word,))
 
 
 def dealt_like(program: str, piece: Piece, place: Place, lookup: LookUp | None = None) -> Fields:
-    """The kinds and shapes of what is dealt for a piece of a program."""
-    count, labels = piece[1] - piece[0], _words(((piece[1] - piece[0]) * place.classes,))
+    """The kinds and shapes of what is dealt for a piece of a program.
+
+    Of |z|^2 these are masks' squares, whether a row is kept, and what is looked up for those that are.
+    """
+    count = piece[1] - piece[0]
+    labels, words, bits = _like(np.int64, count * place.classes), _like(np.int64, count, 1), np.uint8
     if program == "null":
-        return _bits((count, 1, 1, NULL_LEVELS // 8)), _words((count, 1)), labels
+        return _like(bits, count, 1, 1, NULL_LEVELS // 8), words, labels
+    clip = _like(np.int64, count), _like(bits, count, 2, 1, COARSE_LEVELS // 8)
     if program == "factor":
-        return *_clip_fields(count, FACTOR_BITS), _words((count, FACTOR_BITS)), labels
+        table = _like(bits, count, 2, FACTOR_BITS, FINE_LEVELS // 8)
+        return *clip, table, _like(np.int64, count, FACTOR_BITS), labels
     if program == "length":
-        return *_clip_fields(count, 1), _words((count, 1)), _words((1,))
+        return *clip, _like(bits, count, 2, 1, FINE_LEVELS // 8), words, _like(np.int64, 1)
     assert lookup is not None, program  # noqa: S101
-    words = _words((count, lookup.outputs))
-    table = _bits((count, 1, lookup.outputs, LEVELS // 8))
-    return table, words, words, _words((lookup.width(sum(place.widths.values())),))
+    words, width = _like(np.int64, count, lookup.outputs), lookup.width(sum(place.widths.values()))
+    return _like(bits, count, 1, lookup.outputs, LEVELS // 8), words, words, _like(np.int64, width)
 
 
-def _clip_fields(count: int, outputs: int) -> Fields:
-    """Of |z|^2: masks' squares, whether a row is kept, and what is looked up for those that are."""
-    return (
-        _words((count,)),
-        _bits((count, 2, 1, COARSE_LEVELS // 8)),
-        _bits((count, 2, outputs, FINE_LEVELS // 8)),
-    )
-
-
-def _words_of(bits: Bits, gamma: Signed, *, first: bool) -> Signed:
-    """Shares of bits t as numbers, by c = t xor gamma and shares of gamma: t = c + (1 - 2c) gamma."""
-    c = bits.astype(np.int64)
-    return np.asarray((1 - 2 * c) * gamma + c if first else (1 - 2 * c) * gamma)
-
-
-def _zeros(kind: type[Any], *shape: int) -> NDArray[Any]:
+def _like(kind: type[Any], *shape: int) -> NDArray[Any]:
     return np.broadcast_to(kind(0), shape)
 
 
-def _words(shape: tuple[int, ...]) -> Signed:
-    return _zeros(np.int64, *shape)
-
-
-def _bits(shape: tuple[int, ...]) -> Bits:
-    return _zeros(np.uint8, *shape)
-
-
-def _packed(records: int, outputs: int) -> Bits:
-    return _zeros(np.uint8, -(-records // 8), outputs)
+def _share_bits(bits: Bits, gamma: Signed, *, first: bool) -> Signed:
+    """Shares of bits t as numbers, by c = t xor gamma and shares of gamma: t = c + (1 - 2c) gamma."""
+    c = bits.astype(np.int64)
+    return np.asarray((1 - 2 * c) * gamma + c if first else (1 - 2 * c) * gamma)

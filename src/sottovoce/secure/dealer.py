@@ -38,8 +38,20 @@ from sottovoce.secure.columns import (
     said_like,
 )
 from sottovoce.secure.ring import Signed
-from sottovoce.secure.stream_labels import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
-from sottovoce.secure.streams import Bits, Fields, add_fields, stream_fields, subtract_fields, unpack_bits
+from sottovoce.secure.streams import (
+    COLUMNS,
+    GRAM,
+    OWN,
+    SET_UP,
+    Fields,
+    Piece,
+    RoundLabels,
+    add_fields,
+    column_pieces,
+    stream_fields,
+    subtract_fields,
+    unpack_bits,
+)
 from sottovoce.secure.tables import CHANCE_BITS, CLIP_LEVELS, FACTOR_BITS, FINE, LookUp, Projection, factors
 
 Noise = Signed | int
@@ -59,18 +71,15 @@ class ColumnDealer:
     Nothing here depends on data: for one set of seeds, noise and coins the words dealt are always the same.
     """
 
-    def __init__(
-        self, seeds: Mapping[str, bytes], widths: Mapping[str, int], records: int, bits: int, *, classes: bool
-    ) -> None:
-        if tuple(seeds) != tuple(widths) or len(seeds) < 2:
+    def __init__(self, seeds: Mapping[str, bytes], place: Place, records: int) -> None:
+        if tuple(seeds) != place.names or len(seeds) < 2:
             raise InputError("seeds and widths must be of the same two parties or more, in one order.")
         self.names, self.records = tuple(seeds), records
-        self._place = Place(self.names[0], dict(widths), bits, classes)
-        self._seeds = dict(seeds)
+        self._place, self._seeds = place, dict(seeds)
         self._columns: Signed | None = None
-        self._asked = {"null": Asked(0, NOTHING_TOLD)}  # by which n and f were shared
+        self._asked = {"null": SET_UP}  # by which n and f were shared
 
-    def gram(self, asked: Asked, noise: Noise = 0) -> tuple[str, Fields]:
+    def gram(self, asked: RoundLabels, noise: Noise = 0) -> tuple[str, Fields]:
         """(who gets it, A_m'A_j for all m < j and noise, less the others' shares), the upper triangle row by row."""
         masks = self._masks_of_columns()
         total = np.zeros((masks.shape[1], masks.shape[1]), dtype=np.int64)
@@ -79,23 +88,25 @@ class ColumnDealer:
         triangle = total[np.triu_indices(len(total))]
         return self._rest(asked.label(GRAM), asked, (triangle + noise,))
 
-    def own(self, asked: Asked, noise: Signed) -> tuple[str, Fields]:
+    def own(self, asked: RoundLabels, noise: Signed) -> tuple[str, Fields]:
         """(who gets it, noise less the others' shares), for a sum of what each party has by itself."""
         return self._rest(asked.label(OWN), asked, (noise,))
 
-    def null(self, asked: Asked, piece: Piece) -> tuple[str, Fields]:
+    def null(self, asked: RoundLabels, piece: Piece) -> tuple[str, Fields]:
         """Bits at the number of parts that are null: 1 but for none of them."""
         count = piece[1] - piece[0]
         index, *second = self._masks("null", 0, asked, piece)
         chances = np.full((1, 1, NULL_LEVELS), ALWAYS)
         chances[0, 0, 0] = 0
-        table = ring.tables(chances, _certain(count, 1), index.astype(np.int64) & (NULL_LEVELS - 1), _zeros(count))
+        table = ring.tables(
+            chances, _certain(count, 1), index.astype(np.int64) & (NULL_LEVELS - 1), np.zeros(count, dtype=np.uint8)
+        )
         gamma = self._gammas("null", 1, asked, piece)
         (mask,) = self._masks("null", 2, asked, piece)
         product = mask * second[0] if second else np.zeros(0, dtype=np.int64)
         return self._rest(asked.label("null dealt", piece), asked, (table, gamma, product))
 
-    def factor(self, asked: Asked, piece: Piece, projection: Projection) -> tuple[str, Fields]:
+    def factor(self, asked: RoundLabels, piece: Piece, projection: Projection) -> tuple[str, Fields]:
         """What f is found with."""
         self._asked["factor"] = asked
         count, found = piece[1] - piece[0], factors()
@@ -109,7 +120,7 @@ class ColumnDealer:
         return self._rest(asked.label("factor dealt", piece), asked, (*clip, gamma, product))
 
     def length(
-        self, asked: Asked, piece: Piece, projection: Projection, noise: Noise, coins: Randomness
+        self, asked: RoundLabels, piece: Piece, projection: Projection, noise: Noise, coins: Randomness
     ) -> tuple[str, Fields]:
         """Bits of the mean min(1, |z| / 2C). Noise is that of the whole sum: for one piece, 0 for the others."""
         chances = np.minimum(ALWAYS, np.rint(ALWAYS * np.sqrt(np.arange(FINE_LEVELS) / CLIP_LEVELS) / 2)).astype(
@@ -120,19 +131,22 @@ class ColumnDealer:
         return self._rest(asked.label("length dealt", piece), asked, (*clip, gamma, np.reshape(noise, 1)))
 
     def look_up(
-        self, asked: Asked, piece: Piece, lookup: LookUp, noise: Noise, coins: Randomness
+        self, asked: RoundLabels, piece: Piece, lookup: LookUp, noise: Noise, coins: Randomness
     ) -> tuple[str, Fields]:
         """The table, what bits are multiplied with, and what the sum lacks."""
         count = piece[1] - piece[0]
         (index,) = self._masks("look-up", 0, asked, piece, lookup)
         shifts = (index.astype(np.int64) & 0xFF) >> FINE
-        table = ring.tables(lookup.chances[None], _uniform(count, lookup.outputs, coins), shifts, _zeros(count))
+        table = ring.tables(
+            lookup.chances[None], _uniform(count, lookup.outputs, coins), shifts, np.zeros(count, dtype=np.uint8)
+        )
         gamma = self._gammas("look-up", 1, asked, piece, lookup)
-        product = gamma * self._weight_masks(lookup, piece)[:, None]
+        (weight,) = self._masks(lookup.weight, -1, self._asked[lookup.weight], piece)
+        product = gamma * weight[:, None]
         exact = np.zeros(lookup.outputs, dtype=np.int64)
         if lookup.matrix != "one":
             (rho,) = self._masks("look-up", 2, asked, piece, lookup)
-            exact = ring.weighted_sum(self._masks_of_columns()[slice(*piece)], rho)
+            exact = ring.sum_weighted(self._masks_of_columns()[slice(*piece)], rho)
         if lookup.projection is not None:
             exact = ring.through(exact[None], lookup.projection)[0]
         return self._rest(asked.label("look-up dealt", piece), asked, (table, gamma, product, exact + noise))
@@ -140,7 +154,7 @@ class ColumnDealer:
     def _clip(
         self,
         program: str,
-        asked: Asked,
+        asked: RoundLabels,
         piece: Piece,
         projection: Projection,
         last: tuple[Signed, NDArray[np.uint16]],
@@ -164,18 +178,16 @@ class ColumnDealer:
         fine = ring.tables(both, uniform, levels.place(index), unpack_bits(choice, count)[:, 0])
         return squares, coarse, fine
 
-    def _gammas(self, program: str, number: int, asked: Asked, piece: Piece, lookup: LookUp | None = None) -> Signed:
+    def _gammas(
+        self, program: str, number: int, asked: RoundLabels, piece: Piece, lookup: LookUp | None = None
+    ) -> Signed:
         """The masks of bits, as numbers."""
         (packed,) = self._masks(program, number, asked, piece, lookup)
         return unpack_bits(packed, piece[1] - piece[0]).astype(np.int64)
 
-    def _weight_masks(self, lookup: LookUp, piece: Piece) -> Signed:
-        """Of what the bits are multiplied with."""
-        program = lookup.weight
-        (mask,) = self._masks(program, -1, self._asked[program], piece)
-        return np.asarray(mask)
-
-    def _masks(self, program: str, number: int, asked: Asked, piece: Piece, lookup: LookUp | None = None) -> Fields:
+    def _masks(
+        self, program: str, number: int, asked: RoundLabels, piece: Piece, lookup: LookUp | None = None
+    ) -> Fields:
         """The sum over the parties of the masks of a message; -1 is the last of the program."""
         messages = said_like(program, piece, self._place, lookup)
         number %= len(messages)
@@ -184,7 +196,7 @@ class ColumnDealer:
             add_fields, (stream_fields(seed, of, messages[number]) for seed in self._seeds.values())
         )
 
-    def _rest(self, of: list[Any], asked: Asked, exact: Fields) -> tuple[str, Fields]:
+    def _rest(self, of: list[Any], asked: RoundLabels, exact: Fields) -> tuple[str, Fields]:
         """(who is dealt to, what is to be shared less the others' shares)."""
         receiver = receiver_of(self.names, asked.number)
         for party, seed in self._seeds.items():
@@ -200,13 +212,9 @@ class ColumnDealer:
             for piece in column_pieces(self.records, widths):
                 for party, place in places(widths).items():
                     like = (np.broadcast_to(np.int64(0), (piece[1] - piece[0], widths[party])),)
-                    of = label(COLUMNS, 0, piece, NOTHING_TOLD)
+                    of = SET_UP.label(COLUMNS, piece)
                     (found[slice(*piece), place],) = stream_fields(self._seeds[party], of, like)
         return self._columns
-
-
-def _zeros(records: int) -> Bits:
-    return np.zeros(records, dtype=np.uint8)
 
 
 def _certain(records: int, outputs: int) -> NDArray[np.uint16]:

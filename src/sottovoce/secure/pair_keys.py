@@ -88,7 +88,10 @@ class RunKey:
 
     def exchanged(self, public: bytes) -> bytes:
         """x: of the pair, by X25519; no key by itself."""
-        return self._curve.exchange(X25519PublicKey.from_public_bytes(public[:32]))
+        try:
+            return self._curve.exchange(X25519PublicKey.from_public_bytes(public[:32]))
+        except ValueError:
+            raise _no_key() from None
 
     def decapsulated(self, ciphertext: bytes) -> bytes:
         """k, as the other end drew it."""
@@ -117,7 +120,7 @@ class PairKeys(Mapping[str, bytes]):
         keys, made = self._publics(publics), []
         for name in self._later:
             secret, ciphertext = _encapsulated(keys[name])
-            by = self._offer_key(name, self._exchanged(keys[name]) + secret, ciphertext)
+            by = self._offer_key(name, self.key.exchanged(keys[name]) + secret, ciphertext)
             made.append(ciphertext + seal_envelope(by, ["offer"], self._own, self._secret(name)))
         return packed_rows(made, OFFER)
 
@@ -126,10 +129,10 @@ class PairKeys(Mapping[str, bytes]):
         if self.agreed:
             return
         keys, sent = self._publics(publics), unpacked_rows(offers, OFFER, len(self._earlier))
-        found = {name: self._pair_key(name, self._exchanged(keys[name]), self._secret(name)) for name in self._later}
+        found = {name: self._pair_key(name, self.key.exchanged(keys[name]), self._secret(name)) for name in self._later}
         for name, offer in zip(self._earlier, sent, strict=True):
             ciphertext, enveloped = offer[:_CIPHERTEXT], offer[_CIPHERTEXT:]
-            common = self._exchanged(keys[name])
+            common = self.key.exchanged(keys[name])
             by = self._offer_key(name, common + self.key.decapsulated(ciphertext), ciphertext)
             found[name] = self._pair_key(name, common, open_envelope(by, ["offer"], name, enveloped))
         self._found = found
@@ -185,12 +188,6 @@ class PairKeys(Mapping[str, bytes]):
         """All that is public of a pair, the same at both ends."""
         ends = [name for name in self._names if name in (self._own, other)]
         return [self._run, *ends, *(self._prints[name] for name in ends)]
-
-    def _exchanged(self, public: bytes) -> bytes:
-        try:
-            return self.key.exchanged(public)
-        except ValueError:
-            raise _no_key() from None
 
 
 def fingerprint_of(public: str) -> str:

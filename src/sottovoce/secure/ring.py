@@ -33,7 +33,7 @@ _LANES = 16  # columns that the innermost loop takes at a time
 watch()
 
 
-def check_room(records: int, bound: float, step: float, std: float) -> None:
+def check_ring_room(records: int, bound: float, step: float, std: float) -> None:
     """Refuse sums that wrap around: (N G + 64 std) / step must be below 2^63, else what is opened is garbage.
 
     `bound` is the most that one record adds to an entry and `std` the noise of the sum, both in units of the data.
@@ -76,7 +76,7 @@ def _add_cross(total: Signed, left: Signed, right: Signed) -> None:
 
 
 @njit(cache=True)
-def weighted_sum(rows: Entries, weights: Signed) -> Signed:
+def sum_weighted(rows: Entries, weights: Signed) -> Signed:
     """sum_i weights_i x_i modulo 2^64, in one pass over the rows."""
     total = np.zeros(rows.shape[1], dtype=np.int64)
     for n in range(len(rows)):
@@ -110,7 +110,7 @@ def dots(left: Signed, right: Signed) -> Signed:
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")
-def scores(rows: Entries, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def score_rows(rows: Entries, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """x_i'w, each added in the order of the columns."""
     found = np.empty(len(rows))
     for n in range(len(rows)):

@@ -1,4 +1,4 @@
-"""Streams and envelopes: what two ends of a run make of the key that they share (`pair_keys.py`), and nobody else can.
+"""Labels, streams and envelopes: what two ends of a run make of the key that they share (`pair_keys.py`), alone.
 
     stream       AES-256 in counter mode under HMAC-SHA256(key, "stream", label): uniform words, one AES key a label
     envelope     AES-256-GCM under HMAC-SHA256(key, "envelope", label, sender): unreadable, and unchanged or refused
@@ -6,7 +6,14 @@
 
 A label is a list that says all about the one use of a stream or an envelope; it is written as JSON, so that two
 different lists are two different labels. Both uses of a key start at the counter 0, under different AES keys. An
-envelope that is made again has the same content, or does not leave: its AES key serves one message.
+envelope that is made again has the same content, or does not leave: its AES key serves one message. Over columns a
+label says
+
+    what for, of which round, for which records, and the hash of all that was told so far
+
+Masks, envelopes and what is dealt follow from keys, rows and what was told, in this round and in those before it. All
+that was told is in every label: who is asked by other numbers, a copy or a fork, has other masks. Records are cut into
+pieces (start, stop) that fit a frame, by public numbers: the words of a piece have a stream of their own.
 
 What parties say to one another over columns is a tuple of arrays (`Fields`), masked, added up and packed:
 
@@ -21,9 +28,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -40,7 +49,15 @@ RingArray = NDArray[np.uint64]
 Label = Sequence[Any]
 Fields = tuple[NDArray[Any], ...]
 Bits = NDArray[np.uint8]
+Piece = tuple[int, int]
 
+WHOLE: Final = (0, 0)  # of what is not cut into pieces
+FRAME: Final = 60 * 2**20  # bytes of one message
+COLUMNS: Final = "columns"  # masks a party's columns: A_m
+OWN: Final = "own"  # its share of the dealer's noise on a sum of what each party has by itself
+GRAM: Final = "gram"  # its share of the dealer's A'A
+_RECORD: Final = 240  # bytes of a record in the longest message of a program: the tables of its clipping factor
+_PARTY: Final = 16  # and of one party, where each party is sent all others' messages
 _ZEROS: Final = memoryview(bytes(2**18))
 
 
@@ -79,23 +96,17 @@ def labelled(source: Randomness, label: Label) -> Randomness:
 
 def stream(
     key: bytes,
-    label: Label,
+    label: Label | bytes,
     count: int,
     kind: type[np.unsignedinteger[Any]] = np.uint64,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """`count` words that look uniform to whoever lacks the key; the same for both ends, once for each label.
 
-    `out`, contiguous and of that size and kind, is filled where it is given: new memory costs more than the words do.
+    A label of bytes is written already. `out`, contiguous and of that size and kind, is filled where it is given: new
+    memory costs more than the words do.
     """
-    return _stream(key, write_label(label), count, kind, out)
-
-
-def _stream(
-    key: bytes, label: bytes, count: int, kind: type[np.unsignedinteger[Any]], out: NDArray[Any] | None
-) -> NDArray[Any]:
-    """The same for a label that is written already."""
-    own = hmac.digest(key, b"stream" + label, "sha256")
+    own = hmac.digest(key, b"stream" + (label if isinstance(label, bytes) else write_label(label)), "sha256")
     words = np.empty(count, dtype=np.dtype(kind).newbyteorder("<")) if out is None else out
     left: Any = words.reshape(-1).view(np.uint8)
     encryptor = Cipher(AES256(own), CTR(bytes(16))).encryptor()
@@ -127,9 +138,9 @@ def masks(keys: Mapping[str, bytes], own: str, roster: Sequence[str], label: Lab
     said = write_label(label)  # once: it names the whole roster
     for other in roster:
         if other > own:
-            total += _stream(keys[other], said, count, np.uint64, words)
+            total += stream(keys[other], said, count, np.uint64, words)
         elif other < own:
-            total -= _stream(keys[other], said, count, np.uint64, words)
+            total -= stream(keys[other], said, count, np.uint64, words)
     return total
 
 
@@ -213,3 +224,63 @@ def unpack_bits(packed: Bits, records: int) -> Bits:
 def pack_bits(bits: Bits) -> Bits:
     """The inverse of `unpack_bits`."""
     return np.packbits(bits, axis=0)
+
+
+def make_label(name: str, use: int, piece: Piece, said: str) -> list[Any]:
+    """Of one stream or envelope: what for, of which round, for which records, after what was told."""
+    return [name, use, *piece, said]
+
+
+class RoundLabels(NamedTuple):
+    """Labels of a round: its number, and the hash of all that was told in the run until then, its own numbers last."""
+
+    number: int
+    said: str
+
+    def label(self, name: str, piece: Piece = WHOLE) -> list[Any]:
+        """Of what is made in the round."""
+        return make_label(name, self.number, piece, self.said)
+
+
+SET_UP: Final = RoundLabels(0, "")  # before anything is told
+
+
+class TranscriptHash:
+    """The running hash of what one end was told in a run, in the order in which it came.
+
+    Guarantee: ends that were told the same in the same order have the same hash, and others another one. A round is
+    told one set of numbers; others are refused.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, int], tuple[str, RoundLabels]] = {}
+        self._said = SET_UP.said
+
+    def after(self, query: str, number: int, told: Mapping[str, NDArray[Any]]) -> RoundLabels:
+        """Take in what a round is asked by; told again, it is what it was."""
+        by = hash_of(told)
+        if (query, number) not in self._told:
+            self._said = hashlib.sha256(write_label([self._said, query, number, by])).hexdigest()
+            self._told[query, number] = by, RoundLabels(number, self._said)
+        known, labels = self._told[query, number]
+        if known != by:
+            raise RefusedError(f"query {query!r} in round {number} was told other numbers before.")
+        return labels
+
+
+def _cut(records: int, width: int) -> tuple[Piece, ...]:
+    """Pieces of the records such that `width` bytes of each fit one frame."""
+    size = max(1, FRAME // max(width, 1))
+    count = max(1, math.ceil(records / size))
+    cuts = [records * part // count for part in range(count + 1)]
+    return tuple(itertools.pairwise(cuts))
+
+
+def column_pieces(records: int, widths: Mapping[str, int]) -> tuple[Piece, ...]:
+    """Of masked columns: those of all parties together fit."""
+    return _cut(records, 8 * sum(widths.values()))
+
+
+def program_pieces(records: int, parties: int) -> tuple[Piece, ...]:
+    """Of all else."""
+    return _cut(records, max(_RECORD, _PARTY * parties))

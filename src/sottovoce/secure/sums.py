@@ -27,6 +27,7 @@ from sottovoce.plan.split import SecureSums
 from sottovoce.privacy.mechanisms import LEAST_SHARE, wide_gaussian
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.secure.pair_keys import GROUP, PairKeys
+from sottovoce.secure.ring import TAIL
 from sottovoce.secure.streams import (
     Fields,
     Label,
@@ -47,13 +48,7 @@ if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.release import Release
 
-TAIL: Final = 64.0  # standard deviations that an opened sum has room for
 _ROOM: Final = 0.75  # of the numbers that a ring has, those that a sum is taken for
-
-
-def _reach(plan: Plan, release: Release, noise: float) -> float:
-    """The most that an opened sum is, in steps of its grid; `noise` is the deviation of all of it, in those of one."""
-    return (plan.records * release.charged_zero_out + TAIL * noise * release.std) / release.step
 
 
 def in_ring(values: NDArray[np.int64], bits: int) -> RingArray:
@@ -179,10 +174,11 @@ class ColumnMasker(Masker):
 
     def group_boxes(self) -> dict[str, NDArray[np.int64]]:
         """The key of the group for each other party, by its place."""
-        places = {name: str(place) for place, name in enumerate(self._parties)}
-        keys = {name: self._keys[name] for name in self._parties if name != self.name}
-        envelopes = {name: seal_envelope(key, ["group"], self.name, self.group) for name, key in keys.items()}
-        return {places[name]: packed_envelope(data) for name, data in envelopes.items()}
+        return {
+            str(place): packed_envelope(seal_envelope(self._keys[name], ["group"], self.name, self.group))
+            for place, name in enumerate(self._parties)
+            if name != self.name
+        }
 
     def open_group(self, sender: str, words: NDArray[Any]) -> None:
         """Take the key of the group from the envelope of the holder."""
@@ -295,8 +291,9 @@ class Opener:
             opened = opened + wide_gaussian(
                 noise.steps(channel.coordinator_adds), size, labelled(self._randomness, label)
             )
-        release, most = noise.release, math.sqrt(channel.variance) / float(np.min(noise.weights))
-        reach = min(_reach(self.plan, release, most), _ROOM * 2.0 ** (bits - 1))
+        release, deviation = noise.release, math.sqrt(channel.variance) / float(np.min(noise.weights))
+        largest = self.plan.records * release.charged_zero_out + TAIL * deviation * release.std
+        reach = min(largest / release.step, _ROOM * 2.0 ** (bits - 1))
         if opened is None or not np.all(np.abs(opened.astype(np.float64)) <= reach):
             raise WireError(
                 f"the shares of {label[1]!r} in round {label[2]} do not add up to a sum: a party was asked something "

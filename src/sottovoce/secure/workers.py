@@ -73,7 +73,9 @@ class Workers:
             for worker, share in zip(busy, shares, strict=True):
                 _end(worker.stdin).write(scalar + _COUNT.pack(len(share) // POINT) + share)
                 _end(worker.stdin).flush()
-            found = [_read(_end(worker.stdout), 1 + len(share)) for worker, share in zip(busy, shares, strict=True)]
+            found = [
+                _read_answer(_end(worker.stdout), 1 + len(share)) for worker, share in zip(busy, shares, strict=True)
+            ]
         except OSError:
             self.close()  # a worker is gone: this process does it
             return blinded(scalar, points)
@@ -95,7 +97,7 @@ def _end(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-def _read(pipe: Any, count: int) -> bytes:
+def _read_answer(pipe: Any, count: int) -> bytes:
     """That many bytes, or the one byte of a refusal."""
     first: bytes = pipe.read(1)
     if first == b"\0":
@@ -106,7 +108,7 @@ def _read(pipe: Any, count: int) -> bytes:
     return first + rest
 
 
-def _serve() -> None:
+def _serve_requests() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the input ends with the process that started it
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while len(head := source.read(POINT + _COUNT.size)) == POINT + _COUNT.size:
@@ -119,4 +121,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve_requests()

@@ -24,7 +24,7 @@ from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release, grid_step
 from sottovoce.queries.gradient import GradientSum
-from sottovoce.queries.joint import gradient_sum
+from sottovoce.queries.joint import make_gradient_sum
 from sottovoce.solvers import Gradient
 
 
@@ -58,11 +58,11 @@ class PrivateGradient(Algorithm):
         return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
-        return (gradient_sum(plan, plan.numbers.slope_bound),)
+        return (make_gradient_sum(plan, plan.numbers.slope_bound),)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Descend; return the mean of the second half of the iterates."""
-        weights, query = np.zeros(shape_of(plan)), gradient_sum(plan, plan.numbers.slope_bound)
+        weights, query = np.zeros(shape_of(plan)), make_gradient_sum(plan, plan.numbers.slope_bound)
         tail = TailAverage(weights.shape, plan.rounds // 2)
         for t in range(plan.rounds):
             gradient = (yield from total("gradient", **query.message(weights))).reshape(weights.shape)
@@ -86,7 +86,7 @@ def rule(problem: Problem, options: Gradient) -> tuple[GradientSum, float, int]:
     """The query, the step and the rounds, where options do not say otherwise."""
     if problem.scaled_loss.outputs > 1:
         check_penalty(problem)
-    query = gradient_sum(problem, slope_bound(problem, options))
+    query = make_gradient_sum(problem, slope_bound(problem, options))
     curvature = query.loss.curvature_bound
     step = given(options.step, 1 / curvature if math.isfinite(curvature) else 1.0)
     if not problem.private:

@@ -32,7 +32,7 @@ from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.joint import gradient_sum
+from sottovoce.queries.joint import make_gradient_sum
 from sottovoce.solvers import Newton
 
 FLOOR = 0.4  # of the curvature bound: below it a step could run away
@@ -121,7 +121,7 @@ class PrivateNewton(Algorithm):
 
     def design(self, problem: Problem, options: Newton) -> Design:
         """The rule above; it needs no tuning."""
-        gradient = gradient_sum(problem, slope_bound(problem, options))
+        gradient = make_gradient_sum(problem, slope_bound(problem, options))
         gram, rule = GramMatrix(problem.dimension, problem.row_square), RULES[gradient.loss.kind]
         share = given(options.gram_share, rule.gram_share)
         rounds = limited("rounds", given(options.rounds, 64), 2, MOST_ROUNDS)
@@ -135,11 +135,11 @@ class PrivateNewton(Algorithm):
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
-        return gradient_sum(plan, plan.numbers.slope_bound), GramMatrix(plan.dimension, plan.row_square)
+        return make_gradient_sum(plan, plan.numbers.slope_bound), GramMatrix(plan.dimension, plan.row_square)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Steps in the metric of the released Gram matrix; the mean of the second half of the iterates."""
-        damping, query = plan.numbers.damping, gradient_sum(plan, plan.numbers.slope_bound)
+        damping, query = plan.numbers.damping, make_gradient_sum(plan, plan.numbers.slope_bound)
         gram = GramMatrix(plan.dimension).matrix((yield from total("gram")))
         descent = NewtonDescent(gram, damping, plan, plan.scaled_regulariser, plan.rounds // 2)
         centre, slope = TailAverage(plan.dimension, 0), TailAverage(plan.dimension, 0)

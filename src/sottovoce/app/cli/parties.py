@@ -200,7 +200,7 @@ def dealer(
     from sottovoce.app.jobs import load_dealer_job
     from sottovoce.app.view.watch import Watch
     from sottovoce.app.view.watched import WatchedEnd
-    from sottovoce.federation.dealer import Dealer
+    from sottovoce.federation.secure_columns.dealer import Dealer
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_party import serve_party
 

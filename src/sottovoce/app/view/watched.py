@@ -18,9 +18,9 @@ from sottovoce import algorithms
 from sottovoce.app.view.events import CODES, nothing
 from sottovoce.app.view.watch import Watch
 from sottovoce.errors import WireError
-from sottovoce.federation.dealer import Dealer
 from sottovoce.federation.party import Party
 from sottovoce.federation.replies import Accepted, RefusedFacts
+from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.files import write_text
 from sottovoce.gate.frames import Frame, heading, numbers_in, peek
 from sottovoce.gate.outgoing import Outgoing

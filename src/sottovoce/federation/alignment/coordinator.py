@@ -21,12 +21,12 @@ from sottovoce.gate.intersection import (
     COUNT,
     PIECE,
     WORDS,
+    AlignmentTerms,
     CheckedHashes,
     Member,
-    Terms,
-    digest_of,
+    count_pieces,
+    name_alignment,
     packed_hashes,
-    pieces,
     unpacked_hashes,
 )
 from sottovoce.secure.sums import unpacked_envelope
@@ -40,7 +40,7 @@ _TAG: Final = 16  # bytes that an envelope has more than what is in it
 class AlignmentResult:
     """What the coordinator knows of an alignment: how long the lists are, and how many people are common."""
 
-    terms: Terms
+    terms: AlignmentTerms
     sizes: Mapping[str, int]
     common: int
 
@@ -52,7 +52,7 @@ class AlignmentRun:
         self._exchange, self._progress = exchange, progress
         self._digest = b""
 
-    def run(self, terms: Terms) -> AlignmentResult:
+    def run(self, terms: AlignmentTerms) -> AlignmentResult:
         """Align, or count; every party has kept its part, or one of them refuses."""
         members = self._invite(terms)
         lists = {name: member.records for name, member in members.items()}
@@ -60,7 +60,7 @@ class AlignmentRun:
         parts = self._ask(terms.members, "pair", each=crossed_offers(terms.members, offers))
         self._ask(terms.members, "salt", each=crossed(terms.members, parts))
         self._done, self._total = 0, (len(members) + 1) * sum(lists.values())
-        for piece in range(max(pieces(count, PIECE) for count in lists.values())):
+        for piece in range(max(count_pieces(count, PIECE) for count in lists.values())):
             self._ring(terms, "list", piece, lists)
         if terms.matcher == COORDINATOR:
             words = self._words(terms, lists)
@@ -77,7 +77,7 @@ class AlignmentRun:
         self._ask(terms.members, "agreed", each=crossed(terms.members, agreed))
         return AlignmentResult(terms, lists, count)
 
-    def _invite(self, terms: Terms) -> dict[str, Member]:
+    def _invite(self, terms: AlignmentTerms) -> dict[str, Member]:
         replies = self._exchange(terms.members, Frame("align", 0, query="invite", text=terms.text), {})
         facts = {name: replies[name].facts for name in terms.members}
         if lacking := [name for name in terms.members if "signature" not in facts[name]]:
@@ -87,10 +87,10 @@ class AlignmentRun:
             name: [member.public, member.records, member.rule, facts[name]["signature"]]
             for name, member in members.items()
         }
-        self._introduction, self._digest = json.dumps(signed), digest_of(terms, members)
+        self._introduction, self._digest = json.dumps(signed), name_alignment(terms, members)
         return members
 
-    def _ring(self, terms: Terms, query: str, piece: int, lists: Mapping[str, int]) -> None:
+    def _ring(self, terms: AlignmentTerms, query: str, piece: int, lists: Mapping[str, int]) -> None:
         """A piece of every list from party to party, until each has its own back."""
         parties = len(terms.members)
         sent: dict[int, NDArray[Any]] = {}  # by owner
@@ -112,17 +112,17 @@ class AlignmentRun:
                 if self._progress is not None:
                     self._progress(self._done, self._total)
 
-    def _words(self, terms: Terms, lists: Mapping[str, int]) -> SortedFile:
+    def _words(self, terms: AlignmentTerms, lists: Mapping[str, int]) -> SortedFile:
         """The words of all parties, in a file without a name."""
         found = SortedFile(named_place(None, None))
         sent = {name: CheckedHashes(name, lists[name]) for name in terms.members}
-        for piece in range(max(pieces(count, WORDS) for count in lists.values())):
+        for piece in range(max(count_pieces(count, WORDS) for count in lists.values())):
             asked = [name for name in terms.members if WORDS * piece < lists[name]]
             for name, arrays in self._ask(asked, "words", piece).items():
                 found.add(sent[name].checked(unpacked_hashes(arrays)), 0)
         return found
 
-    def _tell(self, terms: Terms, words: SortedFile) -> int:
+    def _tell(self, terms: AlignmentTerms, words: SortedFile) -> int:
         """The words that all parties have, to all; how many."""
         common = cut_pieces(words.words(len(terms.members)), WORDS)
         total, full = 0, True
@@ -133,11 +133,11 @@ class AlignmentRun:
             total, full = total + len(part), len(part) == WORDS
         return total
 
-    def _passed(self, terms: Terms, lists: Mapping[str, int]) -> int:
+    def _passed(self, terms: AlignmentTerms, lists: Mapping[str, int]) -> int:
         """How many words all parties have, found by one of them; it is seen from the length of its envelopes."""
         matcher, place = terms.matcher, terms.members.index(terms.matcher)
         others = [name for name in terms.members if name != matcher]
-        for piece in range(max(pieces(lists[name], WORDS) for name in others)):
+        for piece in range(max(count_pieces(lists[name], WORDS) for name in others)):
             asked = [name for name in others if WORDS * piece < lists[name]]
             replies = self._ask(asked, "words", piece)
             envelopes = {str(terms.members.index(name)): envelope_of(name, replies[name], str(place)) for name in asked}
@@ -164,6 +164,6 @@ class AlignmentRun:
         return {name: reply.frame.arrays for name, reply in replies.items()}
 
 
-def new_terms(members: Iterable[str], matcher: str = COORDINATOR, purpose: str = "order") -> Terms:
+def new_terms(members: Iterable[str], matcher: str = COORDINATOR, purpose: str = "order") -> AlignmentTerms:
     """The terms of a new alignment."""
-    return Terms.read(Terms(secrets.token_hex(16), tuple(members), matcher, purpose).text)
+    return AlignmentTerms.read(AlignmentTerms(secrets.token_hex(16), tuple(members), matcher, purpose).text)

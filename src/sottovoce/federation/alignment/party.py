@@ -30,7 +30,7 @@ from sottovoce.federation.run_keys import check_pinned, known_keys
 from sottovoce.files import read_plain, write_durably
 from sottovoce.formats import ALIGNMENT
 from sottovoce.gate.frames import Frame
-from sottovoce.gate.intersection import COUNT, Member, Session, Terms
+from sottovoce.gate.intersection import COUNT, AlignmentSession, AlignmentTerms, Member
 from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.secure.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import ALIGN_KEY, Identity
@@ -143,8 +143,8 @@ class Aligner:
     def __init__(self, holder: Holder, rule: str, file: AlignmentFile, use: Use) -> None:
         self._holder, self.rule, self.file, self._use = holder, rule, file, use
         self.say: Callable[[str], None] = _log.info
-        self._invited: tuple[Terms, Member, RunKey] | None = None
-        self._session: Session | None = None
+        self._invited: tuple[AlignmentTerms, Member, RunKey] | None = None
+        self._session: AlignmentSession | None = None
         self._tenths = 0  # of the work that the holder was told of
         self._since = 0.0
         if (kept := file.kept) is not None:
@@ -190,7 +190,7 @@ class Aligner:
         party, identity = self._holder.name, self._holder.identity
         if identity is None:
             raise RefusedError(f"{party} was not told who it is; serve it over a wire (InProcess, serve_party).")
-        terms = Terms.read(text)
+        terms = AlignmentTerms.read(text)
         others = self._others(terms)
         if self.ids is None or len(others) == len(terms.members):
             raise RefusedError(f"{party} has no identifiers (`id` names their column), or is no member.")
@@ -208,7 +208,7 @@ class Aligner:
             declare_public("signature", identity.sign(ALIGN_KEY, own.message(terms)), reason="over key and terms"),
         )
 
-    def _check_allowed(self, terms: Terms, others: list[str]) -> None:
+    def _check_allowed(self, terms: AlignmentTerms, others: list[str]) -> None:
         """Refuse members whom the holder did not name; an alignment is with all that it named, not with some of them.
 
         Else a coordinator could have two of three parties learn whom they share.
@@ -252,7 +252,7 @@ class Aligner:
         peers = known_keys(party, prints, identity)
         leaving = partial(self.file.leaving, policy.align_times)
         folder = named_place(None, None if self.file.path is None else self.file.path.parent)
-        session = Session(terms, members, party, key, peers, self.ids, folder, leaving)
+        session = AlignmentSession(terms, members, party, key, peers, self.ids, folder, leaving)
         if session.digest != frame.plan:
             raise RefusedError("the name of the alignment is not that of its terms; start it again.")
         self._invited, self._session = None, session
@@ -267,11 +267,11 @@ class Aligner:
             left = (time.monotonic() - self._since) * (total - done) / done
             self.say(f"aligning: {10 * tenths}%" + (f", about {left:.0f} s left" if left >= 1 else ""))
 
-    def _others(self, terms: Terms) -> list[str]:
+    def _others(self, terms: AlignmentTerms) -> list[str]:
         return [name for name in terms.members if name != self._holder.name]
 
 
-def _members(text: str, terms: Terms, identity: Identity, party: str, own: Member) -> Mapping[str, Member]:
+def _members(text: str, terms: AlignmentTerms, identity: Identity, party: str, own: Member) -> Mapping[str, Member]:
     """What all members say of themselves, each with its own signature; or a refusal."""
     try:
         told = json.loads(text)

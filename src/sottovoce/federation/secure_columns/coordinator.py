@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,13 +19,13 @@ from sottovoce.federation.secure_columns.messages import (
     LOOK_UP,
     NULL,
     TOTAL,
+    ProgramPiece,
     RestartedError,
     Stage,
-    Work,
     adder_of,
     asked_after,
-    pieces_of,
-    places_of,
+    cut_records,
+    order_columns,
     widths_of,
 )
 from sottovoce.gate.frames import Frame
@@ -33,7 +34,7 @@ from sottovoce.gate.secure_gate import noise_of
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
-from sottovoce.secure.stream_labels import GRAM, OWN, TranscriptHash, column_pieces
+from sottovoce.secure.streams import GRAM, OWN, TranscriptHash, column_pieces
 from sottovoce.secure.sums import Call, Opener, label_of
 
 Array = NDArray[np.float64]
@@ -41,10 +42,7 @@ Each = dict[str, dict[str, NDArray[Any]]]
 Reopen = Callable[[Sequence[str]], None]
 
 MOST_RESTARTS: Final = 16  # in one round
-
-
-def _nobody(names: Sequence[str]) -> None:
-    raise RestartedError(names)
+_SET_UP: Final = ProgramPiece("")
 
 
 class ColumnSums:
@@ -55,12 +53,14 @@ class ColumnSums:
     before. `reopen` has the plan opened at ends that do not know it any more.
     """
 
-    def __init__(self, plan: Plan, exchange: Exchange, deals: Deals, opener: Opener, reopen: Reopen = _nobody) -> None:
+    def __init__(
+        self, plan: Plan, exchange: Exchange, deals: Deals, opener: Opener, reopen: Reopen | None = None
+    ) -> None:
         self._plan, self._exchange, self._deals, self._opener = plan, exchange, deals, opener
         self._reopen = reopen
-        self._order = places_of(plan)
+        self._order = order_columns(plan)
         self._transcript = TranscriptHash()
-        self._rounds: list[Work] = []  # that are over
+        self._rounds: list[ProgramPiece] = []  # that are over
         self._ready = False  # whether all ends have gone through the set-up since the last restart
         self._factored: set[str] = set()  # queries whose factors the parties have since then
 
@@ -73,7 +73,7 @@ class ColumnSums:
                 return {"sum": self.sum(number, ask, queries)}
             except RestartedError as error:
                 self._ready = False
-                if not left:
+                if not left or self._reopen is None:
                     raise
                 self._reopen(error.parties)
         raise AssertionError
@@ -82,7 +82,7 @@ class ColumnSums:
         """Take in a round that was answered before this process was started."""
         query = next(iter(queries.values()))
         self._transcript.after(query.name, number, ask.arrays)
-        self._rounds.append(Work("", number, query, ask.arrays))
+        self._rounds.append(ProgramPiece("", number, query, ask.arrays))
 
     def set_up(self) -> None:
         """The key of the parties, their masked columns, which records are null, and what was told so far."""
@@ -97,9 +97,9 @@ class ColumnSums:
             replies = self._say(names, Stage("columns", piece), each=first)
             self._say(names, Stage("receive", piece), each=self._to_others(replies))
             first = {}
-        self._whole_program(Work(NULL))
+        self._play(ProgramPiece(NULL))
         for work in self._rounds:
-            self._say(names, Stage("recall", said=tuple(work.said)), work, told=work.said)
+            self._say(names, Stage("recall", said=tuple(work.told)), work, told=work.told)
             self._deals.recall(work)
         self._ready = True
         self._factored.clear()
@@ -109,54 +109,47 @@ class ColumnSums:
         query, told = next(iter(queries.values())), ask.arrays
         if isinstance(query, JointSum):
             if query.factored and query.name not in self._factored:
-                over = (work.said for work in self._rounds if work.name == query.name)
-                self._whole_program(Work(FACTOR, self._plan.release(query.name).first, query, next(over, told)))
+                over = (work.told for work in self._rounds if work.name == query.name)
+                self._play(ProgramPiece(FACTOR, self._plan.release(query.name).first, query, next(over, told)))
                 self._factored.add(query.name)
-            each = self._whole_program(Work(query.program, number, query, told), ended=False)
+            each = self._play(ProgramPiece(query.program, number, query, told), ended=False)
         else:
-            receiver, envelope = self._deals.deal(
-                Work(GRAM if isinstance(query, GramMatrix) else OWN, number, query, told)
-            )
+            program = GRAM if isinstance(query, GramMatrix) else OWN
+            receiver, envelope = self._deals.deal(ProgramPiece(program, number, query, told))
             each = {receiver: {DEALT: envelope}}
         value = self._opened(number, query, told, each)
-        self._rounds.append(Work("", number, query, told))
+        self._rounds.append(ProgramPiece("", number, query, told))
         if isinstance(query, GramMatrix):
             return np.asarray(query.matrix(value)[np.ix_(self._order, self._order)][query.places])
         if isinstance(query, JointSum) and query.program == LOOK_UP and query.lookup(told).matrix == "rows":
             return np.asarray(value.reshape(-1, len(self._order))[:, self._order].ravel())
         return value
 
-    def _whole_program(self, work: Work, *, ended: bool = True) -> Each:
+    def _play(self, program: ProgramPiece, *, ended: bool = True) -> Each:
         """A program over all pieces; what each party is sent at the end of the last one, unless that is `ended`."""
+        names, pieces = self._plan.names, cut_records(self._plan)
         each: Each = {}
-        pieces = pieces_of(self._plan)
         for piece in pieces:
-            part = Work(work.program, work.number, work.query, work.told, piece)
-            each = self._messages(part)
+            work = replace(program, piece=piece)
+            receiver, envelope = self._deals.deal(work)
+            each, count = {receiver: {DEALT: envelope}}, work.messages(self._plan)
+            for message in range(count):
+                told: MessageArrays = {} if message else work.told
+                stage = Stage("say", piece, tuple(told), work.program, message)
+                each = self._to_others(self._say(names, stage, work, each, told))
+                adder = adder_of(names, work.number, message)
+                if adder is not None:  # the others get its sum in the place of all envelopes
+                    reply = self._say([adder], stage._replace(name="add", said=()), work, each)[adder]
+                    total = envelope_of(adder, reply.frame.arrays, ENVELOPE)
+                    each = {name: {TOTAL: total} for name in names if name != adder}
             if ended or piece != pieces[-1]:
-                last = Stage("end", piece, (), work.program, part.messages(self._plan) - 1)
-                self._say(self._plan.names, last, part, each=each)
-        return each
-
-    def _messages(self, work: Work) -> Each:
-        """All messages of a program over a piece; what each party is sent after the last."""
-        receiver, envelope = self._deals.deal(work)
-        each: Each = {receiver: {DEALT: envelope}}
-        for message in range(work.messages(self._plan)):
-            told: MessageArrays = {} if message else work.said
-            stage = Stage("say", work.piece, tuple(told), work.program, message)
-            each = self._to_others(self._say(self._plan.names, stage, work, each, told))
-            adder = adder_of(self._plan.names, work.number, message)
-            if adder is not None:  # the others get its sum in the place of all envelopes
-                reply = self._say([adder], stage._replace(name="add", said=()), work, each)[adder]
-                total = envelope_of(adder, reply.frame.arrays, ENVELOPE)
-                each = {name: {TOTAL: total} for name in self._plan.names if name != adder}
+                self._say(names, Stage("end", piece, (), work.program, count - 1), work, each)
         return each
 
     def _opened(self, number: int, query: Query, told: MessageArrays, each: Mapping[str, Envelopes]) -> Array:
         call = Call(self._plan.names, said=tuple(told))
-        said = Frame("ask", 0, self._plan.digest, number, query.name, told, call.text)
-        replies = self._send(self._plan.names, said, each)
+        frame = Frame("ask", 0, self._plan.digest, number, query.name, told, call.text)
+        replies = self._send(self._plan.names, frame, each)
         shares = {party: read_share(party, query.length + 1, replies[party]) for party in call.roster}
         label = label_of(query.name, number, *asked_after(call, told, self._transcript.after(query.name, number, told)))
         return self._opener.open(shares, noise_of(query, self._plan), label)
@@ -173,12 +166,11 @@ class ColumnSums:
         self,
         names: Iterable[str],
         stage: Stage,
-        work: Work | None = None,
+        work: ProgramPiece = _SET_UP,
         each: Mapping[str, Envelopes] | None = None,
         told: MessageArrays | None = None,
     ) -> dict[str, Reply]:
         """A message to some parties, and their answers; `work` says of which round and query it is."""
-        work = work or Work("")
         frame = Frame("secure", 0, self._plan.digest, work.number, work.name, told or {}, stage.text)
         return self._send(names, frame, each or {})
 

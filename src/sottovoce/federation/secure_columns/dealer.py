@@ -1,53 +1,74 @@
-"""Whoever deals under a plan over secure columns: in this process, or a dealer elsewhere."""
+"""The dealer of secure sums, which has no data: in the coordinator's process, or in a process of its own (`Dealer`).
+
+    by rows      in its own process it is one more member of every roster, with the value 0 and the noise of the top-up
+    by columns   it gives random numbers to the parties, in envelopes that only the party they are for can read
+
+It learns the plan and the public numbers of each round, nothing else.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
-from sottovoce.errors import RefusedError, WireError
+from sottovoce import algorithms
+from sottovoce.algorithms import check_sums
+from sottovoce.errors import InputError, LeakError, RefusedError, WireError
+from sottovoce.federation.answering import (
+    MOST_COLUMNS,
+    MOST_RELEASES,
+    Answering,
+    acknowledged,
+    check_answer_sizes,
+    check_text,
+    read_plan,
+    unknown_plan,
+)
 from sottovoce.federation.replies import Envelopes, Exchange, envelope_of
+from sottovoce.federation.run_keys import PAIR, RunKeys, check_start, known_keys
 from sottovoce.federation.secure_columns.messages import (
     DEALT,
     FACTOR,
     LENGTH,
-    NULL,
+    ProgramPiece,
     RestartedError,
     Stage,
     Wholes,
-    Work,
-    lookup_of,
-    message_label,
     place_of,
-    projection_of,
 )
 from sottovoce.gate.frames import Frame
+from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.gate.query import MessageArrays, Query
-from sottovoce.gate.secure_gate import UsedLabels, noise_of
+from sottovoce.gate.secure_gate import DealingGate, UsedLabels, noise_of
+from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import wide_gaussian
-from sottovoce.privacy.randomness import Randomness
+from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.dealer import ColumnDealer
 from sottovoce.secure.pair_keys import PairKeys
-from sottovoce.secure.stream_labels import GRAM, OWN, Asked, TranscriptHash
-from sottovoce.secure.streams import Fields, Label, labelled, pack_fields, seal_envelope
-from sottovoce.secure.sums import packed_envelope
+from sottovoce.secure.streams import (
+    GRAM,
+    OWN,
+    Fields,
+    Label,
+    RoundLabels,
+    TranscriptHash,
+    labelled,
+    pack_fields,
+    seal_envelope,
+)
+from sottovoce.secure.sums import Call, Masker, packed_envelope
 from sottovoce.secure.tables import ring_bits
+from sottovoce.transports.identity import PLAN, Identity
 
-
-class Deals(Protocol):
-    """Whoever deals: envelopes for single parties, made of a plan and of public numbers."""
-
-    def deal(self, work: Work) -> tuple[str, Wholes]:
-        """(party, the envelope for it): all that it is dealt for a program and piece, the Gram matrix or an own sum."""
-        ...
-
-    def recall(self, work: Work) -> None:
-        """Take in a round that is over."""
-        ...
+MOST_WORDS: Final = 2**29  # of masks, for all columns of all records: 4 GiB
 
 
 class LocalDeals:
@@ -60,7 +81,7 @@ class LocalDeals:
     """
 
     def __init__(self, plan: Plan, keys: PairKeys, randomness: Randomness, used: UsedLabels | None = None) -> None:
-        self._plan, self._aggregation, self._name = plan, plan.channel.aggregation, plan.channel.aggregation.dealer
+        self._plan = plan
         self._randomness = keys.key.noise(plan.digest, randomness)
         self._keys = keys  # that it shares with each party; there once the members have agreed
         self._transcript = TranscriptHash()
@@ -70,61 +91,52 @@ class LocalDeals:
 
     @functools.cached_property
     def _dealer(self) -> ColumnDealer:
-        plan = self._plan
-        seeds = {name: self._keys[name] for name in plan.names}
-        place = place_of(plan, plan.names[0])
-        return ColumnDealer(seeds, place.widths, plan.records, place.bits, classes=place.classes)
+        seeds = {name: self._keys[name] for name in self._plan.names}
+        return ColumnDealer(seeds, place_of(self._plan, self._plan.names[0]), self._plan.records)
 
-    def recall(self, work: Work) -> None:
-        work.asked(self._transcript)
+    def recall(self, work: ProgramPiece) -> None:
+        work.labels(self._transcript)
 
-    def deal(self, work: Work) -> tuple[str, Wholes]:
+    def deal(self, work: ProgramPiece) -> tuple[str, Wholes]:
         """One envelope; the top-up is in that of the first piece."""
         work.check(self._plan)
-        asked = work.asked(self._transcript)
-        own = work.program in (GRAM, OWN)
-        label = asked.label(work.program) if own else message_label(asked, work.program, DEALT, work.piece)
+        labels = work.labels(self._transcript)
+        what = work.program if work.program in (GRAM, OWN) else f"{work.program} {DEALT}"
+        label = labels.label(what, work.piece)
         if self._last[0] != json.dumps(label):
-            receiver, fields = self._made(work, asked, label)
+            receiver, fields = self._made(work, labels, label)
             words = self._enveloped(receiver, label, fields)
             self._used.use(json.dumps([receiver, *label[:-1]]), words.tobytes())
             self._last = json.dumps(label), (receiver, words)
         return self._last[1]
 
-    def _made(self, work: Work, asked: Asked, label: Label) -> tuple[str, Fields]:
-        dealer, piece, program = self._dealer, work.piece, work.program
-        if program == NULL:
-            return dealer.null(asked, piece)
+    def _made(self, work: ProgramPiece, labels: RoundLabels, label: Label) -> tuple[str, Fields]:
+        dealer, piece, program, query = self._dealer, work.piece, work.program, work.query
+        if query is None:
+            return dealer.null(labels, piece)
         if program == FACTOR:
-            self._factors[work.name] = work.said
-            return dealer.factor(asked, piece, projection_of(self._plan, work))
-        query = work.query
-        noise: Any = 0
-        if query is not None and piece[0] == 0:
-            noise = self._noise(query, labelled(self._randomness, label))
+            self._factors[work.name] = work.told
+            return dealer.factor(labels, piece, work.projection(self._plan))
+        noise: Any = self._noise(query, labelled(self._randomness, label)) if piece[0] == 0 else 0
         if program in (GRAM, OWN):
-            return dealer.gram(asked, noise) if program == GRAM else dealer.own(asked, noise)
-        coins = self._coins(label)
+            return dealer.gram(labels, noise) if program == GRAM else dealer.own(labels, noise)
+        coins = labelled(self._randomness, ["coins", *label])  # of the bits that are looked up
         if program == LENGTH:
-            return dealer.length(asked, piece, projection_of(self._plan, work), noise, coins)
-        lookup = lookup_of(self._plan, work, self._factors)
+            return dealer.length(labels, piece, work.projection(self._plan), noise, coins)
+        lookup = work.lookup(self._plan, self._factors)
         if lookup is None:
             raise RefusedError(f"nothing is dealt for {program!r}.")
-        return dealer.look_up(asked, piece, lookup, noise, coins)
-
-    def _coins(self, label: Label) -> Randomness:
-        """Of the bits that are looked up: by the key and the label, as noise is."""
-        return labelled(self._randomness, ["coins", *label])
+        return dealer.look_up(labels, piece, lookup, noise, coins)
 
     def _noise(self, query: Query, randomness: Randomness) -> Wholes:
-        top_up = self._aggregation.top_up(len(self._plan.names))
+        top_up = self._plan.channel.aggregation.top_up(len(self._plan.names))
         if top_up == 0.0:
             return np.zeros(query.length, dtype=np.int64)
         return wide_gaussian(noise_of(query, self._plan).steps(top_up), query.length, randomness)
 
     def _enveloped(self, receiver: str, label: Label, fields: Fields) -> Wholes:
         data = pack_fields(fields, ring_bits(self._plan))
-        return packed_envelope(seal_envelope(self._keys[receiver], label, self._name, data))
+        return packed_envelope(seal_envelope(self._keys[receiver], label, self._plan.channel.aggregation.dealer, data))
 
 
 class RemoteDeals:
@@ -133,20 +145,163 @@ class RemoteDeals:
     def __init__(self, plan: Plan, dealer: str, exchange: Exchange) -> None:
         self._plan, self._dealer, self._exchange = plan, dealer, exchange
 
-    def deal(self, work: Work) -> tuple[str, Wholes]:
-        envelopes = self._said(work, "deal")
+    def deal(self, work: ProgramPiece) -> tuple[str, Wholes]:
+        envelopes = self._ask("deal", work)
         (place, *more) = envelopes or ("",)
         if more or place not in map(str, range(len(self._plan.names))):
             raise WireError(f"dealer {self._dealer!r} dealt to {len(envelopes)} parties in place of one.")
         return self._plan.names[int(place)], envelope_of(self._dealer, envelopes, place)
 
-    def recall(self, work: Work) -> None:
-        self._said(work, "recall")
+    def recall(self, work: ProgramPiece) -> None:
+        self._ask("recall", work)
 
-    def _said(self, work: Work, name: str) -> Envelopes:
-        stage = Stage(name, work.piece, tuple(work.said), work.program)
-        frame = Frame("secure", 0, self._plan.digest, work.number, work.name, work.said, stage.text)
+    def _ask(self, name: str, work: ProgramPiece) -> Envelopes:
+        stage = Stage(name, work.piece, tuple(work.told), work.program)
+        frame = Frame("secure", 0, self._plan.digest, work.number, work.name, work.told, stage.text)
         found = self._exchange([self._dealer], frame, {})[self._dealer].frame
         if found.kind == "unknown-plan":
             raise RestartedError([self._dealer])
         return found.arrays
+
+
+Deals = LocalDeals | RemoteDeals
+
+
+@dataclass
+class _Run:
+    plan: Plan
+    queries: Mapping[str, Query]
+    gate: DealingGate
+    masker: Masker | None  # by rows
+    deals: LocalDeals | None  # by columns
+    started: bool = False
+
+
+class Dealer(Answering):
+    """An end of a wire without rows and without a ledger: it deals under plans that name it.
+
+    Guarantee: it deals under a plan once every party of it has signed it; asked again, it sends the same bytes, and for
+    other numbers it refuses. Restarted, it has lost its keys and refuses the plan, unless they are in a folder that it
+    was told to `keep` them in until the run is over: then it goes on. Whoever reads that folder and has the view of one
+    party has all columns. Run a dealer apart from the coordinator and from all parties: by columns one that colludes
+    with a party reads all columns, by rows it takes its noise away.
+    """
+
+    def __init__(self, name: str, *, randomness: Randomness | None = None, keep: Path | None = None) -> None:
+        if not name or name == COORDINATOR:
+            raise InputError(f"name={name!r} is no name of a dealer; take one that no party and no coordinator has.")
+        super().__init__()
+        self.name = name
+        self.randomness: Randomness = randomness or SystemRandomness()
+        self._identity: Identity | None = None
+        self._keys = RunKeys(None, name, keep)
+        self._keeps = keep is not None
+        self._run: _Run | None = None
+
+    def identify(self, identity: Identity) -> None:
+        """How it signs, and knows the parties; told by its own end of a wire."""
+        self._identity = identity
+
+    def _answer(self, frame: Frame) -> Outgoing:
+        check_text(frame.text, 0)
+        if frame.kind == "hello" and frame.query == "secure":
+            key = declare_public("public_key", self._keys.new(), reason="random, made to be told")
+            return reply("facts", frame, (key,))
+        if frame.kind == "plan" and frame.query == PAIR:
+            return self._keys.answer(frame)
+        if frame.kind == "plan" and frame.query != "start":
+            return reply("accept", frame, self._accept(frame))
+        if frame.kind == "done":
+            self._run = None
+            self._keys.forget()
+            return reply("done", frame, acknowledged(True))
+        if frame.kind not in ("plan", "secure", "ask"):
+            raise RefusedError(f"{self.name} is a dealer: it has no records, and answers no {frame.kind!r}.")
+        run = self._run
+        if run is None or run.plan.digest != frame.plan:
+            return unknown_plan(frame)
+        if frame.kind == "plan":  # to deal from now on, if every party has signed this very digest
+            check_start(run.plan, self.name, self._identity, frame.text)
+            run.started = True
+            return reply("accept", frame, acknowledged(True))
+        if not run.started:
+            raise RefusedError(f"{self.name} deals nothing under this plan before every party of it has signed it.")
+        return self._asked(run, frame) if frame.kind == "ask" else self._dealt(run, frame)
+
+    def _accept(self, frame: Frame) -> tuple[Declared, ...]:
+        """Sign a plan that names it as the dealer and has its key; with the query "check" only say what it would."""
+        plan = read_plan(frame.text, frame.plan)
+        if self._run is None or self._run.plan.digest != plan.digest:
+            run = self._checked(plan)
+            if frame.query == "check":
+                self._keys.hold(plan)
+                return acknowledged(True)
+            self._keys.check_agreed(plan)
+            self._keys.labels(plan).begin()
+            self._keys.keep(plan)
+            self._run = run
+        if self._identity is None:
+            raise RefusedError(f"{self.name} was not told who it is; serve it over a wire (InProcess, serve_party).")
+        signature = self._identity.sign(PLAN, plan.digest)
+        return (*acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
+
+    def _checked(self, plan: Plan) -> _Run:
+        if plan.channel.separate_dealer != self.name:
+            raise RefusedError(f"the plan does not name {self.name} as its dealer.")
+        lost = "Start a new fit; where the plan was charged, it stays charged."
+        if not self._keeps:
+            lost += " A dealer that is started with a folder to keep its keys in (--keep) goes on after a restart."
+        keys = self._keys.pairs(plan, known_keys(self.name, plan.keys, None, pins=False), lost)
+        columns = plan.secure_columns
+        large = len(plan.releases) > MOST_RELEASES or plan.features > MOST_COLUMNS
+        if large or (columns and plan.records * plan.dimension > MOST_WORDS):
+            raise RefusedError(f"the plan has more records, columns or releases than {self.name} deals for.")
+        try:
+            form = algorithms.of(plan)
+            queries = queries_of(form, plan, plan.names[0])
+            if missing := [release.query for release in plan.releases if release.query not in queries]:
+                raise RefusedError(f"the plan releases {missing[0]!r}, which {plan.algorithm} does not have.")
+            check_answer_sizes(plan, queries)
+            check_sums(form, plan, queries)
+        except (InputError, LeakError) as error:
+            raise RefusedError(f"{self.name} refuses: {error}") from None
+        used = self._keys.labels(plan)
+        return _Run(
+            plan,
+            queries,
+            DealingGate(plan, self.randomness, used),
+            None if columns else Masker(plan, self.name, keys),
+            LocalDeals(plan, keys, self.randomness, used) if columns else None,
+        )
+
+    def _asked(self, run: _Run, frame: Frame) -> Outgoing:
+        if run.masker is None:
+            raise RefusedError(f"by columns {self.name} deals, and is asked for no part of a sum.")
+        query = self._query(run, frame, frame.arrays)
+        share = run.gate.top_up(query, frame.round, Call.read(frame.text), frame.arrays, run.masker)
+        return reply("answer", frame, share)
+
+    def _dealt(self, run: _Run, frame: Frame) -> Outgoing:
+        """By columns: what single parties need for a sum."""
+        stage, deals = Stage.read(frame.text), run.deals
+        if deals is None:
+            raise RefusedError(f"by rows {self.name} adds noise to sums, and deals nothing.")
+        told = {name: array for name, array in frame.arrays.items() if name in stage.said}
+        query = self._query(run, frame, told) if frame.query else None
+        work = ProgramPiece(stage.program, frame.round, query, told, stage.piece)
+        if stage.name == "recall":
+            deals.recall(work)
+            return reply("accept", frame, acknowledged(True))
+        if stage.name != "deal":
+            raise RefusedError(f"{self.name} deals, and has no stage {stage.name!r}.")
+        receiver, words = deals.deal(work)
+        return reply("answer", frame, run.gate.dealt({str(run.plan.names.index(receiver)): words}))
+
+    def _query(self, run: _Run, frame: Frame, told: MessageArrays) -> Query:
+        """The query of a frame, if the plan has it in that round and the message has what it takes."""
+        query, number = run.queries.get(frame.query), frame.round
+        release = run.plan.release(frame.query)
+        if query is None or not release.first <= number < release.first + release.count:
+            raise RefusedError(f"query {frame.query!r} in round {number} is not in the plan; nothing was dealt.")
+        query.check_message(number, told)
+        return query

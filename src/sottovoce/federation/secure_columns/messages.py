@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from sottovoce.plan.problem import Problem
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.secure.columns import Place, said_like
-from sottovoce.secure.stream_labels import GRAM, NOTHING_TOLD, OWN, WHOLE, Asked, Piece, TranscriptHash, program_pieces
+from sottovoce.secure.streams import GRAM, OWN, SET_UP, WHOLE, Piece, RoundLabels, TranscriptHash, program_pieces
 from sottovoce.secure.sums import Call
 from sottovoce.secure.tables import LookUp, Projection, exponent_of, ring_bits
 
@@ -55,20 +55,20 @@ class Stage(NamedTuple):
             program, message = found["program"], found["message"]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise RefusedError("a secure message says its stage and which records it is about.") from None
-        whole = all(type(number) is int for number in (start, stop, message))
-        if not (whole and all(type(one) is str for one in (name, program, *said))):
+        kinds = list(map(type, (start, stop, message, name, program, *said)))
+        if kinds != [int] * 3 + [str] * (2 + len(said)):
             raise RefusedError("a secure message says its stage and which records it is about.")
         return cls(name, (start, stop), said, program, message)
 
 
 @dataclass(frozen=True)
-class Work:
+class ProgramPiece:
     """What is dealt for, and said in turn: a program over a piece of the records, in a round of a query."""
 
     program: str
     number: int = 0
     query: Query | None = None  # None: of the set-up
-    told: MessageArrays | None = None
+    told: MessageArrays = field(default_factory=dict)
     piece: Piece = WHOLE
 
     @property
@@ -77,8 +77,9 @@ class Work:
         return "" if self.query is None else self.query.name
 
     @property
-    def said(self) -> MessageArrays:
-        return self.told or {}
+    def about(self) -> tuple[str, int, str, Piece]:
+        """What every message of it says; what it was told comes with the first alone."""
+        return self.program, self.number, self.name, self.piece
 
     def check(self, plan: Plan) -> None:
         """Refuse a program that the query does not have in this round, and records that are cut otherwise."""
@@ -91,21 +92,39 @@ class Work:
             known = (NULL,) if query is None else (GRAM,) if isinstance(query, GramMatrix) else (OWN,)
         if self.program not in known or (query is None and number):
             raise RefusedError(f"nothing is said or dealt for {self.name!r} by a program {self.program!r}.")
-        if self.piece not in ((WHOLE,) if self.program in (GRAM, OWN) else pieces_of(plan)):
+        if self.piece not in ((WHOLE,) if self.program in (GRAM, OWN) else cut_records(plan)):
             raise RefusedError(f"piece={list(self.piece)} is not of the records as the plan has them cut.")
 
-    def asked(self, transcript: TranscriptHash) -> Asked:
+    def labels(self, transcript: TranscriptHash) -> RoundLabels:
         """What its labels have: the hash of all that was told so far."""
-        if self.query is None:
-            return Asked(0, NOTHING_TOLD)
-        return transcript.after(self.query.name, self.number, self.said)
+        return SET_UP if self.query is None else transcript.after(self.query.name, self.number, self.told)
 
     def messages(self, plan: Plan) -> int:
         """How many messages of each party it has."""
         lookup = None
         if isinstance(self.query, JointSum) and self.program == LOOK_UP:
-            lookup = self.query.lookup(self.said)
+            lookup = self.query.lookup(self.told)
         return len(said_like(self.program, self.piece, place_of(plan, plan.names[0]), lookup))
+
+    def projection(self, plan: Plan) -> Projection:
+        """P of its query, over the parties' columns, one party after the other."""
+        found = self.query.projection(self.told) if isinstance(self.query, JointSum) else None
+        if found is None:
+            raise RefusedError(f"query {self.name!r} in round {self.number} has no projection.")
+        return Projection(np.ascontiguousarray(found[np.argsort(order_columns(plan))]), exponent_of(plan))
+
+    def lookup(self, plan: Plan, factors: Mapping[str, MessageArrays]) -> LookUp | None:
+        """What a look-up looks up, with the P that its factor was told; None for other programs."""
+        query = self.query
+        if not isinstance(query, JointSum) or self.program != LOOK_UP:
+            return None
+        lookup = query.lookup(self.told)
+        if not query.factored:
+            return lookup
+        if query.name not in factors:
+            raise RefusedError(f"query {query.name!r} in round {self.number} was not asked for its factor first.")
+        first = ProgramPiece(FACTOR, plan.release(query.name).first, query, factors[query.name])
+        return replace(lookup, projection=first.projection(plan).matrix)
 
 
 def widths_of(plan: Problem) -> dict[str, int]:
@@ -118,38 +137,15 @@ def place_of(plan: Plan, name: str) -> Place:
     return Place(name, widths_of(plan), ring_bits(plan), plan.scaled_loss.kind == "classification")
 
 
-def places_of(plan: Problem) -> NDArray[np.int64]:
-    """For each column of a prepared row, where it stands among the parties' columns, one party after the other."""
+def order_columns(plan: Problem) -> Wholes:
+    """For each column of a prepared row, where it is among the parties' columns, one party after the other."""
     widths = widths_of(plan)
     found = [plan.part(name).place(local, plan.features) for name in plan.names for local in range(widths[name])]
     return np.argsort(found)
 
 
-def projection_of(plan: Plan, work: Work) -> Projection:
-    """P of a program, over the parties' columns, one party after the other."""
-    query = work.query
-    found = query.projection(work.said) if isinstance(query, JointSum) else None
-    if found is None:
-        raise RefusedError(f"query {work.name!r} in round {work.number} has no projection.")
-    return Projection(np.ascontiguousarray(found[np.argsort(places_of(plan))]), exponent_of(plan))
-
-
-def lookup_of(plan: Plan, work: Work, factors: Mapping[str, MessageArrays]) -> LookUp | None:
-    """What a look-up looks up, with the P that its factor was told; None for other programs."""
-    query = work.query
-    if not isinstance(query, JointSum) or work.program in (FACTOR, LENGTH):
-        return None
-    lookup = query.lookup(work.said)
-    if not query.factored:
-        return lookup
-    if query.name not in factors:
-        raise RefusedError(f"query {query.name!r} in round {work.number} was not asked for its factor first.")
-    first = Work(FACTOR, plan.release(query.name).first, query, factors[query.name])
-    return replace(lookup, projection=projection_of(plan, first).matrix)
-
-
-def pieces_of(plan: Plan) -> tuple[Piece, ...]:
-    """The cuts of the records in a program: a public rule."""
+def cut_records(plan: Plan) -> tuple[Piece, ...]:
+    """The pieces of the records in a program: a public rule."""
     return program_pieces(plan.records, len(plan.names))
 
 
@@ -158,17 +154,12 @@ def adder_of(names: Sequence[str], number: int, message: int) -> str | None:
     return names[(number + message + 1) % len(names)] if len(names) > 2 else None
 
 
-def message_label(asked: Asked, program: str, message: int | str, piece: Piece) -> list[Any]:
-    """Of a message of a program: of its mask and its envelope; of what is dealt, or of a sum, by their name."""
-    return asked.label(f"{program} {message}", piece)
-
-
-def asked_after(call: Call, told: MessageArrays, asked: Asked) -> tuple[Call, MessageArrays]:
+def asked_after(call: Call, told: MessageArrays, labels: RoundLabels) -> tuple[Call, MessageArrays]:
     """A sum's call and numbers, to make its label of: with the hash of all that was told before.
 
     What a party has of a sum follows from that too, its factors for instance.
     """
-    words = np.frombuffer(bytes.fromhex(asked.said), dtype=np.uint8)
+    words = np.frombuffer(bytes.fromhex(labels.said), dtype=np.uint8)
     return call._replace(said=(*call.said, _TRANSCRIPT)), {**told, _TRANSCRIPT: words}
 
 
