@@ -321,8 +321,9 @@ WRITING = {
     "estimators/plots.py": {"picture"},  # into memory
     "federation/journal.py": {"_have"},  # a file that begins as states of runs do
     "lab/audit/runner.py": {"plot"},  # asks
-    "lab/datasets.py": {"fetch", "_receive", "_with_header"},  # in the folder of public data, and a temporary one
-    "lab/reproduce/tables.py": {"draw"},  # asks
+    "lab/dataset_files.py": {"_with_header"},  # in a temporary folder
+    "lab/datasets.py": {"fetch", "_receive"},  # in the folder of public data
+    "lab/reproduce/__init__.py": {"draw_tables"},  # asks
     "transports/probe.py": {"_as_file"},  # in a temporary folder
 }
 METHODS = {"savefig", "rename", "write_bytes", "write_text", "tofile", "to_csv", "to_parquet", "write_table"}

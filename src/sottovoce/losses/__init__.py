@@ -7,8 +7,7 @@ the kind "regression" and `PrivateLinearSVC(loss=...)` those of the kind "classi
 from sottovoce.losses.base import Kind, Loss, check_units, coded, get, names, register, takes
 from sottovoce.losses.classification import Hinge, Logistic, Sigmoid, SmoothedHinge
 from sottovoce.losses.regression import Huber, Squared
-from sottovoce.losses.several import ClassesLoss, OneVsRest, Softmax
-from sottovoce.losses.weighted import Weighted, weighted
+from sottovoce.losses.several import ClassesLoss, OneVsRest, Softmax, Weighted, weighted
 
 __all__ = [
     "ClassesLoss",

@@ -11,7 +11,7 @@ from sottovoce import losses
 from sottovoce.errors import InputError
 from sottovoce.lab import bcfw
 from sottovoce.lab.bcfw import objectives
-from sottovoce.lab.bcfw.blocks import Blocks
+from sottovoce.lab.bcfw.objectives import Blocks
 from sottovoce.penalties import BoxSet, L1Ball, L2Ball, Product, Simplex
 
 

@@ -23,8 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.data.matrix import is_sparse
 from sottovoce.errors import InputError
 from sottovoce.lab.bcfw import kernels
-from sottovoce.lab.bcfw.blocks import Blocks
-from sottovoce.lab.bcfw.objectives import Objective
+from sottovoce.lab.bcfw.objectives import Blocks, Objective
 from sottovoce.lab.bcfw.samplings import Distributed, Nice, Sampling, checked_pairs, proper
 from sottovoce.penalties import ConstraintSet
 

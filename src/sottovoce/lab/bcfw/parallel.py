@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.errors import InputError
-from sottovoce.lab.bcfw.blocks import Blocks
-from sottovoce.lab.bcfw.objectives import Gradients, Objective
+from sottovoce.lab.bcfw.objectives import Blocks, Gradients, Objective
 from sottovoce.lab.bcfw.samplings import Nice, check_whole
 from sottovoce.lab.bcfw.solve import BlockSolution, as_trace, checked_step, duality_gap
 from sottovoce.penalties import ConstraintSet

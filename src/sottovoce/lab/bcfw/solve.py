@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.errors import InputError
 from sottovoce.lab.bcfw import kernels
-from sottovoce.lab.bcfw.blocks import Blocks
-from sottovoce.lab.bcfw.objectives import Iterate, Objective
+from sottovoce.lab.bcfw.objectives import Blocks, Iterate, Objective
 from sottovoce.lab.bcfw.samplings import Sampling, check_whole, proper
 from sottovoce.penalties import ConstraintSet, Product
 

@@ -6,38 +6,96 @@ beside the claimed growth. Noise comes from fixed seeds, so a run can be repeate
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
+from sottovoce import algorithms
 from sottovoce.errors import InputError
-from sottovoce.lab.reproduce.tables import (
-    MissingDataError,
-    Paper,
-    PaperTable,
-    Reproduction,
-    Row,
-    Setup,
-    draw_tables,
-    format_number,
-)
-
-__all__ = [
-    "NAMES",
-    "MissingDataError",
-    "Paper",
-    "PaperTable",
-    "Reproduction",
-    "Row",
-    "Setup",
-    "draw_tables",
-    "format_number",
-    "paper",
-    "run_paper",
-]
+from sottovoce.estimators import PrivateLinearModel
+from sottovoce.federation.federation import Federation
+from sottovoce.files import check_no_ledger
+from sottovoce.lab.datasets import PublicDataset, load
+from sottovoce.privacy.guarantee import Adversary
 
 NAMES: Final = ("dp-cd", "dp-scd", "admm", "frank-wolfe", "sgd")
+SUPPLIED = ("year_prediction_msd", "gisette")  # large and not fetched without being asked: the user supplies them
+
+
+class MissingDataError(InputError):
+    """A data set is not at hand; the message names the file to supply."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number: published (None where no number was printed or recovered) and ours, with how ours was made."""
+
+    series: str  # "" where `at` says it all
+    at: float | str
+    published: float | None
+    ours: float
+    how: str
+    spread: float | None = None  # standard deviation over the runs
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """Rows that measure one thing. `axis` says what `at` is; `heads` name the two numbers."""
+
+    title: str
+    measure: str
+    axis: str
+    rows: tuple[Row, ...]
+    heads: tuple[str, str] = ("published", "ours")
+    log: bool = False
+    note: str = ""
+    drawn: bool = True
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How much to run, where the data are and whom to tell what runs now."""
+
+    quick: bool = False
+    folder: Path | None = None
+    say: Callable[[str], None] = field(default=lambda _: None)
+
+    def load(self, name: str, split: str = "train") -> PublicDataset:
+        """A public data set; downloaded where it is not found, unless it is one of SUPPLIED."""
+        try:
+            return load(name, split=split, folder=self.folder, download=name not in SUPPLIED)
+        except InputError as error:
+            raise MissingDataError(str(error)) from None
+
+    def of(self, full: Any, quick: Any) -> Any:
+        """The one of two settings that was asked for."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper's experiment: its parts by name, in order, and what of it cannot be reproduced, with the reason."""
+
+    source: str
+    parts: dict[str, Callable[[Setup], PaperTable]]
+    not_reproduced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The tables of a paper, and what could not be made."""
+
+    name: str
+    source: str
+    tables: tuple[PaperTable, ...]
+    not_reproduced: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def paper(name: str) -> Paper:
@@ -76,3 +134,110 @@ def run_paper(
     if not tables:
         raise MissingDataError(" ".join(missing))
     return Reproduction(name, chosen.source, tuple(tables), (*chosen.not_reproduced, *missing))
+
+
+def true_epsilon(model: PrivateLinearModel, federation: Federation, adversary: Adversary) -> float:
+    """What the releases of a model's plan cost against an adversary, whatever a paper claims of them."""
+    plan = model.plan(federation)
+    return algorithms.epsilons(plan, plan.relation)[adversary]
+
+
+def format_number(value: float | None) -> str:
+    """A number as a cell: four digits or a whole number, "-" where there is none."""
+    if value is None:
+        return "-"
+    if math.isinf(value):
+        return "infinite"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def draw_tables(made: Reproduction, path: Path) -> None:
+    """A panel for each table as PNG: published numbers are hollow, ours filled; lines where `at` is a number."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise InputError("--plot needs matplotlib: install sottovoce[plots].") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    tables = [table for table in made.tables if table.drawn] or list(made.tables)
+    columns = min(2, len(tables))
+    deep = -(-len(tables) // columns)
+    heights = [max(_height(table) for table in tables[row * columns : (row + 1) * columns]) for row in range(deep)]
+    figure, axes = plt.subplots(
+        deep, columns, figsize=(6.4 * columns, sum(heights)), squeeze=False, gridspec_kw={"height_ratios": heights}
+    )
+    for axis in axes.flat[len(tables) :]:
+        axis.set_visible(False)
+    for axis, table in zip(axes.flat, tables, strict=False):
+        (_draw_lines if _numeric(table) else _draw_dots)(axis, table)
+        axis.set_title(table.title, fontsize=9, loc="left")
+    figure.tight_layout()
+    check_no_ledger(path)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _numeric(table: PaperTable) -> bool:
+    return all(isinstance(row.at, (int, float)) for row in table.rows)
+
+
+def _height(table: PaperTable) -> float:
+    return 4.0 if _numeric(table) else max(2.0, 1.1 + 0.2 * len(table.rows))
+
+
+def _series(table: PaperTable) -> dict[str, list[Row]]:
+    names = dict.fromkeys(row.series for row in table.rows)
+    return {name: [row for row in table.rows if row.series == name] for name in names}
+
+
+def _draw_lines(axis: Any, table: PaperTable) -> None:
+    places = [float(row.at) for row in table.rows]
+    for color, (name, rows) in enumerate(_series(table).items()):
+        drawn: dict[str, Any] = {"color": f"C{color}", "ms": 5}
+        line = [row for row in rows if math.isfinite(row.ours)]
+        axis.plot(
+            [row.at for row in line], [row.ours for row in line], "o-", label=f"{name}: {table.heads[1]}", **drawn
+        )
+        known = [row for row in rows if row.published is not None]
+        if known:
+            x, y = [row.at for row in known], [row.published for row in known]
+            axis.plot(x, y, "s--", mfc="none", lw=0.8, label=f"{name}: {table.heads[0]}", **drawn)
+    if max(places) >= 50 * min(places) > 0 or (table.log and min(places) > 0):
+        axis.set_xscale("log")
+        axis.set_xticks(sorted(set(places)), [format_number(place) for place in sorted(set(places))], minor=False)
+        axis.tick_params(axis="x", which="minor", labelbottom=False)
+    if table.log:
+        axis.set_yscale("log")
+    axis.set_xlabel(table.axis)
+    axis.set_ylabel(table.measure)
+    axis.legend(fontsize=6, ncols=2 if len(axis.lines) > 4 else 1)
+
+
+def _draw_dots(axis: Any, table: PaperTable) -> None:
+    labels = [f"{row.at}: {row.series}" if row.series else str(row.at) for row in table.rows]
+    places = range(len(labels) - 1, -1, -1)
+    for which, marker, filled in ((0, "s", "none"), (1, "o", None)):
+        found = [
+            (value, place)
+            for row, place in zip(table.rows, places, strict=True)
+            if (value := (row.published, row.ours)[which]) is not None and math.isfinite(value)
+        ]
+        if found:
+            x, y = zip(*found, strict=True)
+            axis.plot(x, y, marker, mfc=filled, ms=6, color=f"C{which}", label=table.heads[which])
+    for row, place in zip(table.rows, places, strict=True):
+        if math.isinf(row.ours):
+            axis.text(
+                0.98, place, "infinite", transform=axis.get_yaxis_transform(), ha="right", va="center", fontsize=7
+            )
+    if table.log:
+        values = [value for row in table.rows for value in (row.published, row.ours) if value and math.isfinite(value)]
+        axis.set_xscale("log")
+        axis.tick_params(axis="x", which="minor", labelbottom=False)
+        axis.set_xlim(10 ** math.floor(math.log10(min(values)) - 0.05), 10 ** math.ceil(math.log10(max(values)) + 0.05))
+    axis.set_yticks(list(places), labels, fontsize=7)
+    axis.set_ylim(-0.7, len(labels) - 0.3)
+    axis.grid(axis="y", lw=0.3)
+    axis.set_xlabel(table.measure)
+    axis.legend(fontsize=7, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 import sottovoce as sv
-from sottovoce.lab.reproduce.tables import Paper, PaperTable, Row, Setup, true_epsilon
+from sottovoce.lab.reproduce import Paper, PaperTable, Row, Setup, true_epsilon
 from sottovoce.losses import get
 
 Array = NDArray[np.float64]

@@ -34,7 +34,7 @@ from sklearn.linear_model import Lasso, LogisticRegression
 import sottovoce as sv
 from sottovoce.federation.federation import Federation
 from sottovoce.lab.datasets import PublicDataset
-from sottovoce.lab.reproduce.tables import Paper, PaperTable, Row, Setup, true_epsilon
+from sottovoce.lab.reproduce import Paper, PaperTable, Row, Setup, true_epsilon
 from sottovoce.solvers import Order
 
 Array = NDArray[np.float64]

@@ -27,7 +27,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.federation.federation import Federation
 from sottovoce.lab.datasets import PublicDataset
-from sottovoce.lab.reproduce.tables import Paper, PaperTable, Row, Setup, true_epsilon
+from sottovoce.lab.reproduce import Paper, PaperTable, Row, Setup, true_epsilon
 
 Array = NDArray[np.float64]
 Data = tuple[Any, NDArray[Any], Any, NDArray[Any]]  # training rows and labels, then those of the test

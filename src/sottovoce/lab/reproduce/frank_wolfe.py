@@ -29,7 +29,7 @@ import sottovoce as sv
 from sottovoce.algorithms.frank_wolfe.published import ZETA
 from sottovoce.federation.federation import Federation
 from sottovoce.gate.frames import Frame, encode
-from sottovoce.lab.reproduce.tables import Paper, PaperTable, Row, Setup, true_epsilon
+from sottovoce.lab.reproduce import Paper, PaperTable, Row, Setup, true_epsilon
 from sottovoce.penalties import L1Ball
 
 Array = NDArray[np.float64]

@@ -17,7 +17,7 @@ from scipy.stats import binom
 
 import sottovoce as sv
 from sottovoce.federation.federation import Federation
-from sottovoce.lab.reproduce.tables import Paper, PaperTable, Row, Setup, true_epsilon
+from sottovoce.lab.reproduce import Paper, PaperTable, Row, Setup, true_epsilon
 from sottovoce.privacy.accounting import gaussian_epsilon
 from sottovoce.privacy.published import sampled_one_epsilon
 from sottovoce.privacy.relation import inside
