@@ -17,7 +17,7 @@ from tables import ADULT
 
 import sottovoce as sv
 from sottovoce.data.cells import table_columns
-from sottovoce.lab.simulation import EPSILONS, PLAIN, metrics_of
+from sottovoce.lab.simulation import EPSILONS, PLAIN, measure_model
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
 
     def fitted(epsilon: float, seed: int) -> dict[str, float]:
         model = sv.PrivateLogisticRegression(epsilon, schema=ADULT, insecure_seed=seed)
-        return metrics_of(model.fit(train), test, answers)
+        return measure_model(model.fit(train), test, answers)
 
     plain = fitted(PLAIN, 0)
     print(f"true: {records:,} records, without privacy {plain}")

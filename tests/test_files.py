@@ -314,8 +314,8 @@ def test_no_writer_replaces_a_ledger_or_adds_to_it(
 WRITING = {
     "app/card.py": {"svg_of"},  # into memory
     "app/demo.py": {"_fresh", "_prepare", "_processes"},  # in its own folder, which it has just made
-    "app/provisioning.py": {"provision", "_issue"},  # folders and keys that it has just made
-    "app/view/server.py": {"token_in"},  # a new file
+    "app/provisioning.py": {"make_sites", "_issue"},  # folders and keys that it has just made
+    "app/view/server.py": {"read_token"},  # a new file
     "data/room.py": {"open_scratch"},  # a new file without a name
     "gate/secure_gate.py": {"_register"},  # a file that it has made new
     "estimators/plots.py": {"picture"},  # into memory

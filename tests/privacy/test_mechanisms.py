@@ -166,17 +166,17 @@ def test_high_precision_path_gives_the_same_integers(
     sampler = NOISE[family][0]
     fast = sampler(scale, 300, SeededRandomness(17))
     settled: list[int] = []
-    original = mechanisms._settled
+    original = mechanisms._settle
     monkeypatch.setattr(mechanisms, "_UNIT_ERROR", 10.0)
-    monkeypatch.setattr(mechanisms, "_settled", lambda *args: settled.append(1) or original(*args))
+    monkeypatch.setattr(mechanisms, "_settle", lambda *args: settled.append(1) or original(*args))
     assert sampler(scale, 300, SeededRandomness(17)).tolist() == fast.tolist()
     assert len(settled) == 300
 
 
 def test_high_precision_path_is_rare_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     settled: list[int] = []
-    original = mechanisms._settled
-    monkeypatch.setattr(mechanisms, "_settled", lambda *args: settled.append(1) or original(*args))
+    original = mechanisms._settle
+    monkeypatch.setattr(mechanisms, "_settle", lambda *args: settled.append(1) or original(*args))
     rounded_gaussian(2.0**20, 200_000, SeededRandomness(18))
     assert len(settled) <= 14  # Poisson with mean 0.9: more has probability 1e-12
 

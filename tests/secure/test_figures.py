@@ -21,7 +21,7 @@ from secure_plans import NUMBERS, plan_for
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.data.block import Block
 from sottovoce.gate.query import Query, Round
-from sottovoce.lab.audit.secure import OpenedSum, SecureColumns, keyed
+from sottovoce.lab.audit.secure import OpenedSum, SecureColumns, with_keys
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness
@@ -242,7 +242,7 @@ def newton_plan(holder: int, **fields: Any) -> Plan:
 
 def under_fixed_coins(plan: Plan, X: Array, y: Array, weights: Sequence[Array]) -> list[Array]:
     """Sums without noise by the real protocol, weighted as their sensitivities are: all keys and coins are the same."""
-    plan, keys = keyed(plan, lambda name: SeededRandomness(7, name))
+    plan, keys = with_keys(plan, lambda name: SeededRandomness(7, name))
     parts = [plan.part(name) for name in plan.names]
     data = {name: (X[:, part.start : part.stop], y) for name, part in zip(plan.names, parts, strict=True)}
     queries = queries_of(PrivateNewton(), plan, plan.names[0])

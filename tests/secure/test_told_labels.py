@@ -23,7 +23,7 @@ from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.secure_columns import coordinator as coordinator_side
 from sottovoce.federation.secure_columns import dealer as dealing_side
 from sottovoce.federation.secure_columns import party as party_side
-from sottovoce.lab.audit.secure import Keys, SecureColumns, _Protocol, keyed
+from sottovoce.lab.audit.secure import Keys, SecureColumns, _Protocol, with_keys
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
@@ -93,7 +93,7 @@ def contents(monkeypatch: pytest.MonkeyPatch) -> Contents:
 def run_of(solver: str) -> tuple[Plan, Keys, SecureColumns, tuple[Ask, ...]]:
     """A plan with keys, its data, and all that is asked in an honest run."""
     plan = secure_plan(solver, features=1, rounds=3, records=RECORDS, label_party=1)
-    plan, keys = keyed(plan, lambda name: SeededRandomness(1, name))
+    plan, keys = with_keys(plan, lambda name: SeededRandomness(1, name))
     generator = np.random.default_rng(1)
     data = {name: (generator.uniform(-1, 1, (RECORDS, 1)), generator.uniform(-1, 1, RECORDS)) for name in plan.names}
     side = SecureColumns(plan, data, "world")

@@ -21,7 +21,7 @@ from sottovoce.federation.secure_columns import dealer
 from sottovoce.federation.secure_columns.messages import place_of, widths_of
 from sottovoce.gate.query import Round
 from sottovoce.lab.audit import secure as audited
-from sottovoce.lab.audit.secure import Coalition, Keys, OpenedSum, SecureColumns, SecureRows, _Protocol, keyed
+from sottovoce.lab.audit.secure import Coalition, Keys, OpenedSum, SecureColumns, SecureRows, _Protocol, with_keys
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import wide_gaussian
@@ -60,7 +60,7 @@ class Second(SeededRandomness):
 
 def by_columns(plan: Plan) -> tuple[SecureColumns, _Protocol, Keys]:
     rng = np.random.default_rng(3)
-    plan, keys = keyed(plan, source)
+    plan, keys = with_keys(plan, source)
     widths = [plan.part(name).stop - plan.part(name).start for name in plan.names]
     y = rng.uniform(-1, 1, plan.records)
     data = {n: (rng.uniform(-1, 1, (plan.records, w)), y) for n, w in zip(plan.names, widths, strict=True)}
@@ -153,7 +153,7 @@ def test_by_columns_gradients_have_the_noise_that_is_declared(relation: Any) -> 
 @pytest.mark.parametrize("parties", [2, 5])
 def test_by_rows_a_sum_has_the_noise_that_is_declared(parties: int) -> None:
     plan = secure_plan("newton", "rows", parties, features=202, rounds=2, labels="shared", records=2)
-    plan, keys = keyed(plan, source)
+    plan, keys = with_keys(plan, source)
     rng = np.random.default_rng(3)
     data = {n: (np.full((2, 202), np.nan), np.zeros(2)) for n in plan.names}
     data[plan.names[0]] = (rng.uniform(-1, 1, (2, 202)) / 20, np.ones(2))

@@ -16,7 +16,7 @@ from sottovoce.algorithms import Ask
 from sottovoce.errors import WireError
 from sottovoce.federation.secure_columns import dealer
 from sottovoce.lab.audit import secure as audited
-from sottovoce.lab.audit.secure import SecureColumns, _Protocol, keyed
+from sottovoce.lab.audit.secure import SecureColumns, _Protocol, with_keys
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.queries.joint import JointGradient
@@ -45,7 +45,7 @@ def away(parties: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> int:
     looked_up, shares = ring.looked_up, list[NDArray[np.uint8]]()
     monkeypatch.setattr(ring, "looked_up", lambda *given: (shares.append(looked_up(*given)), shares[-1])[1])
     plan = secure_plan("newton", "columns", parties, features=2, rounds=2, records=9)
-    plan, keys = keyed(plan, lambda name: SeededRandomness(seed, name))
+    plan, keys = with_keys(plan, lambda name: SeededRandomness(seed, name))
     rng = np.random.default_rng(seed)
     y = rng.uniform(-1, 1, 9)
     side = SecureColumns(plan, {name: (rng.uniform(-1, 1, (9, 2)), y) for name in plan.names}, "world")

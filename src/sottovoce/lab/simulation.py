@@ -332,7 +332,7 @@ class SimulatedFits:
             warnings.simplefilter("ignore")  # about budgets and delta, which the plan of the problem itself tells
             model.fit(federation)
         X = federation.people(self._columns(test)) if split.same_people else test.X
-        return metrics_of(model, X, test.y)
+        return measure_model(model, X, test.y)
 
     def _federation(self, records: Records, split: Split) -> Federation:
         names = list(self.problem.names)
@@ -365,7 +365,7 @@ class SimulatedFits:
         ]
 
 
-def metrics_of(model: PrivateLinearModel, X: Any, y: NDArray[Any]) -> dict[str, float]:
+def measure_model(model: PrivateLinearModel, X: Any, y: NDArray[Any]) -> dict[str, float]:
     """Accuracy and log-loss, or squared error and R^2, without noise: for records that are nobody's or public."""
     scores = model.scores(X)
     if not hasattr(model, "classes_"):

@@ -216,7 +216,7 @@ def epsilon_of(events: Sequence[Event], delta: float, relation: Relation) -> flo
     check_delta(delta)
     if any(isinstance(event, Repeated) for event in events):
         return _best_order_epsilon(events, delta, relation)
-    total = _summed(events, relation)
+    total = _sum_events(events, relation)
     if total is None:
         return math.inf
     mu, rho, merged = total
@@ -239,14 +239,14 @@ def gaussian_mu(events: Sequence[Event], relation: Relation) -> float | None:
     """The mu of all events together where they are plain Gaussians, inf where nothing limits them; else None."""
     if any(isinstance(event, Repeated) for event in events):
         return None
-    total = _summed(events, relation)
+    total = _sum_events(events, relation)
     if total is None:
         return math.inf
     mu, rho, merged = total
     return mu if rho == 0 and not merged else None
 
 
-def _summed(events: Sequence[Event], relation: Relation) -> tuple[float, float, tuple[PoissonGaussian, ...]] | None:
+def _sum_events(events: Sequence[Event], relation: Relation) -> tuple[float, float, tuple[PoissonGaussian, ...]] | None:
     """(mu, rho, sampled releases) of events that are not repeated, each kind added up; None if nothing finite holds."""
     check_relation(relation)
     squared_mu, rho, sampled = 0.0, 0.0, dict[tuple[float, float], int]()

@@ -129,7 +129,7 @@ _CAUSES: Final = {
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:  # SQLite quotes a damaged text in its own message
@@ -260,7 +260,7 @@ def reading(path: Path, *, whole: bool = False) -> Iterator[Entries]:
 
     `whole`: all of the file is checked again, though it is as this process left it.
     """
-    with _turn(path), _translated(path), _connect(path) as connection:
+    with _turn(path), _translate_errors(path), _connect(path) as connection:
         connection.execute("BEGIN")
         yield Entries(path, connection, _check_file(path, connection, whole=whole))
 
@@ -271,7 +271,7 @@ def writing(path: Path, *, structure: bool = False) -> Iterator[Entries]:
 
     `structure`: SQLite's own structures are checked again, though the file is as this process left it.
     """
-    with _turn(path), _translated(path), _connect(path) as connection:
+    with _turn(path), _translate_errors(path), _connect(path) as connection:
         connection.execute("BEGIN IMMEDIATE")
         try:
             known = _check_file(path, connection)

@@ -65,7 +65,7 @@ def rounded_gaussian(scale: float | ArrayLike, size: int, randomness: Randomness
     scales above 2^40 are refused. Slow (0.1 ms an entry) above a scale of 2^36, where float64 decides
     nothing.
     """
-    return _rounded(scale, size, randomness, _gaussian_quantile, _gaussian_tail)
+    return _draw_rounded(scale, size, randomness, _gaussian_quantile, _gaussian_tail)
 
 
 def wide_gaussian(scale: float | ArrayLike, size: int, randomness: Randomness) -> NDArray[np.int64]:
@@ -97,7 +97,7 @@ def rounded_laplace(scale: float | ArrayLike, size: int, randomness: Randomness)
     Guarantee: adding it to an integer is a post-processing of the continuous Laplace mechanism. Edges as for
     :func:`rounded_gaussian`.
     """
-    return _rounded(scale, size, randomness, _exponential_quantile, _exponential_tail)
+    return _draw_rounded(scale, size, randomness, _exponential_quantile, _exponential_tail)
 
 
 def gumbel(size: int, randomness: Randomness) -> Floats:
@@ -344,7 +344,7 @@ def _exponential_tail(boundary: Any, scale: float) -> Any:
     return _exact.exp(-boundary / scale)
 
 
-def _rounded(
+def _draw_rounded(
     scale: float | ArrayLike,
     size: int,
     randomness: Randomness,
@@ -414,11 +414,11 @@ def _exact_floor(
     result = np.floor(value, out=value)
     for index in doubtful.nonzero()[0]:
         here = float(scale[index]) if isinstance(scale, np.ndarray) else scale
-        result[index] = _settled(int(bits[index]), here, offset, randomness, law)
+        result[index] = _settle(int(bits[index]), here, offset, randomness, law)
     return result
 
 
-def _settled(
+def _settle(
     bits: int,
     scale: float,
     offset: float,

@@ -56,18 +56,23 @@ def _profile(events: tuple[Event, ...], relation: Relation) -> Profile:
 
 def weakest(profiles: Iterable[Profile]) -> Profile:
     """What holds of each of several views: the largest epsilon, the fewest misses."""
-    each = tuple(profiles)
+    different = tuple(dict.fromkeys(profiles))
+    if len(different) == 1:
+        return different[0]
     return Profile(
-        lambda delta: max(profile.epsilon(delta) for profile in each),
-        lambda alarms: np.min([profile.missed(alarms) for profile in each], axis=0),
+        lambda delta: max(profile.epsilon(delta) for profile in different),
+        lambda alarms: np.min([profile.missed(alarms) for profile in different], axis=0),
     )
 
 
 def strongest(*profiles: Profile) -> Profile:
     """What several statements about one view say together: the least epsilon, the most misses."""
+    different = tuple(dict.fromkeys(profiles))
+    if len(different) == 1:
+        return different[0]
     return Profile(
-        lambda delta: min(profile.epsilon(delta) for profile in profiles),
-        lambda alarms: np.max([profile.missed(alarms) for profile in profiles], axis=0),
+        lambda delta: min(profile.epsilon(delta) for profile in different),
+        lambda alarms: np.max([profile.missed(alarms) for profile in different], axis=0),
     )
 
 

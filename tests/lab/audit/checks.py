@@ -49,7 +49,7 @@ from sottovoce.gate.gate import Gate, value_of
 from sottovoce.gate.outgoing import Released
 from sottovoce.gate.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.lab.audit.catalogue import EVALUATED, STIFF, audit_plan
-from sottovoce.lab.audit.secure import OpenedSum, SecureColumns, keyed
+from sottovoce.lab.audit.secure import OpenedSum, SecureColumns, with_keys
 from sottovoce.lab.audit.transcript import Answered, Question, Side, Transcript
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
@@ -487,7 +487,7 @@ def secure_sensitivity(case: Case) -> dict[str, float]:
     """
     reached: dict[str, float] = {}
     for seed, relation in enumerate(RELATIONS):
-        plan, keys = keyed(case.plan(relation), lambda name, seed=seed: SeededRandomness(seed, name))  # type: ignore[misc]
+        plan, keys = with_keys(case.plan(relation), lambda name, seed=seed: SeededRandomness(seed, name))  # type: ignore[misc]
         without, others = neighbours(plan, seed)
         blanked = [without_part(data, name) for name in plan.names for data in others]
         every, count = [quiet_columns(plan, data) for data in (*others, *without, *blanked)], len(others)

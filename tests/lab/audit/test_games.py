@@ -19,7 +19,7 @@ from sottovoce.gate import gate
 from sottovoce.lab.audit import run_audit
 from sottovoce.lab.audit.catalogue import audit_plan, catalogue
 from sottovoce.lab.audit.games import Game, neighbours, play
-from sottovoce.lab.audit.runner import at_audit_scale, own_games, plot
+from sottovoce.lab.audit.runner import at_audit_scale, make_own_games, plot
 from sottovoce.privacy.calibration import mu_for
 
 pytestmark = pytest.mark.slow
@@ -122,7 +122,7 @@ def test_a_plan_of_ones_own_keeps_its_numbers_and_loses_noise() -> None:
     scaled = at_audit_scale(plan)
     assert (scaled.rounds, scaled.numbers, scaled.bounds) == (plan.rounds, plan.numbers, plan.bounds)
     assert Game("", scaled).claim().value == pytest.approx(2.0, rel=0.05)
-    (game,) = own_games(plan).values()
+    (game,) = make_own_games(plan).values()
     assert isinstance(game, Game)
     result = play(game, runs=200, seed=1)
     assert result.verdict == "holds"

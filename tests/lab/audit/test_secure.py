@@ -17,7 +17,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.catalogue import audit_plan, catalogue
 from sottovoce.lab.audit.games import Game, play, source
 from sottovoce.lab.audit.measure import errors_at, mu_of
-from sottovoce.lab.audit.runner import at_audit_scale, own_games
+from sottovoce.lab.audit.runner import at_audit_scale, make_own_games
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.randomness import SeededRandomness
@@ -170,7 +170,7 @@ def test_every_secure_plan_is_played_under_both_relations() -> None:
         if "secure" in name and (game := make()).holds:
             relations.setdefault((game.plan.digest.hex(), game.adversary), set()).add(game.relation)
     assert set(map(frozenset, relations.values())) == {frozenset(RELATIONS)}
-    own = own_games(audit_plan(**{**ROWS, "relation": "replace-one"})).values()
+    own = make_own_games(audit_plan(**{**ROWS, "relation": "replace-one"})).values()
     views = {(game.adversary, game.relation) for game in own if isinstance(game, Game)}
     assert views == set(itertools.product(("coordinator", "parties", "world"), RELATIONS))
 

@@ -7,7 +7,7 @@ import pytest
 
 from sottovoce.errors import InputError
 from sottovoce.lab import bcfw
-from sottovoce.lab.bcfw.samplings import checked_pairs, proper
+from sottovoce.lab.bcfw.samplings import check_pairs, check_proper
 
 DRAWS = 4000
 NAMES = [
@@ -53,8 +53,8 @@ class TestEverySampling:
 
     def test_it_is_proper(self, samplings, name):
         sampling = samplings[name]
-        assert sampling.smallest == proper(sampling).min() > 0
-        assert np.linalg.eigvalsh(checked_pairs(sampling))[0] > -1e-12
+        assert sampling.smallest == check_proper(sampling).min() > 0
+        assert np.linalg.eigvalsh(check_pairs(sampling))[0] > -1e-12
 
 
 def test_the_formulas_of_the_pairs():
@@ -126,10 +126,10 @@ class _Own(bcfw.Sampling):
         (lambda: _Own([0.5, 1.5, 0.2]).smallest, "3 numbers from 0 to 1"),
         (lambda: _Own([0.5, math.nan, 0.2]).smallest, "3 numbers from 0 to 1"),
         (lambda: _Own([0.5, 0.5]).smallest, "3 numbers from 0 to 1"),
-        (lambda: checked_pairs(_Own([0.5, 0.5, 0.5])), "neither pairs.. nor sets"),
-        (lambda: checked_pairs(_Own([0.5] * 3, np.ones((3, 3)))), "cannot be Pr"),
-        (lambda: checked_pairs(_Own([0.5] * 3, np.ones((2, 2)))), "3 x 3 matrix"),
-        (lambda: checked_pairs(_Own([0.9] * 3, np.diag([0.9] * 3))), "cannot be Pr"),
+        (lambda: check_pairs(_Own([0.5, 0.5, 0.5])), "neither pairs.. nor sets"),
+        (lambda: check_pairs(_Own([0.5] * 3, np.ones((3, 3)))), "cannot be Pr"),
+        (lambda: check_pairs(_Own([0.5] * 3, np.ones((2, 2)))), "3 x 3 matrix"),
+        (lambda: check_pairs(_Own([0.9] * 3, np.diag([0.9] * 3))), "cannot be Pr"),
         (lambda: bcfw.Nice(8, 9), "tau=9 must be a whole number from 1 to 8"),
         (lambda: bcfw.Nice(8, 0), "tau=0"),
         (lambda: bcfw.Nice(8, 2.0), "tau=2.0 must be a whole number"),

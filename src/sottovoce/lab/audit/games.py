@@ -19,7 +19,7 @@ from sottovoce.algorithms import Solution
 from sottovoce.data.block import Matrix
 from sottovoce.lab.audit.likelihood import AdversaryView, log_likelihood
 from sottovoce.lab.audit.measure import ALARM, Measure, lower_bound, mu_of_profile
-from sottovoce.lab.audit.secure import Anew, Coalition, SecureColumns, SecureRows, keyed
+from sottovoce.lab.audit.secure import Anew, Coalition, SecureColumns, SecureRows, with_keys
 from sottovoce.lab.audit.transcript import Question, Side, Transcript
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
@@ -103,13 +103,13 @@ class Game:
         with _quiet():
             first, second = (Side(self.plan, data) for data in neighbours(self.plan, self.records, self.relation))
         side, sources = (first, second)[which], {name: randomness(name) for name in first.blocks}
-        play = functools.partial(named_rounds, side) if self.sees == "uses" else side.play
+        play = functools.partial(play_named_rounds, side) if self.sees == "uses" else side.play
         return np.array([self.statistic((first, second), play(sources)) for _ in range(runs)])
 
     def _secure(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
         """The log-likelihood ratios of sums that were secure, less what the adversary knows of them."""
         coalition: Coalition = "coordinator and parties" if self.coalitions else self.adversary
-        plan, keys = keyed(self.plan, randomness)
+        plan, keys = with_keys(self.plan, randomness)
         data = neighbours(self.plan, self.records, self.relation)
         sources = {name: Anew(randomness(name)) for name in (*plan.names, COORDINATOR)}
         with _quiet():
@@ -200,11 +200,11 @@ def neighbours(
     if plan.protects == "feature":
         without = canary.copy()
         without[0] = 0.0
-        return _placed(plan, canary, canary), _placed(plan, without, without)
+        return _place_record(plan, canary, canary), _place_record(plan, without, without)
     first, second, rest = canary, either(relation or plan.relation, zero_out=null, replace_one=opposite), null
     if records:
         first, second, rest = (np.array(record) for record in records)
-    return _placed(plan, first, rest), _placed(plan, second, rest)
+    return _place_record(plan, first, rest), _place_record(plan, second, rest)
 
 
 def extreme(plan: Plan, sign: float) -> Array:
@@ -220,7 +220,7 @@ def extreme(plan: Plan, sign: float) -> Array:
     return row
 
 
-def _placed(plan: Plan, record: Array, rest: Array) -> Data:
+def _place_record(plan: Plan, record: Array, rest: Array) -> Data:
     """The first record of the first party or, by columns, of all parties; every other one is `rest`.
 
     A record without a label of its own has the largest.
@@ -237,7 +237,7 @@ def _placed(plan: Plan, record: Array, rest: Array) -> Data:
     return found
 
 
-def named_rounds(side: Side, sources: Mapping[str, Randomness]) -> Transcript:
+def play_named_rounds(side: Side, sources: Mapping[str, Randomness]) -> Transcript:
     """The rounds of the published `sgd` in which the first party answers, for its one record: the canary."""
     gates, memories = side.gates(sources), side.memories()
     told = {"weights": np.zeros(side.plan.dimension), "index": np.zeros(1, dtype=np.int64)}

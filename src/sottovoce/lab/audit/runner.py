@@ -45,7 +45,7 @@ def run_audit(  # noqa: PLR0913
 
     A correct mechanism is accused with probability 1e-4 at most. `seed` is for tests of the audit itself.
     """
-    games: Mapping[str, Game | str] = own_games(plan) if plan is not None else {name: name for name in catalogue()}
+    games: Mapping[str, Game | str] = make_own_games(plan) if plan is not None else {name: name for name in catalogue()}
     chosen = [name for name in games if not only or any(_begins(name, start) for start in only)]
     if not chosen:
         raise InputError(f"only={list(only)!r} names no game; there are: {'; '.join(games)}.")
@@ -54,18 +54,18 @@ def run_audit(  # noqa: PLR0913
         futures: dict[Future[Any], str] = {}
         for name in chosen:
             runs = _game(games[name]).runs * (THOROUGH if thorough else 1)
-            futures[pool.submit(_claimed, games[name])] = name
+            futures[pool.submit(_find_claim, games[name])] = name
             for which, start in itertools.product((0, 1), range(0, runs, CHUNK)):
-                piece = pool.submit(_played, games[name], which, start, min(CHUNK, runs - start), seed)
+                piece = pool.submit(_play_runs, games[name], which, start, min(CHUNK, runs - start), seed)
                 futures[piece] = name
         for done, future in enumerate(as_completed(futures), 1):
             found[futures[future]].append(future.result())
             if progress is not None:
                 progress(done, len(futures))
-    return [_result(_game(games[name]), found[name]) for name in chosen]
+    return [_judge(_game(games[name]), found[name]) for name in chosen]
 
 
-def _result(game: Game, found: Sequence[Claim | Played]) -> Result:
+def _judge(game: Game, found: Sequence[Claim | Played]) -> Result:
     """The pieces in their order, whichever came first."""
     (claim,) = (item for item in found if isinstance(item, Claim))
     pieces = sorted((item for item in found if isinstance(item, Played)), key=lambda piece: piece.start)
@@ -104,18 +104,18 @@ class Played:
     seconds: float
 
 
-def _played(game: Game | str, which: int, start: int, runs: int, seed: int | None) -> Played:
+def _play_runs(game: Game | str, which: int, start: int, runs: int, seed: int | None) -> Played:
     begun = time.process_time()
     made = _game(game)
     found = made.statistics(which, runs, source(seed, made.name, which, start))
     return Played(which, start, found, time.process_time() - begun)
 
 
-def _claimed(game: Game | str) -> Claim:
+def _find_claim(game: Game | str) -> Claim:
     return _game(game).claim()
 
 
-def own_games(plan: Plan) -> dict[str, Game | str]:
+def make_own_games(plan: Plan) -> dict[str, Game | str]:
     """The plan against the coordinator and against the world, at audit scale; as many runs as time allows.
 
     A plan that secures its sums is attacked by all other parties too, and on accounts under both relations.

@@ -125,7 +125,7 @@ class OpenedSums:
     solution: Solution
 
 
-def keyed(plan: Plan, randomness: Callable[[str], Randomness]) -> tuple[Plan, Keys]:
+def with_keys(plan: Plan, randomness: Callable[[str], Randomness]) -> tuple[Plan, Keys]:
     """The plan with keys of its members, and the keys of their pairs: seeded, where those of a run are not."""
     members = plan.channel.members
     if not members:

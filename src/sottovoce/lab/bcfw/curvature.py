@@ -24,7 +24,7 @@ from sottovoce.data.matrix import is_sparse
 from sottovoce.errors import InputError
 from sottovoce.lab.bcfw import kernels
 from sottovoce.lab.bcfw.objectives import Blocks, Objective
-from sottovoce.lab.bcfw.samplings import Distributed, Nice, Sampling, checked_pairs, proper
+from sottovoce.lab.bcfw.samplings import Distributed, Nice, Sampling, check_pairs, check_proper
 from sottovoce.penalties import ConstraintSet
 
 Vector = NDArray[np.float64]
@@ -239,8 +239,8 @@ def separable_bound(objective: Objective, constraint: ConstraintSet, sampling: S
 
 
 def _separable(majorant: _Majorant, sampling: Sampling) -> tuple[Vector, float]:
-    _same_blocks(sampling, majorant.blocks)
-    p, pairs = proper(sampling), checked_pairs(sampling)
+    _check_blocks(sampling, majorant.blocks)
+    p, pairs = check_proper(sampling), check_pairs(sampling)
     if np.count_nonzero(pairs) == len(p):  # drawn one by one: no pairs, and neither factor is below 1
         return p, 1.0
     if len(p) <= LARGE:
@@ -281,23 +281,23 @@ def distributed_bound(objective: Objective, constraint: ConstraintSet, sampling:
 
 def pairwise_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
     """sum_ij P_ij m_ij, any sampling; at most Propositions 3 and 4, and C itself for a quadratic drawn one by one."""
-    return float((checked_pairs(sampling) * _products(objective, constraint, sampling)).sum())
+    return float((check_pairs(sampling) * _products(objective, constraint, sampling)).sum())
 
 
 def curvature_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
     """The least of the bounds: `pairwise_bound` and `separable_bound`, which the others are never below."""
     majorant = _Majorant(objective, constraint)
     p, factor = _separable(majorant, sampling)
-    return min(factor * float(p @ majorant.squares), float((checked_pairs(sampling) * majorant.products).sum()))
+    return min(factor * float(p @ majorant.squares), float((check_pairs(sampling) * majorant.products).sum()))
 
 
 def _products(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> Matrix:
     majorant = _Majorant(objective, constraint)
-    _same_blocks(sampling, majorant.blocks)
+    _check_blocks(sampling, majorant.blocks)
     return majorant.products
 
 
-def _same_blocks(sampling: Sampling, blocks: Blocks) -> None:
+def _check_blocks(sampling: Sampling, blocks: Blocks) -> None:
     if sampling.blocks != blocks.count:
         raise InputError(f"the sampling has {sampling.blocks} blocks and the constraint {blocks.count}; match the two")
 
@@ -322,34 +322,34 @@ def curvature_estimate(  # noqa: PLR0913
     `draws` fresh sets otherwise, at the point that was best for others.
     """
     blocks = Blocks(constraint, objective.dimension)
-    _same_blocks(sampling, blocks)
+    _check_blocks(sampling, blocks)
     source = np.random.default_rng(generator)
     if objective.quadratic:
-        pairs = checked_pairs(sampling)
+        pairs = check_pairs(sampling)
         A = objective.majorant()
         return max(_climb(A, blocks, pairs, 10 * (number % 2), source) for number in range(tries))
-    proper(sampling)
-    sets, exact = _some_sets(sampling, draws, source)
-    points = [_try(blocks, source) for _ in range(tries)]
-    best = max(points, key=lambda point: _bend(objective, blocks, point, sets))
-    return _bend(objective, blocks, best, sets if exact else _some_sets(sampling, draws, source)[0])
+    check_proper(sampling)
+    sets, exact = _draw_sets(sampling, draws, source)
+    points = [_draw_point(blocks, source) for _ in range(tries)]
+    best = max(points, key=lambda point: _expected_bend(objective, blocks, point, sets))
+    return _expected_bend(objective, blocks, best, sets if exact else _draw_sets(sampling, draws, source)[0])
 
 
 def _climb(A: Any, blocks: Blocks, pairs: Matrix, warm: int, source: np.random.Generator) -> float:
     """The value where the ascent stops; it starts from a random direction after some power steps."""
     value, direction = 0.0, source.standard_normal(blocks.dimension)
     for _ in range(warm):
-        _, direction = _spread(A, blocks, pairs, direction / max(float(np.linalg.norm(direction)), 1e-300))
+        _, direction = _mean_square(A, blocks, pairs, direction / max(float(np.linalg.norm(direction)), 1e-300))
     for _ in range(ASCENTS):
         d = blocks.oracle(blocks.all, -direction) - blocks.oracle(blocks.all, direction)
-        found, direction = _spread(A, blocks, pairs, d)
+        found, direction = _mean_square(A, blocks, pairs, d)
         if found <= value * (1 + 1e-12):
             break
         value = found
     return value
 
 
-def _spread(A: Any, blocks: Blocks, pairs: Matrix, d: Vector) -> tuple[float, Vector]:
+def _mean_square(A: Any, blocks: Blocks, pairs: Matrix, d: Vector) -> tuple[float, Vector]:
     """E_T |A d_T|^2 = sum_ij P_ij <A_i d_i, A_j d_j> and half its gradient."""
     moved = np.column_stack([A[:, blocks.slice(i)] @ d[blocks.slice(i)] for i in range(blocks.count)])
     mixed = moved @ pairs
@@ -357,7 +357,7 @@ def _spread(A: Any, blocks: Blocks, pairs: Matrix, d: Vector) -> tuple[float, Ve
     return float((moved * mixed).sum()), gradient
 
 
-def _some_sets(
+def _draw_sets(
     sampling: Sampling, draws: int, source: np.random.Generator
 ) -> tuple[list[tuple[Integers, float]], bool]:
     try:
@@ -369,13 +369,13 @@ def _some_sets(
     return [(np.asarray(sampling.draw(source)), 1 / draws) for _ in range(draws)], False
 
 
-def _try(blocks: Blocks, source: np.random.Generator) -> tuple[Vector, Vector, float]:
+def _draw_point(blocks: Blocks, source: np.random.Generator) -> tuple[Vector, Vector, float]:
     corner, other, s = (blocks.oracle(blocks.all, source.standard_normal(blocks.dimension)) for _ in range(3))
     weight = source.choice([0.0, source.random()])
     return corner + weight * (other - corner), s, float(source.choice([1.0, 1 / 3, 0.1, 1 / 30]))
 
 
-def _bend(
+def _expected_bend(
     f: Objective, blocks: Blocks, point: tuple[Vector, Vector, float], sets: list[tuple[Integers, float]]
 ) -> float:
     x, s, u = point

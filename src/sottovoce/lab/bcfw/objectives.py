@@ -94,18 +94,18 @@ class Iterate:
 def _by_blocks(objective: Objective, x: Vector, offsets: Integers, columns: Integers) -> Vector:
     """Partial derivatives of whole blocks, asked one block at a time (all of them at once)."""
     if len(columns) == objective.dimension:
-        return _shaped(objective, objective.gradient(x), objective.dimension)[columns]
+        return _check_shape(objective, objective.gradient(x), objective.dimension)[columns]
     parts, place = [], 0
     while place < len(columns):
         i = int(np.searchsorted(offsets, columns[place], side="right"))
         part = slice(int(offsets[i - 1]), int(offsets[i]))
         size = part.stop - part.start
-        parts.append(_shaped(objective, objective.gradient(x, part), size))
+        parts.append(_check_shape(objective, objective.gradient(x, part), size))
         place += size
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _shaped(objective: Objective, gradient: ArrayLike, size: int) -> Vector:
+def _check_shape(objective: Objective, gradient: ArrayLike, size: int) -> Vector:
     found = np.asarray(gradient, dtype=np.float64)
     if found.shape != (size,):
         raise InputError(
@@ -140,7 +140,7 @@ class MeanLoss(Smooth):
     def __init__(self, loss: Loss, y: ArrayLike) -> None:
         if not (loss.smooth and loss.convex):
             raise InputError(f"loss={loss.name!r} must be smooth and convex; choose squared, logistic or huber")
-        self.loss, self.y = loss, _finite("y", y)
+        self.loss, self.y = loss, _as_finite("y", y)
         if self.y.ndim != 1 or not len(self.y):
             raise InputError(f"y has shape {self.y.shape}; give one label for each row of A")
         if loss.kind == "classification" and not bool(np.all(np.abs(self.y) == 1)):
@@ -175,9 +175,9 @@ class Composite(Objective):
         if self.sparse:
             self.matrix: Any = sp.csc_array(A, dtype=np.float64, copy=True)
             self.matrix.sum_duplicates()
-            _finite("A", self.matrix.data)
+            _as_finite("A", self.matrix.data)
         else:
-            self.matrix = _finite("A", A)
+            self.matrix = _as_finite("A", A)
         if self.matrix.ndim != 2 or 0 in self.matrix.shape:
             raise InputError(f"A has shape {self.matrix.shape}; give a matrix with rows and columns")
         labels = getattr(g, "y", None)
@@ -309,7 +309,7 @@ def logistic(A: Any, y: ArrayLike) -> Composite:
     return Composite(A, MeanLoss(losses.get("logistic"), y))
 
 
-def _finite(argument: str, values: Any) -> Vector:
+def _as_finite(argument: str, values: Any) -> Vector:
     try:
         found = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.errors import InputError
 from sottovoce.lab.bcfw.objectives import Blocks, Gradients, Objective
 from sottovoce.lab.bcfw.samplings import Nice, check_whole
-from sottovoce.lab.bcfw.solve import BlockSolution, as_trace, checked_step, duality_gap
+from sottovoce.lab.bcfw.solve import BlockSolution, check_step, duality_gap, make_trace
 from sottovoce.penalties import ConstraintSet
 
 Vector = NDArray[np.float64]
@@ -96,7 +96,7 @@ def solve_parallel(  # noqa: PLR0913
             chosen = np.array([answer.block for answer in answers])
             columns = blocks.columns(chosen)
             direction = np.concatenate([answer.vertex for answer in answers]) - iterate.x[columns]
-            iterate.move(columns, direction, checked_step(steps, k))
+            iterate.move(columns, direction, check_step(steps, k))
             done = k + 1
             server.published = (done, iterate.snapshot())
     finally:
@@ -110,7 +110,7 @@ def solve_parallel(  # noqa: PLR0913
         gap=gap,
         rounds=done,
         updates=done * tau,
-        trace=as_trace(recorded),
+        trace=make_trace(recorded),
         mean_delay=server.delays / max(done * tau, 1),
         largest_delay=server.largest_delay,
         replaced=server.replaced,

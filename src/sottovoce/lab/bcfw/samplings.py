@@ -56,19 +56,19 @@ class Sampling(ABC):
     @property
     def smallest(self) -> float:
         """p_min, the least p_i."""
-        return float(proper(self).min())
+        return float(check_proper(self).min())
 
     @property
     def size(self) -> float:
         """The mean size of T, sum_i p_i."""
-        return float(proper(self).sum())
+        return float(check_proper(self).sum())
 
     def _number(self, count: int) -> None:
         if count > MOST_SETS:
             raise InputError(f"{type(self).__name__} has {count} sets, too many to list (at most {MOST_SETS})")
 
 
-def proper(sampling: Sampling) -> Vector:
+def check_proper(sampling: Sampling) -> Vector:
     """The probabilities of a sampling, checked; InputError if a block is never drawn."""
     p = np.asarray(sampling.probabilities(), dtype=np.float64)
     if p.shape != (sampling.blocks,) or not bool(np.all((p >= 0) & (p <= 1 + ROUNDING))):
@@ -84,9 +84,9 @@ def proper(sampling: Sampling) -> Vector:
     return np.minimum(p, 1.0)
 
 
-def checked_pairs(sampling: Sampling) -> Matrix:
+def check_pairs(sampling: Sampling) -> Matrix:
     """The matrix P of a sampling, checked against its probabilities."""
-    p, pairs = proper(sampling), np.asarray(sampling.pairs(), dtype=np.float64)
+    p, pairs = check_proper(sampling), np.asarray(sampling.pairs(), dtype=np.float64)
     if pairs.shape != (len(p), len(p)):
         raise InputError(f"pairs() of {type(sampling).__name__} must be a {len(p)} x {len(p)} matrix: Pr(i, j in T)")
     most, least = np.minimum.outer(p, p), np.maximum(np.add.outer(p, p) - 1, 0)
@@ -205,13 +205,13 @@ class SerialImportance(Sampling):
     """One block, block i with p_i = weights_i / sum of the weights; P_ij = 0."""
 
     def __init__(self, weights: ArrayLike) -> None:
-        found = _vector("weights", weights)
+        found = _check_vector("weights", weights)
         if not bool(np.all((found >= 0) & (found < math.inf))) or not 0 < found.sum() < math.inf:
             raise InputError("weights must be finite and not negative; block i is drawn in proportion to its weight")
         self.blocks = len(found)
         self._p: Vector = found / found.sum()
-        proper(self)
-        self._cumulated = _cumulated(self._p)
+        check_proper(self)
+        self._cumulated = _cumulate(self._p)
 
     def draw(self, generator: np.random.Generator) -> Integers:
         return np.array([np.searchsorted(self._cumulated, generator.random(), side="right")])
@@ -230,9 +230,9 @@ class IndependentImportance(Sampling):
     """Every block on its own with probability p_i, so P_ij = p_i p_j; T may be empty."""
 
     def __init__(self, probabilities: ArrayLike) -> None:
-        self._p = _vector("probabilities", probabilities)
+        self._p = _check_vector("probabilities", probabilities)
         self.blocks = len(self._p)
-        proper(self)
+        check_proper(self)
 
     def draw(self, generator: np.random.Generator) -> Integers:
         return np.flatnonzero(generator.random(self.blocks) < self._p)
@@ -260,7 +260,7 @@ class Listed(Sampling):
     def __init__(self, blocks: int, sets: Iterable[Sequence[int]], probabilities: ArrayLike) -> None:
         self.blocks = check_whole("blocks", blocks, 1)
         self._sets = [_check_set(chosen, self.blocks) for chosen in sets]
-        weights = _vector("probabilities", probabilities)
+        weights = _check_vector("probabilities", probabilities)
         sums_to_one = abs(weights.sum() - 1) <= ROUNDING
         if len(weights) != len(self._sets) or not bool(np.all(weights >= 0)) or not sums_to_one:
             raise InputError(
@@ -268,8 +268,8 @@ class Listed(Sampling):
                 f"there are {len(weights)} of sum {weights.sum():g}"
             )
         self._weights = weights / weights.sum()
-        self._cumulated = _cumulated(self._weights)
-        proper(self)
+        self._cumulated = _cumulate(self._weights)
+        check_proper(self)
 
     def draw(self, generator: np.random.Generator) -> Integers:
         return self._sets[int(np.searchsorted(self._cumulated, generator.random(), side="right"))]
@@ -284,7 +284,7 @@ class Listed(Sampling):
         return [(chosen, float(weight)) for chosen, weight in zip(self._sets, self._weights, strict=True)]
 
 
-def _cumulated(p: Vector) -> Vector:
+def _cumulate(p: Vector) -> Vector:
     """The distribution function, with its last positive step at 1 exactly: rounding can choose no impossible one."""
     total = np.cumsum(p)
     total[int(np.flatnonzero(p)[-1]) :] = 1.0
@@ -304,7 +304,7 @@ def _check_set(chosen: Sequence[int], blocks: int) -> Integers:
     return found.astype(np.int64)
 
 
-def _vector(argument: str, values: ArrayLike) -> Vector:
+def _check_vector(argument: str, values: ArrayLike) -> Vector:
     found = np.array(values, dtype=np.float64)
     if found.ndim != 1 or not len(found):
         raise InputError(f"{argument} has shape {found.shape}; give one number for each block")

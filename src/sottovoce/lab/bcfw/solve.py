@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.errors import InputError
 from sottovoce.lab.bcfw import kernels
 from sottovoce.lab.bcfw.objectives import Blocks, Iterate, Objective
-from sottovoce.lab.bcfw.samplings import Sampling, check_whole, proper
+from sottovoce.lab.bcfw.samplings import Sampling, check_proper, check_whole
 from sottovoce.penalties import ConstraintSet, Product
 
 Vector = NDArray[np.float64]
@@ -50,8 +50,8 @@ class Inexact:
     def rho(self, constraint: Product, sampling: Sampling) -> float:
         """The rho of the bound: sum_i p_i (D_i rho_gradient + rho_oracle), D_i the diameter of M_i."""
         blocks = Blocks(constraint, sum(constraint.sizes))
-        _fits(sampling, blocks)
-        return float(proper(sampling) @ (blocks.diameters() * self.rho_gradient + self.rho_oracle))
+        _check_sampling(sampling, blocks)
+        return float(check_proper(sampling) @ (blocks.diameters() * self.rho_gradient + self.rho_oracle))
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,14 @@ def solve(  # noqa: PLR0913
         Hooks that put errors into gradients and oracles.
     """
     blocks = Blocks(constraint, objective.dimension)
-    _fits(sampling, blocks)
+    _check_sampling(sampling, blocks)
     p_min = sampling.smallest
     check_whole("rounds", rounds, 0)
     if every < 0 or not tolerance >= 0:
         raise InputError(f"every={every!r} and tolerance={tolerance!r} must not be negative")
     if tolerance > 0 and every == 0:
         every = max(1, math.ceil(blocks.count / sampling.size))
-    steps, searching = _steps(step, p_min)
+    steps, searching = _read_step(step, p_min)
     universal = universal_step(p_min)
     iterate = objective.follow(blocks.start(start), blocks.offsets)
     source = np.random.default_rng(generator)
@@ -147,7 +147,7 @@ def solve(  # noqa: PLR0913
             recorded.append((t, iterate.value(), gap))
             if gap <= tolerance:
                 break
-        chosen = _drawn(sampling, source)
+        chosen = _draw_blocks(sampling, source)
         done = t + 1
         if not len(chosen):
             continue
@@ -156,17 +156,17 @@ def solve(  # noqa: PLR0913
         if inexact is None:
             answer = blocks.oracle(chosen, gradient)
         else:
-            answer = _inexact(inexact, blocks, chosen, gradient, universal(t))
+            answer = _ask_hooks(inexact, blocks, chosen, gradient, universal(t))
         direction = answer - iterate.x[columns]
         if searching:
             iterate.search(columns, direction, universal(t))
         else:
-            iterate.move(columns, direction, checked_step(steps, t))
+            iterate.move(columns, direction, check_step(steps, t))
         updates += len(chosen)
     value, gap = iterate.value(), duality_gap(iterate, blocks)
     if every and (not recorded or recorded[-1][0] != done):
         recorded.append((done, value, gap))
-    return BlockSolution(iterate.x, value, gap, done, updates, as_trace(recorded))
+    return BlockSolution(iterate.x, value, gap, done, updates, make_trace(recorded))
 
 
 def duality_gap(iterate: Iterate, blocks: Blocks) -> float:
@@ -177,7 +177,7 @@ def duality_gap(iterate: Iterate, blocks: Blocks) -> float:
     return float((iterate.x - blocks.oracle(blocks.all, gradient)) @ gradient)
 
 
-def checked_step(steps: Callable[[int], float], t: int) -> float:
+def check_step(steps: Callable[[int], float], t: int) -> float:
     """The step of round t, refused outside [0, 1]."""
     found = float(steps(t))
     if not 0 <= found <= 1:
@@ -185,13 +185,13 @@ def checked_step(steps: Callable[[int], float], t: int) -> float:
     return found
 
 
-def as_trace(recorded: list[tuple[int, float, float]]) -> Trace:
+def make_trace(recorded: list[tuple[int, float, float]]) -> Trace:
     """Rounds, values and gaps side by side."""
     rounds, values, gaps = zip(*recorded, strict=True) if recorded else ((), (), ())
     return Trace(np.array(rounds, dtype=np.int64), np.array(values), np.array(gaps))
 
 
-def _steps(step: Any, p_min: float) -> tuple[Callable[[int], float], bool]:
+def _read_step(step: Any, p_min: float) -> tuple[Callable[[int], float], bool]:
     if callable(step):
         return step, False
     if step not in ("universal", "line-search"):
@@ -199,7 +199,7 @@ def _steps(step: Any, p_min: float) -> tuple[Callable[[int], float], bool]:
     return universal_step(p_min), step == "line-search"
 
 
-def _fits(sampling: Sampling, blocks: Blocks) -> None:
+def _check_sampling(sampling: Sampling, blocks: Blocks) -> None:
     if not isinstance(sampling, Sampling):
         raise InputError(f"sampling={sampling!r} must be a Sampling, such as Nice(blocks=8, tau=2) or a subclass")
     if sampling.blocks != blocks.count:
@@ -209,7 +209,7 @@ def _fits(sampling: Sampling, blocks: Blocks) -> None:
         )
 
 
-def _drawn(sampling: Sampling, source: np.random.Generator) -> Integers:
+def _draw_blocks(sampling: Sampling, source: np.random.Generator) -> Integers:
     chosen = np.asarray(sampling.draw(source))
     numbers = chosen.ndim == 1 and (not len(chosen) or chosen.dtype.kind in "iu")
     found = chosen.astype(np.int64, copy=False) if numbers else np.array([-1])
@@ -221,7 +221,7 @@ def _drawn(sampling: Sampling, source: np.random.Generator) -> Integers:
     return found
 
 
-def _inexact(hooks: Inexact, blocks: Blocks, chosen: Integers, gradient: Vector, step: float) -> Vector:
+def _ask_hooks(hooks: Inexact, blocks: Blocks, chosen: Integers, gradient: Vector, step: float) -> Vector:
     """The hooks' answers for the chosen blocks, one after the other."""
     noisy, answer = gradient.copy(), np.empty_like(gradient)
     start = 0
@@ -232,7 +232,7 @@ def _inexact(hooks: Inexact, blocks: Blocks, chosen: Integers, gradient: Vector,
             allowed = 0.5 * hooks.rho_gradient * step * hooks.curvature
             noisy[part] = hooks.gradient(block, gradient[part].copy(), allowed)
             error = float(np.linalg.norm(noisy[part] - gradient[part]))
-            _keeps(hooks, "gradient", block, error, (allowed, float(np.linalg.norm(gradient[part]))))
+            _check_error(hooks, "gradient", block, error, (allowed, float(np.linalg.norm(gradient[part]))))
         exact = blocks.oracle(np.array([block]), noisy[part])
         if hooks.oracle is None:
             answer[part] = exact
@@ -242,11 +242,11 @@ def _inexact(hooks: Inexact, blocks: Blocks, chosen: Integers, gradient: Vector,
         if not blocks.parts[block].contains(answer[part]):
             raise InputError(f"the oracle hook answered with a point outside block {block}; return one in its set")
         error = float((answer[part] - exact) @ noisy[part])
-        _keeps(hooks, "oracle", block, error, (allowed, float(np.abs(exact) @ np.abs(noisy[part]))))
+        _check_error(hooks, "oracle", block, error, (allowed, float(np.abs(exact) @ np.abs(noisy[part]))))
     return answer
 
 
-def _keeps(hooks: Inexact, name: str, block: int, error: float, limit: tuple[float, float]) -> None:
+def _check_error(hooks: Inexact, name: str, block: int, error: float, limit: tuple[float, float]) -> None:
     allowed, scale = limit
     if hooks.enforced and not error <= allowed + SLACK * (scale + allowed):
         raise InputError(
