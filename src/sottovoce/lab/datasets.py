@@ -208,7 +208,10 @@ class _Part:
     rows: int
     forms: Mapping[str, Reader]
     url: str
-    file: str  # its name in the cache: one of the forms, perhaps compressed
+    file: str = ""  # its name in the cache: one of the forms, perhaps compressed; by default the last part of the url
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "file", self.file or self.url.rsplit("/", 1)[1])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -291,6 +294,7 @@ def _stack(tables: list[FileTable]) -> FileTable:
 
 _LIBSVM_PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 _UCI = "https://archive.ics.uci.edu"
+_UCI_ADULT = f"{_UCI}/ml/machine-learning-databases/adult"
 
 _a9a = partial(files.read_svm, features=123)
 _phishing = partial(files.read_svm, features=68)
@@ -298,6 +302,7 @@ _electricity = partial(files.read_labelled, label="class")
 _electricity_arff = partial(
     files.read_labelled, label="class", header="date,day,period,nswprice,nswdemand,vicprice,vicdemand,transfer,class"
 )
+_adult = files.read_adult
 _adult_original = partial(files.read_adult, header=files.ADULT_HEADER)
 _year_zip = partial(files.read_year, member="YearPredictionMSD.txt")
 
@@ -306,8 +311,8 @@ _SETS: dict[str, _Set] = {
         task="classification",
         features=123,
         parts={
-            "train": _Part(32_561, {"train.svm": _a9a, "a9a": _a9a}, f"{_LIBSVM_PAGE}/a9a", "a9a"),
-            "test": _Part(16_281, {"test.svm": _a9a, "a9a.t": _a9a}, f"{_LIBSVM_PAGE}/a9a.t", "a9a.t"),
+            "train": _Part(32_561, {"train.svm": _a9a, "a9a": _a9a}, f"{_LIBSVM_PAGE}/a9a"),
+            "test": _Part(16_281, {"test.svm": _a9a, "a9a.t": _a9a}, f"{_LIBSVM_PAGE}/a9a.t"),
         },
         home=f"{_LIBSVM_PAGE}.html#a9a",
         citation="UCI Adult (Becker and Kohavi 1996), made binary by J. Platt (1998), LIBSVM data page.",
@@ -318,18 +323,8 @@ _SETS: dict[str, _Set] = {
         task="classification",
         features=len(ADULT_NUMBERS) + len(files.ADULT_ONE_HOT),
         parts={
-            "train": _Part(
-                32_561,
-                {"train.csv": files.read_adult, "adult.data": _adult_original},
-                f"{_UCI}/ml/machine-learning-databases/adult/adult.data",
-                "adult.data",
-            ),
-            "test": _Part(
-                16_281,
-                {"test.csv": files.read_adult, "adult.test": _adult_original},
-                f"{_UCI}/ml/machine-learning-databases/adult/adult.test",
-                "adult.test",
-            ),
+            "train": _Part(32_561, {"train.csv": _adult, "adult.data": _adult_original}, f"{_UCI_ADULT}/adult.data"),
+            "test": _Part(16_281, {"test.csv": _adult, "adult.test": _adult_original}, f"{_UCI_ADULT}/adult.test"),
         },
         home=f"{_UCI}/dataset/2/adult",
         citation="B. Becker and R. Kohavi (1996), Adult, UCI Machine Learning Repository, CC BY 4.0.",
@@ -346,14 +341,7 @@ _SETS: dict[str, _Set] = {
     "phishing": _Set(
         task="classification",
         features=68,
-        parts={
-            "all": _Part(
-                11_055,
-                {"data.svm": _phishing, "phishing": _phishing},
-                f"{_LIBSVM_PAGE}/phishing",
-                "phishing",
-            )
-        },
+        parts={"all": _Part(11_055, {"data.svm": _phishing, "phishing": _phishing}, f"{_LIBSVM_PAGE}/phishing")},
         home=f"{_LIBSVM_PAGE}.html#phishing",
         citation="UCI Phishing Websites (Mohammad, Thabtah and McCluskey), CC BY 4.0, LIBSVM data page.",
         row_norm=1.0,
@@ -372,7 +360,6 @@ _SETS: dict[str, _Set] = {
                     "electricity.arff": _electricity_arff,
                 },
                 "https://openml.org/data/v1/download/2419/electricity.arff",
-                "electricity.arff",
             )
         },
         home="https://www.openml.org/d/151",
@@ -414,7 +401,6 @@ _SETS: dict[str, _Set] = {
                     "YearPredictionMSD.txt.zip": _year_zip,
                 },
                 f"{_UCI}/static/public/203/yearpredictionmsd.zip",
-                "yearpredictionmsd.zip",
             )
         },
         home=f"{_UCI}/dataset/203/yearpredictionmsd",
@@ -436,7 +422,6 @@ _SETS: dict[str, _Set] = {
                     "gisette_train.data": files.read_gisette_uci,
                 },
                 f"{_LIBSVM_PAGE}/gisette_scale.bz2",
-                "gisette_scale.bz2",
             ),
             "test": _Part(
                 1000,
@@ -446,7 +431,6 @@ _SETS: dict[str, _Set] = {
                     "gisette_valid.data": files.read_gisette_uci,
                 },
                 f"{_LIBSVM_PAGE}/gisette_scale.t.bz2",
-                "gisette_scale.t.bz2",
             ),
         },
         home=f"{_LIBSVM_PAGE}.html#gisette",

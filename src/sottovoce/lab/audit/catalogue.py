@@ -188,13 +188,8 @@ def _add_by_columns(game: Callable[..., None]) -> None:
 def _add_secure_rows(game: Callable[..., None]) -> None:
     """Three holders whose sums are secure; a coalition beyond the promise has a third of the noise."""
     for solver in ("newton", "whitened", "gradient", "sgd", "cd"):
-        plan: dict[str, Any] = {
-            "solver": solver,
-            "split": "rows",
-            "parties": 3,
-            "aggregation": SecureAggregation(colluding=2),
-        }
-        plan |= {"relation": "zero-out", **CENTRAL[solver]}
+        plan: dict[str, Any] = {"solver": solver, "split": "rows", "parties": 3, "relation": "zero-out"}
+        plan |= {**CENTRAL[solver], "aggregation": SecureAggregation(colluding=2)}
         views = SECURE if solver == "gradient" else {"coordinator": SECURE["coordinator"]}
         for view, fields in views.items():
             for name, account in accounts("zero-out") if fields.get("holds", True) else [("", None)]:

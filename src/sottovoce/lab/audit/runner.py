@@ -149,9 +149,8 @@ def at_audit_scale(plan: Plan) -> Plan:
     counts = tuple((name, min(count, MOST_RECORDS)) for name, count in plan.parties)
     changes: dict[str, Any] = {"parties": counts, "run": "audit", "coin": "audit", "keys": ()}
     if plan.secure_columns:
-        changes["aggregation"] = plan.channel.aggregation.changed(
-            bits=plan.preparation.bits
-        )  # fewer records would have more
+        # Fewer records would have more bits.
+        changes["aggregation"] = plan.channel.aggregation.changed(bits=plan.preparation.bits)
     found = plan.model_copy(update=changes)
     if plan.claimed_epsilon is not None:
         return found

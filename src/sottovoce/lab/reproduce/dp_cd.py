@@ -12,8 +12,7 @@ as in the paper. What the bounds rest on:
   the public ranges in those units, the two prices clipped at 15 and 60 deviations (chosen by tuning).
 * California, raw: ranges a geographer would declare, labels up to 500,001 USD (declared).
 * California, standardised: mean, deviation and largest entry of each column are read off the data, the last clipped at
-40
-  deviations (chosen by tuning); labels up to 500,001 USD (declared).
+  40 deviations (chosen by tuning); labels up to 500,001 USD (declared).
 * sparse: entries up to 4, rows up to 36, labels up to 1000 (declared).
 "Known curvatures" takes the mean square of each feature as public: read off the raw data; by standardising, or by
 design, it is 1. "Private" spends a tenth of the budget on them.

@@ -10,9 +10,8 @@ each party do. The published rule is K T (index + feature) with T = (n epsilon)^
 zeta^2 numbers a feature; it is counted.
 
 Excess: features of +-1, a truth with ten non-zeros of 0.1 (|w|_1 = 1), label noise 0.1, labels clipped to [-1, 1],
-radius
-1, delta 1e-5, zero-out, no intercept; F(w) - F*, F the mean of (x'w - y)^2 / 2 on the data, F* its least value in the
-ball.
+radius 1, delta 1e-5, zero-out, no intercept; F(w) - F*, F the mean of (x'w - y)^2 / 2 on the data, F* its least value
+in the ball.
 """
 
 from __future__ import annotations
