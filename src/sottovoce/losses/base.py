@@ -40,11 +40,7 @@ class Loss(ABC):
     code: ClassVar[int | None] = None  # in `losses/kernels.py`, for solvers whose loops are compiled
     slope_code: ClassVar[int | None] = None  # likewise, for sums of slopes; a class that inherits it has none
     dual_codes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # where there are several dual steps: by name
-
-    @property
-    def outputs(self) -> int:
-        """How many scores a record has: 1, of several classes one for each."""
-        return 1
+    outputs: ClassVar[int] = 1  # how many scores a record has; of several classes one for each
 
     def parameters(self) -> dict[str, float]:
         """The public constants of the loss: ``get(loss.name, **loss.parameters()) == loss``."""

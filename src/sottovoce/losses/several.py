@@ -79,7 +79,7 @@ class OneVsRest(Wrapping, ClassesLoss):
     classes: int
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int:  # type: ignore[override]
         return self.classes
 
     @property
@@ -149,7 +149,7 @@ class Softmax(ClassesLoss):
             raise InputError(f"classes={self.classes!r} must be a whole number from 2.")
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int:  # type: ignore[override]
         return int(self.classes)
 
     def value(self, u: Vector, y: Vector) -> Vector:
@@ -204,7 +204,7 @@ class Weighted(Wrapping):
     weighted: ClassVar[bool] = True
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int:  # type: ignore[override]
         return self.inner.outputs
 
     @property

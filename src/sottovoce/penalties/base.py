@@ -99,10 +99,7 @@ class ScaledRegulariser:
         self.features = features
         self.scale = scale
         self.objective = objective
-
-    @property
-    def is_none(self) -> bool:
-        return self.inner.name == "none"
+        self.is_none = inner.name == "none"  # then the prox is the identity
 
     @property
     def ridge(self) -> float | None:
