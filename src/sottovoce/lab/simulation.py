@@ -96,6 +96,7 @@ class Simulation:
         return tuple(lines)
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts."""
         return {"rows": self.table, "records": self.records, "of": self.of, "remarks": list(self.remarks)}
 
     def cells(self) -> tuple[list[str], list[list[str]]]:

@@ -267,6 +267,7 @@ class PrivacyReport:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts."""
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,

@@ -103,6 +103,7 @@ class Ledger:
 
     @classmethod
     def create(cls, path: str | Path) -> Self:
+        """A new ledger in a new file; open its first account next. A path that is taken is refused."""
         ledger = cls.__new__(cls)
         ledger.path = Path(path).expanduser().resolve()
         ledger_file.create_file(ledger.path)
@@ -211,6 +212,7 @@ class Account:
     dataset: str
 
     def terms(self) -> Terms:
+        """What was fixed when the account was opened."""
         return self.book().terms
 
     def balance(self) -> Balance:
