@@ -32,7 +32,7 @@ from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection
 from sottovoce.privacy.ledger import Account, Receipt
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
-from sottovoce.privacy.spending import Book, Events, Reservation, Terms
+from sottovoce.privacy.spending import AccountTerms, Book, Events, Reservation
 from sottovoce.queries.pricing import queries_of
 from support import give_scores, handle, kind_of, plan_in
 
@@ -43,7 +43,7 @@ ORDER = 4.0  # the Renyi order at which costs are compared
 serials = itertools.count(1)
 
 
-class Renyi(Terms):
+class Renyi(AccountTerms):
     """Terms of a "renyi" account that say what a plan adds to it, and not what it would cost on its own."""
 
     def price(self, plan: str, events: Events, delta: float | None, summary: str) -> Reservation:

@@ -24,6 +24,7 @@ from sottovoce.privacy.events import event_from_json, event_to_json
 from sottovoce.privacy.ledger_file import Entries, EntryRow, reading, writing
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import (
+    AccountTerms,
     Balance,
     Book,
     Composition,
@@ -31,7 +32,6 @@ from sottovoce.privacy.spending import (
     FitPart,
     Period,
     Reservation,
-    Terms,
     check_fits,
     in_periods,
     make_offers,
@@ -39,7 +39,7 @@ from sottovoce.privacy.spending import (
     price_line,
 )
 
-__all__ = ["Account", "Balance", "Entry", "FitPart", "Ledger", "Receipt", "Reservation", "Terms"]
+__all__ = ["Account", "AccountTerms", "Balance", "Entry", "FitPart", "Ledger", "Receipt", "Reservation"]
 
 KINDS: Final = ("opening", "reservation", "under", "release", "rows")
 
@@ -155,7 +155,7 @@ class Ledger:
                 entries.append("opening", dataset, details=json.dumps(asdict(terms) | key))
             elif not _same_terms(known := _read_terms(row), terms):
                 raise LedgerError(
-                    f"dataset={dataset!r} was opened with {_describe(known)}, which never change. "
+                    f"dataset={dataset!r} was opened with {_describe_terms(known)}, which never change. "
                     "Ask for the same, or take the account as it is with Ledger.account(dataset)."
                 )
         return Account(self.path, dataset)
@@ -211,7 +211,7 @@ class Account:
     path: Path
     dataset: str
 
-    def terms(self) -> Terms:
+    def terms(self) -> AccountTerms:
         """What was fixed when the account was opened."""
         return self.book().terms
 
@@ -388,7 +388,7 @@ def _receipt_hash(entries: Entries, number: int) -> str:
     return "" if key is None or message is None else hmac.new(key.encode(), message.encode(), "sha256").hexdigest()
 
 
-def _describe(terms: Terms) -> str:
+def _describe_terms(terms: AccountTerms) -> str:
     parts = {"under": terms.under, "allowance": terms.allowance and (terms.allowance, terms.period)}
     more = "".join(f", {name}={value!r}" for name, value in parts.items() if value)
     return (
@@ -406,13 +406,13 @@ def _to_json(asked: Reservation) -> str:
     return json.dumps({name: value for name, value in said.items() if value or name not in _LEFT_OUT})
 
 
-def _read_terms(row: EntryRow) -> Terms:
+def _read_terms(row: EntryRow) -> AccountTerms:
     details = json.loads(row.details)
     details.pop("receipt_key", None)
-    return Terms(**details)
+    return AccountTerms(**details)
 
 
-def _same_terms(known: Terms, asked: Terms) -> bool:
+def _same_terms(known: AccountTerms, asked: AccountTerms) -> bool:
     # The order and the capacity follow from the rest; a later version may compute their last digit otherwise.
     return replace(known, order=asked.order, capacity=asked.capacity) == asked
 
@@ -447,7 +447,7 @@ def _allowed(books: dict[str, tuple[Book, str]], row: EntryRow) -> bool:
     return row.kind in ("release", "rows") and known is not None and not known.account
 
 
-def _paid_above(books: Mapping[str, tuple[Book, str]], terms: Terms, row: EntryRow, asked: Reservation) -> bool:
+def _paid_above(books: Mapping[str, tuple[Book, str]], terms: AccountTerms, row: EntryRow, asked: Reservation) -> bool:
     """Whether the account above was charged first, for the same run."""
     if not terms.under:
         return True

@@ -104,7 +104,7 @@ def create_file(path: Path) -> None:
 
 
 @contextmanager
-def _connect(path: Path) -> Iterator[sqlite3.Connection]:
+def _open_ledger(path: Path) -> Iterator[sqlite3.Connection]:
     # mode=rw: a mistyped path is an error, never a fresh ledger with a full budget.
     connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     try:
@@ -260,7 +260,7 @@ def reading(path: Path, *, whole: bool = False) -> Iterator[Entries]:
 
     `whole`: all of the file is checked again, though it is as this process left it.
     """
-    with _turn(path), _translate_errors(path), _connect(path) as connection:
+    with _turn(path), _translate_errors(path), _open_ledger(path) as connection:
         connection.execute("BEGIN")
         yield Entries(path, connection, _check_file(path, connection, whole=whole))
 
@@ -271,7 +271,7 @@ def writing(path: Path, *, structure: bool = False) -> Iterator[Entries]:
 
     `structure`: SQLite's own structures are checked again, though the file is as this process left it.
     """
-    with _turn(path), _translate_errors(path), _connect(path) as connection:
+    with _turn(path), _translate_errors(path), _open_ledger(path) as connection:
         connection.execute("BEGIN IMMEDIATE")
         try:
             known = _check_file(path, connection)

@@ -62,7 +62,7 @@ class Reservation:
 
 
 @dataclass(frozen=True)
-class Terms:
+class AccountTerms:
     """What is fixed when an account is opened; `capacity` is the budget in the unit that adds over plans.
 
     `under` names the account that pays as well. With an `allowance` the capacity is released in parts, one a `period`,
@@ -121,7 +121,7 @@ class Terms:
         return self.order
 
 
-def open_terms(epsilon: float, delta: float, relation: Relation, composition: Composition) -> Terms:
+def open_terms(epsilon: float, delta: float, relation: Relation, composition: Composition) -> AccountTerms:
     """The terms of a new account; the Renyi order is chosen here, from public numbers, once."""
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise InputError(f"epsilon={epsilon!r} must be a finite number above 0, for example 1.0.")
@@ -132,14 +132,14 @@ def open_terms(epsilon: float, delta: float, relation: Relation, composition: Co
         raise InputError(f"composition={composition!r} must be one of {', '.join(get_args(Composition))}.")
     epsilon, delta = float(epsilon), float(delta)
     if composition == "basic":
-        return Terms(epsilon, delta, relation, composition, None, epsilon)
+        return AccountTerms(epsilon, delta, relation, composition, None, epsilon)
     if composition == "gaussian":
-        return Terms(epsilon, delta, relation, composition, None, mu_for(epsilon, inside(delta)) ** 2)
+        return AccountTerms(epsilon, delta, relation, composition, None, mu_for(epsilon, inside(delta)) ** 2)
     order = renyi_order_for(epsilon, inside(delta))
-    return Terms(epsilon, delta, relation, composition, order, renyi_budget(epsilon, inside(delta), order))
+    return AccountTerms(epsilon, delta, relation, composition, order, renyi_budget(epsilon, inside(delta), order))
 
 
-def in_periods(terms: Terms, allowance: tuple[float, Period]) -> Terms:
+def in_periods(terms: AccountTerms, allowance: tuple[float, Period]) -> AccountTerms:
     """The same terms, released in parts."""
     epsilon, period = allowance
     if not 0 < epsilon <= terms.epsilon:
@@ -185,7 +185,7 @@ class Balance:
 class Book:
     """An account's terms and all its reservations, in order; `released` is the capacity that may be spent by now."""
 
-    terms: Terms
+    terms: AccountTerms
     reservations: tuple[Reservation, ...] = ()
     released: float = math.inf
 
@@ -199,7 +199,7 @@ class Book:
         return next((known for known in self.reservations if known.plan == plan), None)
 
     def cost(self) -> float:
-        """What all plans add up to, in the unit of `Terms.capacity`."""
+        """What all plans add up to, in the unit of `AccountTerms.capacity`."""
         return math.fsum(known.cost for known in self.reservations)
 
     def fits(self, asked: Reservation) -> bool:
@@ -294,7 +294,7 @@ class Offers(NamedTuple):
     rest: Reservation | None = None
 
 
-def make_offers(terms: Terms, asked: tuple[str, Events, float | None, str], within: FitPart | None) -> Offers:
+def make_offers(terms: AccountTerms, asked: tuple[str, Events, float | None, str], within: FitPart | None) -> Offers:
     """What an account with these terms could charge for a plan (name, events, delta, summary) of a fit."""
     plan, events, delta, summary = asked
     own = terms.price(plan, events, delta, summary)
