@@ -86,7 +86,7 @@ class Loss(ABC):
         """What a compiled loop is told beside the code: the one public constant of the loss, 0 if it has none."""
         return float(next(iter(self.parameters().values()), 0.0))
 
-    def slope_bound_within(self, norm: float) -> float:  # noqa: ARG002
+    def slope_bound_within(self, _norm: float) -> float:
         """A bound of |l'(u, y)| over scores |u| <= norm and labels |y| <= 1."""
         return self.lipschitz()
 
@@ -151,7 +151,7 @@ class Loss(ABC):
         """The minimiser itself, also for the one loss (logistic) whose ``dual_step`` only approaches it."""
         return self.dual_step(a, y, m, s)
 
-    def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:  # noqa: ARG002
+    def _proximal(self, _points: Vector, _y: Vector, _rho: float, _start: Vector) -> Vector:
         raise InputError(f"loss={self.name!r} has no z-update; choose another loss.")
 
     def _denoised(self, y: Vector) -> tuple[Vector | float, Vector]:

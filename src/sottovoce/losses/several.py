@@ -161,7 +161,7 @@ class Softmax(ClassesLoss):
         shares = self.shares(u)
         return shares, shares - 1.0
 
-    def curvature(self, u: Vector, y: Vector) -> Vector:  # noqa: ARG002
+    def curvature(self, u: Vector, _y: Vector) -> Vector:
         shares = self.shares(u)
         return np.asarray(shares * (1 - shares))
 

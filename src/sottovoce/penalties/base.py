@@ -83,7 +83,7 @@ class ConstraintSet(Regulariser):
     def value(self, w: Vector) -> float:
         return 0.0 if self.contains(w) else math.inf
 
-    def prox(self, w: Vector, step: float | Vector) -> Vector:  # noqa: ARG002 - no step moves an indicator
+    def prox(self, w: Vector, _step: float | Vector) -> Vector:
         return self.project(w)
 
     def conjugate(self, p: Vector) -> float:

@@ -137,7 +137,7 @@ class Box(Penalty):
     def value(self, w: Vector) -> float:
         return 0.0 if np.all((w >= self.low) & (w <= self.high)) else math.inf
 
-    def prox(self, w: Vector, step: float | Vector) -> Vector:  # noqa: ARG002 - no step moves an indicator
+    def prox(self, w: Vector, _step: float | Vector) -> Vector:
         return np.clip(w, self.low, self.high)
 
     def by_coordinate(self) -> tuple[float, float, float, float]:

@@ -35,7 +35,7 @@ class Ball(ConstraintSet):
             "it bounds the norm of the coefficients; 1.0 is a usual start for rows of norm 1",
         )
 
-    def diameter(self, dimension: int) -> float:  # noqa: ARG002 - the same in every dimension
+    def diameter(self, _dimension: int) -> float:
         return 2 * self.radius
 
 
