@@ -17,7 +17,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms import Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.algorithms.newton.private import PrivateNewton
-from sottovoce.federation.rounds import SecureSums
+from sottovoce.federation.rounds import SecureSumAnswers
 from sottovoce.federation.secure_columns import party
 from sottovoce.federation.secure_columns.coordinator import ColumnSums
 from sottovoce.gate.query import Query
@@ -44,7 +44,7 @@ class Sum:
 def watched(*, noise: bool = True) -> Iterator[list[Sum]]:
     """The sums that fits of this process open; without `noise` neither parties nor the dealer draw any."""
     seen: list[Sum] = []
-    by_rows, by_columns = SecureSums.values, ColumnSums.sum
+    by_rows, by_columns = SecureSumAnswers.values, ColumnSums.sum
 
     def rows(self: Any, number: int, ask: Ask, queries: Mapping[str, Query]) -> Any:
         found = by_rows(self, number, ask, queries)
@@ -60,7 +60,7 @@ def watched(*, noise: bool = True) -> Iterator[list[Sum]]:
         return np.zeros(size, dtype=np.int64)
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(SecureSums, "values", rows))
+        stack.enter_context(mock.patch.object(SecureSumAnswers, "values", rows))
         stack.enter_context(mock.patch.object(ColumnSums, "sum", columns))
         if not noise:
             stack.enter_context(mock.patch("sottovoce.secure.sums.wide_gaussian", none))

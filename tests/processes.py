@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_PRELOADED = ("sottovoce.federation.federation", "sottovoce.transports.grpc_wire")
+_PRELOADED = ("sottovoce.federation.federation", "sottovoce.transports.grpc_party")
 _CONTEXT.set_forkserver_preload(list(_PRELOADED))
 
 

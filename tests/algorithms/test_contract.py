@@ -28,7 +28,7 @@ from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.errors import InputError
-from sottovoce.federation.coordinator import Coordinator, Message
+from sottovoce.federation.coordinator import Coordinator, SeenMessage
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.gate.frames import Frame, decode, encode
@@ -348,7 +348,7 @@ class Forgetful(Restored):
         return new
 
 
-def played(plan: Plan, seed: int, wire: type[InProcess] = InProcess) -> list[Message]:
+def played(plan: Plan, seed: int, wire: type[InProcess] = InProcess) -> list[SeenMessage]:
     """The answers of a run."""
     own = SeededRandomness(seed, "coordinator")
     coordinator = Coordinator(wire(parties_of(plan, seed)), record=True, randomness=own)
@@ -358,7 +358,7 @@ def played(plan: Plan, seed: int, wire: type[InProcess] = InProcess) -> list[Mes
     return [message for message in coordinator.transcript or () if plan.has(message.name)]
 
 
-def same(one: Message, other: Message) -> bool:
+def same(one: SeenMessage, other: SeenMessage) -> bool:
     return (one.round, one.sender, one.name) == (other.round, other.sender, other.name) and np.array_equal(
         one.payload, other.payload
     )

@@ -14,7 +14,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms.base import Rounds
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
-from sottovoce.federation.coordinator import Coordinator, Message
+from sottovoce.federation.coordinator import Coordinator, SeenMessage
 from sottovoce.federation.federation import Federation, as_account
 from sottovoce.federation.party import Party
 from sottovoce.gate.frames import Frame, decode, encode
@@ -252,7 +252,7 @@ SOLVERS = {
 def test_a_transcript_has_every_message_and_replays_to_the_model(options: dict[str, Any]) -> None:
     federation = Federation.by_rows(parts(90, 110), names=["anna", "ben"], record=True)
     fitted = model(**options).fit(federation)
-    transcript: list[Message] = fitted.transcript_
+    transcript: list[SeenMessage] = fitted.transcript_
     assert {message.sender for message in transcript} == {"anna", "ben"}
     numbers = [message for message in transcript if isinstance(message.payload, np.ndarray)]
     words = [message for message in transcript if not isinstance(message.payload, np.ndarray)]

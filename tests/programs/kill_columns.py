@@ -308,7 +308,7 @@ def text_of(said: str) -> str:
 
 def main(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     multiprocessing.get_context("forkserver").set_forkserver_preload(
-        ["__main__", "sottovoce", "sottovoce.federation.federation", "sottovoce.transports.grpc_wire"]
+        ["__main__", "sottovoce", "sottovoce.federation.federation", "sottovoce.transports.grpc_party"]
     )
     sites, chance, plan_file = Killed(folder), random.Random(seed), folder / "plan"
     judge, ended, again, roles = Judge(sites), Counter[str](), Counter[str](), Counter[str]()

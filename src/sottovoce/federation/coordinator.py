@@ -22,7 +22,7 @@ from sottovoce.federation.alignment.coordinator import AlignmentResult, Alignmen
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.prediction import COORDINATOR, check_aligned, predict_jointly
-from sottovoce.federation.replies import RECEIPT, Reply, check_reply, crossed_offers, pack_receipt
+from sottovoce.federation.replies import RECEIPT, CheckedReply, check_reply, crossed_offers, pack_receipt
 from sottovoce.federation.rounds import Each, Resumed, make_answers
 from sottovoce.federation.run_keys import PAIR, invitation, key_purpose, known_keys
 from sottovoce.gate.frames import Frame, encode
@@ -41,7 +41,7 @@ Keys = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Message:
+class SeenMessage:
     """One message as the coordinator saw it."""
 
     round: int
@@ -70,13 +70,13 @@ class Coordinator:
         self._origin = (0, 0)  # from where on bytes are counted
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
         self.helped = (0, 0)  # bytes from a dealer, and to it
-        self.transcript: list[Message] | None = [] if record else None
+        self.transcript: list[SeenMessage] | None = [] if record else None
         self.journal = journal or Journal()
         self.remote = remote  # whether the ends outlive this process
         self.randomness = randomness or SystemRandomness()  # of what it deals alone
         self.receipts = {} if receipts is None else receipts  # by party, the last one; shown to it at the next run
         self.budgets: dict[str, tuple[Balance, Balance]] = {}  # by party: before the first plan, and with the last
-        self.begun: set[bytes] = set()  # plans of which something was asked: a party may have released
+        self.begun: set[bytes] = set()  # plans under which a party may have released something
         self.asked: Counter[str] = Counter()  # rounds by query
         self.missing: dict[str, str] = {}  # by party: why it has no part of the last run's model
         self.left: dict[str, int] = {}  # of secure sums: who left, and in which round
@@ -87,7 +87,7 @@ class Coordinator:
         self._run_keys: dict[Keys, RunKey] = {}  # by the keys of a plan, where this end adds noise or deals
         self._deal_pairs: dict[bytes, PairKeys] = {}  # by plan
 
-    def exchange(self, parties: Iterable[str], message: Frame, each: Each | None = None) -> dict[str, Reply]:
+    def exchange(self, parties: Iterable[str], message: Frame, each: Each | None = None) -> dict[str, CheckedReply]:
         """One frame to each party, with arrays of its own in `each`, and its checked reply."""
         self._serial += 1
         message = dataclasses.replace(message, serial=self._serial)
@@ -97,7 +97,7 @@ class Coordinator:
                 requests[name] = encode(dataclasses.replace(message, arrays={**message.arrays, **own}))
             else:
                 requests[name] = common = common or encode(message)
-        replies: dict[str, Reply] = {}
+        replies: dict[str, CheckedReply] = {}
         for name, data in self._transport.exchange(requests).items():
             if name == self._dealer:
                 self.helped = self.helped[0] + len(data), self.helped[1] + len(requests[name])
@@ -105,7 +105,7 @@ class Coordinator:
                 self.uplink[message.query or "columns"] += len(data)
             reply = replies[name] = check_reply(name, message, data, alone=len(self._parties) == 1)
             if self.transcript is not None and reply.facts:
-                self.transcript.append(Message(message.round, name, reply.frame.kind, reply.facts))
+                self.transcript.append(SeenMessage(message.round, name, reply.frame.kind, reply.facts))
         return replies
 
     def restart_counts(self, up: int = 0, down: int = 0) -> None:
@@ -210,7 +210,7 @@ class Coordinator:
 
     def _tell_again(
         self, plan: Plan, parties: Iterable[str], said: Frame, each: Each | None = None
-    ) -> dict[str, Reply]:
+    ) -> dict[str, CheckedReply]:
         """The replies to a message about a plan that is not charged yet; who was restarted checks it again first."""
         replies = self.exchange(parties, said, each)
         if forgot := _forgot(replies):
@@ -262,7 +262,7 @@ class Coordinator:
                     self.charge(plan)
                 values = (resumed or answers).values(number, ask, asked)
                 if self.transcript is not None:
-                    self.transcript += [Message(number, name, ask.query, value) for name, value in values.items()]
+                    self.transcript += [SeenMessage(number, name, ask.query, value) for name, value in values.items()]
                 self.asked[ask.query] += 1
                 round_ += 1
                 if progress is not None:
@@ -294,7 +294,7 @@ class Coordinator:
             error.parties,
         )
 
-    def ask(self, plan: Plan, message: Frame, ask: Ask, parties: Iterable[str]) -> dict[str, Reply]:
+    def ask(self, plan: Plan, message: Frame, ask: Ask, parties: Iterable[str]) -> dict[str, CheckedReply]:
         """The replies to an ask. Restarted parties are proposed the plan again, charged once, and asked again."""
         self.begun.add(plan.digest)
         replies = self.exchange(parties, message, ask.each)
@@ -360,13 +360,13 @@ class Coordinator:
         """Without those who left in this run: an exchange would wait for them."""
         return [name for name in parties if name not in self.away]
 
-    def propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> dict[str, Reply]:
+    def propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> dict[str, CheckedReply]:
         each = {name: {RECEIPT: pack_receipt(receipt)} for name, receipt in self.receipts.items()}
         replies = self.exchange(parties, Frame("plan", 0, plan.digest, query=query, text=plan.to_json()), each)
         self._keep_receipts(replies)
         return replies
 
-    def _keep_receipts(self, replies: Mapping[str, Reply]) -> None:
+    def _keep_receipts(self, replies: Mapping[str, CheckedReply]) -> None:
         """How far each party's ledger goes, and what is on its account; parties without one say neither."""
         for name, reply in replies.items():
             if told := reply.facts.get("receipt"):
@@ -385,23 +385,20 @@ class Coordinator:
             parties = plan.channel.signers
         for name, reply in self.propose(plan, parties).items():
             self._signatures[name] = reply.facts.get("signature", "")
-        if forgot := self.start(plan, parties):
+        if len(plan.names) > 1 and (forgot := self.start(plan, parties)):
             self.propose(plan, forgot)  # restarted since it signed: charged once, and its signature holds
             self.start(plan, forgot)
 
     def start(self, plan: Plan, parties: Iterable[str]) -> list[str]:
         """Show these parties the signatures of all; those that do not know the plan, having been restarted."""
-        if len(plan.names) == 1:
-            return []
-        told = json.dumps({name: self._signatures[name] for name in plan.channel.signers})
-        replies = self.exchange(parties, Frame("plan", 0, plan.digest, query="start", text=told))
-        return _forgot(replies)
+        text = json.dumps({name: self._signatures[name] for name in plan.channel.signers})
+        return _forgot(self.exchange(parties, Frame("plan", 0, plan.digest, query="start", text=text)))
 
     def end(self, plan: Plan, shared: Mapping[str, Mapping[str, Array]]) -> dict[str, str]:
         """Say that the run is over; by party, why it has no part of the model, where it should.
 
-        The result is here, and nothing that a party says now changes it. By columns each party is told apart, so that
-        one that is gone hides nobody's answer, and once more after a restart.
+        The result is here, and nothing that a party says now changes it. By columns each party is told by itself, so
+        that one that is gone hides nobody's answer, and once more after a restart.
         """
         said, missing = Frame("done", 0, plan.digest), dict[str, str]()
         if plan.channel.separate_dealer is not None:
@@ -437,7 +434,7 @@ class Coordinator:
         return missing
 
 
-def _forgot(replies: Mapping[str, Reply]) -> list[str]:
+def _forgot(replies: Mapping[str, CheckedReply]) -> list[str]:
     """Ends that do not know the plan, having been restarted."""
     return [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]
 

@@ -124,14 +124,13 @@ class Federation:
         """Each party has some people, nobody is in two: `parts` is a list of (X, y), or of tables with their schema.
 
         `sums="secure"`: only sums over all parties are opened, with little more noise than data in one place need
-        (`aggregation`). A `dealer` adds the noise that is topped up, in the place of the coordinator. `journal` as in
-        `connect`.
+        (`secure_aggregation`). A `dealer` tops up the noise instead of the coordinator. `journal` as in `connect`.
         """
         names, schema = _party_names(names, len(parts)), _find_schema(parts, schema)
         pairs = [
-            (part, None)
-            if (schema is not None or isinstance(part, Dataset)) and not isinstance(part, tuple | list)
-            else part
+            part
+            if isinstance(part, tuple | list) or (schema is None and not isinstance(part, Dataset))
+            else (part, None)
             for part in parts
         ]
         if not all(isinstance(part, tuple | list) and len(part) == 2 for part in pairs):
@@ -140,12 +139,11 @@ class Federation:
             )
         accounts = _open_accounts(ledgers, len(parts))
         opened = [_open_part(X, y, schema, name) for name, (X, y) in zip(names, pairs, strict=True)]
-        widths = {check_rows(X, y, name)[0].shape[1] for name, (X, y, _) in zip(names, opened, strict=True)}
         parties = [
             Party(name, X, y, account=account, policy=policy, feature_names=features)
             for name, account, (X, y, features) in zip(names, accounts, opened, strict=True)
         ]
-        if len(widths) != 1:
+        if len(widths := {party.features for party in parties}) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
         made = cls._in_process("rows", parties, dealer, record=record, journal=journal, schema=schema)
         return made._secure("sums", sums, "plain")
@@ -177,10 +175,10 @@ class Federation:
         what all of them release. `y=None`: people to predict for, whose labels nobody knows; with a schema, which is of
         the columns of all parties together, the label column of the tables.
 
-        `products="secure"`: only sums over the whole table are opened (`aggregation`). `"none"`: each party adds noise
-        to all that it says, which costs far more accuracy. "auto" takes the first where every party's policy and the
-        model allow it. A `dealer` deals what the products need, in the place of the coordinator. `ids` has for each
-        party a list that identifies its records: lists that differ are refused. `journal` as in `connect`.
+        `products="secure"`: only sums over the whole table are opened (`secure_aggregation`). `"none"`: each party adds
+        noise to all that it says, which costs far more accuracy. "auto" takes the first where every party's policy and
+        the model allow it. A `dealer` deals what the products need instead of the coordinator. `ids` has for each party
+        a list that identifies its records: lists that differ are refused. `journal` as in `connect`.
         """
         names = _party_names(names, len(parts))
         accounts = _open_accounts(ledgers, len(parts))
@@ -188,22 +186,18 @@ class Federation:
             raise InputError("a Dataset serves data in one place and by rows; by columns give arrays or tables.")
         features = [column_names(X) for X in parts]
         if schema is not None:
-            parts, features, y = _open_columns(parts, y, schema)
+            parts, features, y = _open_column_parts(parts, y, schema)
         rows = [check_rows(X, None, name)[0] for name, X in zip(names, parts, strict=True)]
         check_people({name: X.shape[0] for name, X in zip(names, rows, strict=True)})
-        known = [
-            None if y is None or (labels == "held" and place != label_party) else check_rows(X, y, name)[1]
-            for place, (name, X) in enumerate(zip(names, rows, strict=True))
-        ]
         lists = [None] * len(parts) if ids is None else list(ids)
         if len(lists) != len(parts):
             raise InputError(f"ids has {len(lists)} lists for {len(parts)} parties; give one each.")
-        parties = [
-            Party(name, X, own, account=account, policy=policy, feature_names=own_features, ids=own_ids)
-            for name, X, own, account, own_features, own_ids in zip(
-                names, rows, known, accounts, features, lists, strict=True
-            )
-        ]
+        parties = []
+        for place, (name, X, account, own) in enumerate(zip(names, rows, accounts, features, strict=True)):
+            knows = y is not None and (labels != "held" or place == label_party)
+            own_y = check_rows(X, y, name)[1] if knows else None
+            party = Party(name, X, own_y, account=account, policy=policy, feature_names=own, ids=lists[place])
+            parties.append(party)
         if ids is not None:
             _align(parties)
         made = cls._in_process("columns", parties, dealer, record=record, journal=journal, schema=schema)
@@ -278,8 +272,8 @@ class Federation:
         """Against whom the noise of secure sums is made, and who may leave in the middle of a run.
 
         `colluding_with_dealer` parties may collude with the coordinator (by columns none), `colluding` with one another
-        (by default all others). By rows `dropouts` parties may leave, and `retries` releases more are paid for so that
-        sums can be asked again without them.
+        (by default all others). By rows `dropouts` parties may leave, and `retries` more releases are paid for, so
+        that sums can be asked again without them.
         """
         if not self.secure and not self.undecided:
             raise InputError("secure_aggregation() is for federations with sums='secure' or products='secure'.")
@@ -299,12 +293,9 @@ class Federation:
         """The public numbers of secure sums, or None where each party adds all of its noise."""
         if not self.secure:
             return None
+        numbers = {name: number for name, number in self._aggregation.items() if number is not None}
         dealer = {} if self.dealer is None else {"dealer": self.dealer}
-        colluding = self._aggregation.get("colluding")
-        everybody = len(self.names) - 1
-        return SecureAggregation(
-            **{**self._aggregation, **dealer, "colluding": everybody if colluding is None else colluding}
-        )
+        return SecureAggregation(**{"colluding": len(self.names) - 1, **numbers, **dealer})
 
     def people(self, parts: Sequence[Any]) -> Federation:
         """The same parties of this process with other people's rows, to predict for; they have the models they kept."""
@@ -354,8 +345,7 @@ class Federation:
 
         Whoever runs several parties in one process holds the records of all of them.
         """
-        labelled = [party for party in self._parties if party.labelled]
-        for first, other in itertools.pairwise(labelled):
+        for first, other in itertools.pairwise(party for party in self._parties if party.labelled):
             if not first.holder.same_labels(other.holder):
                 raise InputError(
                     f"parties {first.name!r} and {other.name!r} have different labels; by columns every party has the "
@@ -427,8 +417,7 @@ def as_account(ledger: Any) -> Account | None:
     """An account from None, an `Account`, a `Ledger` with one account, or the path of such a ledger."""
     if ledger is None or isinstance(ledger, Account):
         return ledger
-    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    return book.account()
+    return (ledger if isinstance(ledger, Ledger) else Ledger(ledger)).account()
 
 
 def _open_part(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, Any, tuple[str, ...]]:
@@ -457,7 +446,7 @@ def _find_schema(parts: Sequence[Any], schema: Schema | None) -> Schema | None:
     return next((part.schema for part in parts if isinstance(part, Dataset) and part.schema is not None), schema)
 
 
-def _open_columns(
+def _open_column_parts(
     tables: Sequence[Any], y: ArrayLike | None, schema: Schema
 ) -> tuple[list[Any], list[tuple[str, ...]], ArrayLike | None]:
     """By columns: the rows of each party and the names of its features, by its part of the schema, and the labels."""

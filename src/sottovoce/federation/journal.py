@@ -4,9 +4,9 @@
 
 A body is a line of JSON and the bytes of its arrays. The file is only appended to, and is synced before an answer is
 used. Whoever reads it has locked it before, and keeps it until the fit is over. It holds public texts and released
-values. Where the coordinator tops up secure sums, or deals for secure columns, its keys of the run are in a file beside
-it, `NAME.run.keys`, which is on disk before the plan is and is deleted when the run is over. Both are readable by their
-owner alone.
+values. Where the coordinator tops up secure sums, or deals for secure columns, its keys of the run are in another
+file, `NAME.run.keys`, which is on disk before the plan is and is deleted when the run is over. Both are readable by
+their owner alone.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Journal:
     Guarantee: from here to `close` no other process has the file, so what was read is what there is. What `note` was
     given with `sync` is on disk when it returns. A last entry that was torn by a crash is dropped; any other damage is
     an `InputError`. Edges: the lock of a process that died is gone with it. Until a fit is about to be charged the file
-    says whose it is and no more, and `close` removes it. With `restart` what the file has is given up.
+    names its process and no more, and `close` removes it. With `restart` what the file has is given up.
     """
 
     def __init__(

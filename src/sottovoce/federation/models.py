@@ -128,24 +128,21 @@ def own_part(plan: Plan, party: str, weights: Array) -> PartialModel:
 
 def parts_of(plan: Plan, coef: Array, intercept: float, names: tuple[str, ...] = ()) -> dict[str, PartialModel]:
     """A whole model as the parts of its parties; the intercept is with the holder of the labels."""
-    found = {}
-    for place, (party, _) in enumerate(plan.parties):
-        part = plan.part(party)
+    parts = {}
+    for place, party in enumerate(plan.names):
+        span = plan.part(party)
         own = intercept if place == plan.label_party else 0.0
-        found[party] = PartialModel(plan, party, coef[part.start : part.stop], own, names[part.start : part.stop])
-    return found
+        parts[party] = PartialModel(plan, party, coef[span.start : span.stop], own, names[span.start : span.stop])
+    return parts
 
 
 def joined_scores(plan: Plan, X: Matrix, coef: Array, intercept: float) -> Array:
     """The scores of whole rows in one place, each part cut as its party cut it: what a joint prediction gives."""
-    parts = parts_of(plan, coef, intercept).values()
-    spans = [plan.part(part.party) for part in parts]
-    columns = X.tocsc() if hasattr(X, "tocsc") else X
-    each = [
-        span.preparation.scores(columns[:, span.start : span.stop], part.coef, part.intercept)
-        for part, span in zip(parts, spans, strict=True)
-    ]
-    return np.asarray(np.sum(each, axis=0))
+    columns, scores = X.tocsc() if hasattr(X, "tocsc") else X, []
+    for party, part in parts_of(plan, coef, intercept).items():
+        span = plan.part(party)
+        scores.append(span.preparation.scores(columns[:, span.start : span.stop], part.coef, part.intercept))
+    return np.asarray(np.sum(scores, axis=0))
 
 
 class Models:
@@ -182,7 +179,7 @@ class Models:
             path = self._path(self._folder, digest)
             if not path.exists():
                 return None
-            self._known[digest] = _read(path)
+            self._known[digest] = _read_model(path)
         return self._known.get(digest)
 
     def approve(self, digest: bytes, model: PartialModel) -> None:
@@ -237,7 +234,7 @@ def kept_beside(ledger: Path) -> Iterator[StoredModel]:
     """Every model that parties with accounts in that ledger have kept, the oldest first."""
     found = [(path.stat().st_mtime, path) for path in _folder(ledger).glob("*.json")]
     for written, path in sorted(found):
-        model, digest = _read(path), bytes.fromhex(path.name.partition(".")[0])
+        model, digest = _read_model(path), bytes.fromhex(path.name.partition(".")[0])
         approved = Models.beside(ledger, model.party).approved(digest)
         yield StoredModel(digest, model, datetime.fromtimestamp(written, UTC), approved)
 
@@ -246,7 +243,7 @@ def _folder(ledger: Path) -> Path:
     return ledger.with_name(f"{ledger.name}.models")
 
 
-def _read(path: Path) -> PartialModel:
+def _read_model(path: Path) -> PartialModel:
     try:
         found = json.loads(read_plain(path))
         if type(found) is dict and not PARTIAL_MODEL.read(number := found.get("format")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +23,7 @@ from sottovoce.federation.models import Models, Predictor
 from sottovoce.federation.policy import Policy, left_out
 from sottovoce.federation.prediction import Predictions
 from sottovoce.federation.run_keys import RunKeys, check_pinned, read_invitation
-from sottovoce.federation.training import Plans, Training
+from sottovoce.federation.training import PartyRun, Plans, Training
 from sottovoce.gate.frames import Frame, decode
 from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.plan.plan import Plan
@@ -31,9 +31,6 @@ from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.secure.pair_keys import RunKey
 from sottovoce.transports.identity import Identity
-
-if TYPE_CHECKING:
-    from sottovoce.federation.training import Run
 
 MOST_READ: Final = 20  # classes that are read from labels which nobody declared
 
@@ -62,7 +59,7 @@ class Holder:
         self.randomness: Randomness = SystemRandomness()
         self.identity: Identity | None = None
         self.keys = RunKeys(account, name)
-        self.run: Run | None = None
+        self.run: PartyRun | None = None
         self.resources = NO_RESOURCES  # for work on its rows
 
     def use(self, places: NDArray[np.int64], digest: str) -> None:
@@ -74,7 +71,7 @@ class Holder:
         self.places, self.aligned = places, digest
         self.run = None
 
-    def run_of(self, frame: Frame) -> Run | None:
+    def run_of(self, frame: Frame) -> PartyRun | None:
         """The run of a message's plan; None after a restart, or if there is no such run."""
         return self.run if self.run is not None and self.run.plan.digest == frame.plan else None
 

@@ -54,28 +54,30 @@ NOTHING: Final = Known()
 
 @dataclass(frozen=True)
 class Policy:
-    """What a party demands of each plan before it touches its rows; what all plans together may cost is a ledger's.
+    """What a party demands of each plan before it touches its rows; a ledger limits what all plans cost together.
 
-    A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
-    The cost is taken under `relation`; None leaves the choice to the plan. Of secure sums it is that against the worst
-    of those whom the plan declares. `tell_classes` lets a coordinator ask which labels occur, without noise.
-    `predict_for` names who may learn joint predictions about the people here: parties, or
-    "coordinator"; no epsilon covers them, and counts of them leave under a plan alone. `trains=False`: these people are
-    predicted for and never trained or evaluated on. Rows that may be trained on are predicted for only with
-    `predict_training`. A model is used once its holder approved it (`sottovoce models approve`); with `approve_models`
-    every one that a run left: for whoever trusts the coordinator.
-    `secure` lets it take part in secure sums, whose promise rests on more than noise. What a plan of them may assume:
-    `dealer` deals, "coordinator" or the name of a dealer ("": the coordinator or a dealer that is pinned, and no end
-    that is pinned is left out); as few as `colluding` parties collude with one another (None: its noise holds against
-    all others); by columns records with identifiers were not aligned, only with `unaligned`; the keys of all other ends
-    are pinned. By rows `max_epsilon_colluding`, where it is finite, does in the place of all pins but a dealer's: it
-    limits what a plan costs against the coordinator (or the dealer that tops up) with all other parties; by columns
-    that is all.
-    `align` names the parties with which, all together, the records may be aligned by private set intersection,
-    matched by `align_matched_by` alone ("": by whom the coordinator says), `count_shared` those with each of which
-    shared people may be counted; no epsilon covers what these tell. So often as `align_times` in all, and with no list
-    of more than `align_ratio` times the own identifiers: a party can make up some to test.
-    `tell_budget` lets the coordinator know, for its report, what the account had before a plan and has after it.
+    A limit on epsilon holds at the plan's delta, and at 1/N at most where delta has no limit: above it any leak is
+    cheap. The cost is taken under `relation` (None: the plan's own), of secure sums against the worst adversary that
+    the plan declares. `tell_classes` lets a coordinator ask which labels occur, without noise; `tell_budget` lets it
+    report what the account had before a plan and has after it.
+
+    `predict_for` names who may learn joint predictions about the people here: parties, or "coordinator". No epsilon
+    covers them, and counts of them leave under a plan alone. With `trains=False` these people are predicted for and
+    never trained or evaluated on. Rows that may be trained on are predicted for only with `predict_training`. A model
+    is used once its holder approved it (`sottovoce models approve`); with `approve_models` every model that a run left
+    is used, for holders who trust the coordinator.
+
+    `secure` lets it take part in secure sums, which rest on more than noise. A plan of them may assume no more than
+    this: `dealer` deals, "coordinator" or the name of a dealer ("": the coordinator or a pinned dealer, and no pinned
+    end is left out); at most `colluding` parties collude with one another (None: its noise holds against all others);
+    by columns, records that have identifiers were aligned, unless `unaligned`; the keys of all other ends are pinned.
+    By rows a finite `max_epsilon_colluding` replaces all pins but a dealer's: it limits what a plan costs against the
+    coordinator (or the dealer that tops up) together with all other parties; by columns they learn everything.
+
+    `align` names the parties with which, all together, the records may be aligned by private set intersection, matched
+    by `align_matched_by` alone ("": by whom the coordinator says); `count_shared` names parties with each of which
+    shared people may be counted. No epsilon covers what these reveal. Both together happen at most `align_times`, with
+    no list longer than `align_ratio` times the own one: a party can make up identifiers to test.
     """
 
     max_epsilon: float = math.inf

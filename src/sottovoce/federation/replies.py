@@ -132,7 +132,7 @@ _REFUSALS: Final[Mapping[str, type[Exception]]] = {"budget": BudgetError, "ledge
 
 
 @dataclass(frozen=True)
-class Reply:
+class CheckedReply:
     """A reply that was checked: the frame, and the facts of its text."""
 
     frame: Frame
@@ -140,11 +140,11 @@ class Reply:
 
 
 Exchange = Callable[
-    [Iterable[str], Frame, Mapping[str, Envelopes]], dict[str, Reply]
+    [Iterable[str], Frame, Mapping[str, Envelopes]], dict[str, CheckedReply]
 ]  # a message, and what goes to each
 
 
-def check_reply(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Reply:
+def check_reply(party: str, said: Frame, data: bytes, *, alone: bool = False) -> CheckedReply:
     """The reply of a party to what was said; its refusal is raised, and so is whatever is no reply.
 
     A party that is `alone` is not named in its own refusals.
@@ -168,17 +168,17 @@ def check_reply(party: str, said: Frame, data: bytes, *, alone: bool = False) ->
     if frame.kind == "answer":
         if frame.text:
             raise WireError(f"party {party!r} sent a text with an answer, which has none.")
-        return Reply(frame, {})
+        return CheckedReply(frame, {})
     form: type[ReplyFacts] = Accepted if said.kind in ("plan", "done") else Acknowledged
     if frame.kind == "facts":
         form = _HELLO.get(said.query, Introduced)
     facts = _read_facts(party, frame, form)
     if facts.get("feature_names") and len(facts["feature_names"]) != facts["features"]:
         raise WireError(f"party {party!r} names {len(facts['feature_names'])} of its {facts['features']} features.")
-    return Reply(frame, facts)
+    return CheckedReply(frame, facts)
 
 
-def read_answer(party: str, plan: Plan, query: Query, message: MessageArrays, reply: Reply) -> Array:
+def read_answer(party: str, plan: Plan, query: Query, message: MessageArrays, reply: CheckedReply) -> Array:
     """The value of an answer to a query that was sent `message`, if it is what the query and its release declare."""
     release, frame = plan.release(query.name), reply.frame
     exact = release.mechanism == "derived" or release.std == 0.0
@@ -207,7 +207,7 @@ def read_answer(party: str, plan: Plan, query: Query, message: MessageArrays, re
     return value_of(frame.arrays, release.scale)
 
 
-def read_share(party: str, words: int, reply: Reply) -> NDArray[np.int64]:
+def read_share(party: str, words: int, reply: CheckedReply) -> NDArray[np.int64]:
     """A party's share of a secure sum, of that many words."""
     share = reply.frame.arrays.get("share")
     if reply.frame.kind == "unknown-plan":

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sottovoce.algorithms import Ask
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation.journal import Journal, Stored
-from sottovoce.federation.replies import Reply, read_answer, read_share
+from sottovoce.federation.replies import CheckedReply, read_answer, read_share
 from sottovoce.federation.secure_columns.coordinator import ColumnSums
 from sottovoce.federation.secure_columns.dealer import Deals, LocalDeals, RemoteDeals
 from sottovoce.gate.frames import Frame
@@ -61,7 +61,7 @@ class PlainAnswers(Answers):
         }
 
 
-class SecureSums(Answers):
+class SecureSumAnswers(Answers):
     """By rows: a sum over the parties of the roster. After a dropout it is asked again, of fewer, if paid for."""
 
     def __init__(self, coordinator: Coordinator, opener: Opener, stored: Stored) -> None:
@@ -76,7 +76,7 @@ class SecureSums(Answers):
         call = Call(opener.roster.of((*queries, *dealer)), attempt, tuple(ask.arrays))
         if ask.reminder:
             ask = dataclasses.replace(ask, each=dict.fromkeys(dealer, ask.reminder))  # a dealer keeps no numbers
-        replies: dict[str, Reply] = {}
+        replies: dict[str, CheckedReply] = {}
         while not replies:
             message = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays, call.text)
             try:
@@ -120,13 +120,13 @@ def make_answers(coordinator: Coordinator, plan: Plan) -> Answers:
         coordinator.away |= set(left["left"])
     if plan.split.same_people:
         return _make_column_sums(coordinator, opener)
-    return SecureSums(coordinator, opener, stored)
+    return SecureSumAnswers(coordinator, opener, stored)
 
 
 def _make_column_sums(coordinator: Coordinator, opener: Opener) -> ColumnSums:
     plan, journal = opener.plan, coordinator.journal
 
-    def exchange(parties: Iterable[str], message: Frame, each: Each) -> dict[str, Reply]:
+    def exchange(parties: Iterable[str], message: Frame, each: Each) -> dict[str, CheckedReply]:
         coordinator.begun.add(plan.digest)
         try:
             return coordinator.exchange(parties, message, each)
@@ -209,10 +209,9 @@ class Resumed:
             run.restore(opened)
             if (own := run.dealer_keys(plan)) is not None:
                 own.restore(self._journal.keys_of(plan, "pairs"))
-            with contextlib.suppress(RefusedError):  # one that refuses says so when it is asked
-                run.start(
-                    plan, run.remaining(plan.channel.signers)
-                )  # who accepted it again may not have been told to start
+            if len(plan.names) > 1:
+                with contextlib.suppress(RefusedError):  # one that refuses says so when it is asked
+                    run.start(plan, run.remaining(plan.channel.signers))  # who accepted it again may not have started
         self._restore_counts()
         self._is_open = True
 

@@ -36,6 +36,7 @@ from sottovoce.gate.secure_gate import SecureGate, UsedLabels
 from sottovoce.plan.plan import FAMILIES, Plan
 from sottovoce.plan.secure_text import assumed
 from sottovoce.privacy.ledger import Ledger
+from sottovoce.privacy.spending import Book
 from sottovoce.queries.pricing import answers_due
 from sottovoce.secure.sums import Call, ColumnMasker, Masker
 from sottovoce.transports.identity import PLAN
@@ -64,7 +65,10 @@ class Plans:
         if frame.query == PAIR:
             return own.keys.answer(frame)
         if frame.query != "start":
-            return reply("accept", frame, self.accept(frame) + own.receipt(frame) + self._balances(frame))
+            content = self.accept(frame) + own.receipt(frame)
+            if own.account is not None and own.policy.tell_budget and frame.query != "check":
+                content += self._balances(own.account.book(), frame.plan)
+            return reply("accept", frame, content)
         run = own.run_of(frame)
         if run is None:
             return unknown_plan(frame)
@@ -118,7 +122,7 @@ class Plans:
         used = self._charge(form, plan, masker)
         own.keys.keep(plan)
         self.seen.add(plan.digest)
-        own.run = Run(own, (plan, form, queries), rows, memory, (masker, used))
+        own.run = PartyRun(own, (plan, form, queries), rows, memory, (masker, used))
         own.run.started = alone
         return self.sign(plan)
 
@@ -271,19 +275,15 @@ class Plans:
             raise
         return used
 
-    def _balances(self, frame: Frame) -> tuple[Declared, ...]:
+    def _balances(self, book: Book, plan: bytes) -> tuple[Declared, ...]:
         """What the account had before the plan and has with it, where the holder tells that."""
-        own = self._holder
-        if own.account is None or not own.policy.tell_budget or frame.query == "check":
-            return ()
-        book = own.account.book()
-        others = tuple(known for known in book.reservations if known.plan != frame.plan.hex())
+        others = tuple(known for known in book.reservations if known.plan != plan.hex())
         balances = (dataclasses.replace(book, reservations=others).balance(), book.balance())
         numbers = [float(number) for balance in balances for number in dataclasses.astuple(balance)[:8]]
         return (declare_public("budget", numbers, reason="the holder tells it"),)
 
 
-class Run:
+class PartyRun:
     """A plan that was charged, and what its party needs to answer under it.
 
     Each value leaves by itself, with all of its noise. With a `masker` shares of sums leave instead and, by columns,
@@ -441,7 +441,7 @@ class Training:
             Memory(own.account.path, own.name, frame.plan).clear(own=True, others=not other)
         return reply("done", frame, acknowledged(True) + own.receipt(frame))
 
-    def _keep_model(self, run: Run, frame: Frame) -> None:
+    def _keep_model(self, run: PartyRun, frame: Frame) -> None:
         """Keep what this party needs of the model to predict: its own weights of the run, or what comes with its end.
 
         A model is earned: under a plan with noise it is kept only after this party gave every answer of the plan. An

@@ -82,7 +82,7 @@ def issue(
     folder = Path(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     made = _make_certificate(folder, name, key.public_key(), hosts, days)
-    replaced = _describe(folder, name)
+    replaced = _describe_certificate(folder, name)
     _write(folder / f"{name}.key", pem_of(key), 0o600)
     _write(folder / f"{name}.pem", made.public_bytes(serialization.Encoding.PEM), 0o644)
     return replaced
@@ -155,7 +155,7 @@ def sign_request(
     ended = own is not None and (own.revoked or end_other) and own.pin == pin
     if ended or pin in {pin_in(taken_back)[1] for taken_back in (folder / REVOKED).glob("*.pem")}:
         raise InputError(f"{path} has the key of a certificate that is revoked; ask for one with a new key.")
-    replaced = _describe(folder, name)
+    replaced = _describe_certificate(folder, name)
     made = _make_certificate(folder, name, key, hosts, days)
     if own is not None and end_other:
         revoke_certificate(folder, name)
@@ -211,7 +211,7 @@ def revoke_certificate(folder: str | os.PathLike[str], name: str) -> str:
     _write(kept, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     revoked = builder.sign(authority_key, hashes.SHA256())
     _write(folder / f"{REVOKED}.pem", revoked.public_bytes(serialization.Encoding.PEM), 0o644)
-    return _describe(folder, name) or name
+    return _describe_certificate(folder, name) or name
 
 
 class CertificateEntry(NamedTuple):
@@ -290,7 +290,7 @@ def _authority_key(folder: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _describe(folder: Path, name: str) -> str | None:
+def _describe_certificate(folder: Path, name: str) -> str | None:
     """The certificate of a name in words, or None where there is none."""
     try:
         found = x509.load_pem_x509_certificate((folder / f"{name}.pem").read_bytes())

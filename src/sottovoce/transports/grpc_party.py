@@ -71,9 +71,8 @@ def serve_party(  # noqa: PLR0913
 
     Guarantee: the coordinator showed a certificate that `check_other_end` takes, and the connection trusts that one
     alone. Only `Outgoing`, which the gate makes, is sent, and that a frame is of another version. A request may arrive
-    twice (its answer may have
-    been lost with a connection); the wire passes on both, and it is the endpoint that answers the second
-    with the stored bytes of the first.
+    twice (its answer may have been lost with a connection); the wire passes on both, and the endpoint answers the
+    second with the stored bytes of the first.
     """
     endpoint.identify(Certified(credentials, pins))
     lost_at, pause, last = time.monotonic(), _FIRST_PAUSE, ""

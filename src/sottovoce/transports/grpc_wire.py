@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import Any, Final
@@ -53,7 +54,7 @@ NAME_KEY: Final = "sottovoce-party"
 # stream a party that was killed looks like one that closed its side.
 GOODBYE: Final = b"goodbye"
 
-# Connections of a coordinator that have shown no certificate yet: so many, each for so many seconds.
+# How many connections may have shown no certificate yet, and for how many seconds each.
 _HANDSHAKES: Final = 256
 _HANDSHAKE_TIME: Final = 5.0
 
@@ -91,13 +92,13 @@ def _allow_connections(parties: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
+@dataclass(eq=False)
 class _Connection:
     """One stream of one party at the coordinator. `None` in the outbox ends the stream."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.outbox: SimpleQueue[bytes | None] = SimpleQueue()
-        self.refusal: tuple[grpc.StatusCode, str] | None = None
+    name: str
+    outbox: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
+    refusal: tuple[grpc.StatusCode, str] | None = None
 
     def end(self, code: grpc.StatusCode | None = None, why: str = "") -> None:
         if code is not None:
@@ -105,14 +106,15 @@ class _Connection:
         self.outbox.put(None)
 
 
+@dataclass(eq=False)
 class _Pending:
     """A request that waits for its reply."""
 
-    def __init__(self, message: bytes, serial: int) -> None:
-        self.message, self.serial = message, serial
-        self.reply: bytes | None = None
-        self.party_left = False
-        self.refusal: str | None = None  # of a party that has another version
+    message: bytes
+    serial: int
+    reply: bytes | None = None
+    party_left: bool = False
+    refusal: str | None = None  # of a party that has another version
 
 
 class _DaemonThreads(futures.ThreadPoolExecutor):
@@ -163,12 +165,9 @@ class GrpcCoordinator:
         self.parties = tuple(parties)
         check_wire(self.parties, timeout)
         self.communication = Communication()
-        self._timeout = timeout
-        self._limit = limit
-        self._changed = threading.Condition()
-        self._one_exchange = threading.Lock()
-        self._credentials = credentials
-        self._on_change = on_change
+        self._timeout, self._limit = timeout, limit
+        self._changed, self._one_exchange = threading.Condition(), threading.Lock()
+        self._credentials, self._on_change = credentials, on_change
         self._known: set[str] = set()  # parties that were connected once
         self._done: set[str] = set()  # parties that were told that nothing more will be asked
         self._connections: dict[str, _Connection] = {}
@@ -189,27 +188,15 @@ class GrpcCoordinator:
                 ("grpc.max_connection_idle_ms", int(1000 * _HANDSHAKE_TIME)),
             ],
         )
-        # Neither serializer is given, so both sides of the handler are raw bytes.
-        self._server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(
-                    SERVICE,
-                    {
-                        METHOD: grpc.stream_stream_rpc_method_handler(self._serve),
-                        GREETING: grpc.unary_unary_rpc_method_handler(self._greet),
-                    },
-                ),
-            )
-        )
+        handlers: dict[str, Any] = {  # without serializers: both sides are raw bytes
+            METHOD: grpc.stream_stream_rpc_method_handler(self._serve),
+            GREETING: grpc.unary_unary_rpc_method_handler(self._greet),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        own = [(credentials.key, credentials.certificate)]
+        tls = grpc.ssl_server_credentials(own, root_certificates=credentials.ca, require_client_auth=True)
         try:
-            self.port = self._server.add_secure_port(
-                address,
-                grpc.ssl_server_credentials(
-                    [(credentials.key, credentials.certificate)],
-                    root_certificates=credentials.ca,
-                    require_client_auth=True,
-                ),
-            )
+            self.port = self._server.add_secure_port(address, tls)
         except RuntimeError:
             raise InputError(
                 f"address={address!r} cannot be listened on; give host:port with a free port, or port 0."
@@ -242,7 +229,7 @@ class GrpcCoordinator:
                         self.communication.downlink_bytes += len(request.message)
                         if connection := self._connections.get(name):
                             connection.outbox.put(request.message)
-                    self._changed.wait_for(self._settled, self._timeout)
+                    self._changed.wait_for(self._is_settled, self._timeout)
                     return self._replies(pending)
                 finally:
                     self._pending = {}
@@ -271,7 +258,7 @@ class GrpcCoordinator:
     def _absent(self) -> list[str]:
         return [name for name in self.parties if name not in self._connections]
 
-    def _settled(self) -> bool:
+    def _is_settled(self) -> bool:
         over = any(request.party_left or request.refusal for request in self._pending.values())
         return self._closed or over or not self._unanswered
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import Ask
-from sottovoce.federation.replies import Envelopes, Exchange, Reply, envelope_of, read_share
+from sottovoce.federation.replies import CheckedReply, Envelopes, Exchange, envelope_of, read_share
 from sottovoce.federation.secure_columns.dealer import Deals
 from sottovoce.federation.secure_columns.messages import (
     DEALT,
@@ -154,7 +154,7 @@ class ColumnSums:
         label = label_of(query.name, number, *asked_after(call, told, self._transcript.after(query.name, number, told)))
         return self._opener.open(shares, noise_of(query, self._plan), label)
 
-    def _to_others(self, replies: Mapping[str, Reply]) -> Each:
+    def _to_others(self, replies: Mapping[str, CheckedReply]) -> Each:
         envelopes = {name: envelope_of(name, reply.frame.arrays, ENVELOPE) for name, reply in replies.items()}
         places = {name: str(place) for place, name in enumerate(self._plan.names)}
         return {
@@ -169,12 +169,12 @@ class ColumnSums:
         work: ProgramPiece = _SET_UP,
         each: Mapping[str, Envelopes] | None = None,
         told: MessageArrays | None = None,
-    ) -> dict[str, Reply]:
+    ) -> dict[str, CheckedReply]:
         """A message to some parties, and their answers; `work` says of which round and query it is."""
         frame = Frame("secure", 0, self._plan.digest, work.number, work.name, told or {}, stage.text)
         return self._send(names, frame, each or {})
 
-    def _send(self, names: Iterable[str], frame: Frame, each: Mapping[str, Envelopes]) -> dict[str, Reply]:
+    def _send(self, names: Iterable[str], frame: Frame, each: Mapping[str, Envelopes]) -> dict[str, CheckedReply]:
         replies = self._exchange(names, frame, each)
         if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
             raise RestartedError(forgot)

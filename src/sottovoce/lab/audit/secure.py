@@ -26,7 +26,7 @@ from sottovoce.algorithms import Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.data.block import Block, Matrix
 from sottovoce.errors import InputError
-from sottovoce.federation.replies import Reply
+from sottovoce.federation.replies import CheckedReply
 from sottovoce.federation.run_keys import known_keys
 from sottovoce.federation.secure_columns.coordinator import ColumnSums
 from sottovoce.federation.secure_columns.dealer import LocalDeals
@@ -276,8 +276,10 @@ class _Protocol:
 
     def exchange(
         self, names: Iterable[str], frame: Frame, each: Mapping[str, Mapping[str, NDArray[Any]]]
-    ) -> dict[str, Reply]:
-        return {name: Reply(self.answered(name, frame, {**frame.arrays, **each.get(name, {})}), {}) for name in names}
+    ) -> dict[str, CheckedReply]:
+        return {
+            name: CheckedReply(self.answered(name, frame, {**frame.arrays, **each.get(name, {})}), {}) for name in names
+        }
 
     def answered(self, name: str, frame: Frame, arrays: Mapping[str, NDArray[Any]]) -> Frame:
         said = Frame(frame.kind, 0, frame.plan, frame.round, frame.query, dict(arrays), frame.text)
