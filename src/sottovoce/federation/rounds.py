@@ -39,7 +39,6 @@ class Answers(Protocol):
 
     def values(self, number: int, ask: Ask, queries: Queries) -> dict[str, Array]:
         """The values of a round, by party, or of the "sum" over all of them."""
-        ...
 
     def recall(self, number: int, ask: Ask, queries: Queries) -> None:  # noqa: ARG002
         """Take in a round that an interrupted run has the values of; where each is asked by itself, nothing."""

@@ -63,15 +63,12 @@ class Endpoint(Protocol):
     @property
     def name(self) -> str:
         """The party's name, as on the coordinator's list."""
-        ...
 
     def identify(self, identity: Identity) -> None:
         """Told by the wire before the first request: how this party signs, and how it knows the others."""
-        ...
 
     def handle(self, request: bytes) -> Outgoing:
         """Answer one request."""
-        ...
 
 
 class Transport(Protocol):
@@ -80,17 +77,14 @@ class Transport(Protocol):
     @property
     def parties(self) -> tuple[str, ...]:
         """The parties that can be spoken to."""
-        ...
 
     @property
     def connected(self) -> tuple[str, ...]:
         """Those of them who are there now: an exchange with others may wait for them."""
-        ...
 
     @property
     def communication(self) -> Communication:
         """What was said so far."""
-        ...
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
         """Send one request to each named party and wait for one reply from each.
@@ -99,11 +93,9 @@ class Transport(Protocol):
         request with its serial, and a reply with any other serial is never delivered. A `WireError` of parties that
         did not answer names them (`WireError.parties`); all others were asked.
         """
-        ...
 
     def close(self) -> None:
         """End the connection; a second call does nothing."""
-        ...
 
 
 def answer_request(endpoint: Endpoint, request: bytes, limit: int) -> bytes:

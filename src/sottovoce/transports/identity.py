@@ -39,16 +39,13 @@ class Identity(Protocol):
 
     def sign(self, purpose: str, message: bytes) -> str:
         """The message signed in this end's name, for that purpose."""
-        ...
 
     def verify(self, name: str, purpose: str, message: bytes, text: str) -> None:
         """Raise `RefusedError` unless `text` is what `name` signed for that purpose and that message."""
-        ...
 
     @property
     def pinned(self) -> frozenset[str]:
         """The names whose keys this end knows by itself, and not by the word of an authority."""
-        ...
 
 
 class _Table:

@@ -21,6 +21,7 @@ from sottovoce.errors import InputError, WireError
 _VARIABLES: Final = ("grpc_proxy", "https_proxy", "HTTPS_PROXY")  # the first that is set
 _STRAIGHT: Final = ("no_grpc_proxy", "no_proxy", "NO_PROXY")  # all that are set
 _HERE: Final = "localhost,127.0.0.0/8,::1"  # no proxy has to do with this machine itself
+_REMEDY: Final = "If no proxy is meant, name the coordinator's host in no_proxy."
 _LONGEST_ANSWER: Final = 2**14  # bytes
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: ([ -~]{0,60}))?")
 
@@ -37,40 +38,32 @@ class Proxy:
     def __str__(self) -> str:
         return f"the proxy {self.host}:{self.port} ({self.variable})"
 
-    @property
-    def straight(self) -> str:
-        """What to do to go without it."""
-        return "If no proxy is meant, name the coordinator's host in no_proxy."
-
-    @property
-    def _authorization(self) -> str:
-        user, at, _ = urlsplit(self.uri).netloc.rpartition("@")
-        return f"Proxy-Authorization: Basic {base64.b64encode(unquote(user).encode()).decode()}\r\n" if at else ""
-
     def connect(self, host: str, port: int, seconds: float) -> socket.socket:
         """A connection to a machine by the proxy; a `WireError` says why there is none."""
         until = time.monotonic() + seconds
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        user, at, _ = urlsplit(self.uri).netloc.rpartition("@")
+        password = f"Proxy-Authorization: Basic {base64.b64encode(unquote(user).encode()).decode()}\r\n" if at else ""
         try:
             plain = socket.create_connection((self.host, self.port), timeout=seconds)
         except OSError as error:
             why = error.strerror or error
-            raise WireError(f"{self} does not answer ({why}), on the way to {target}. {self.straight}") from None
+            raise WireError(f"{self} does not answer ({why}), on the way to {target}. {_REMEDY}") from None
         with contextlib.ExitStack() as failing:
             failing.enter_context(plain)
             try:
-                plain.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{self._authorization}\r\n".encode())
+                plain.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{password}\r\n".encode())
                 said = _head(plain, until)
             except OSError as error:
                 why = error.strerror or error
-                raise WireError(f"{self} says nothing ({why}), asked for {target}. {self.straight}") from None
+                raise WireError(f"{self} says nothing ({why}), asked for {target}. {_REMEDY}") from None
             status = _STATUS.match(said)
             if status is None:
-                raise WireError(f"{self} answers as no HTTP proxy does, asked for {target}. {self.straight}")
+                raise WireError(f"{self} answers as no HTTP proxy does, asked for {target}. {_REMEDY}")
             if not 200 <= int(status[1]) < 300:
                 raise WireError(
                     f"{self} does not connect to {target}: it answers {status[0].decode()[9:]}. Its keeper must allow "
-                    f"CONNECT to that host and port. {self.straight}"
+                    f"CONNECT to that host and port. {_REMEDY}"
                 )
             failing.pop_all()
         return plain
