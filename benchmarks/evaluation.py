@@ -85,7 +85,7 @@ class Linear:
     """The linear parts of the metrics about the cells that test parts have in the mean."""
 
     def __init__(self, result: sv.Evaluation, scores: Array, labels: Array, drawn: Array) -> None:
-        self.nodes, self.records = nodes_of(result.plan_), result.plan_.records
+        self.nodes, self.records = nodes_of(result.plan_.numbers), result.plan_.records
         places, t = self.nodes.shares(scores)
         places, size = np.where(labels > 0, places + len(self.nodes), places), 2 * len(self.nodes)
         self.mean = (

@@ -26,6 +26,8 @@ from typer.testing import CliRunner
 
 import sottovoce as sv
 from sottovoce.app.cli import app
+from sottovoce.gate.query import Query
+from sottovoce.plan.plan import FAMILIES, OTHERS, family
 from sottovoce.transports.authority import create_authority, issue
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_party import serve_party
@@ -35,6 +37,10 @@ SOURCE = Path(sv.__file__).parent
 DOCS = Path(__file__).parent.parent / "docs"
 LONG = 500  # lines of a file
 BY_VALUE = re.compile(r"split (==|!=) [\"']|split in \(|aggregation is (not )?None")
+ABOUT = re.compile(r"\balgorithm\b|\bsolver\b(?!,)|solver_name\(|(?<!frame)\.query\b|\.name\b")
+BY_NAME = {"release", "has", "noise_of", "by_name", "form_of", "forms", "find", "check", "choose"}
+# Besides the families their list, and the audit's games, of which each solver has some.
+FAMILY_FOLDERS = ("algorithms/", "queries/", "solvers/", "plan/plan.py", "lab/audit/catalogue.py")
 UNNAMED = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>"}
 
 
@@ -75,6 +81,36 @@ def repeated(*kinds: type[ast.stmt]) -> dict[str, list[str]]:
             if isinstance(node, kinds):
                 places[node.name].append(path)  # type: ignore[attr-defined]
     return {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
+def query_names(kind: type[Query] = Query) -> set[str]:
+    """The names of all queries that were imported."""
+    return {vars(kind).get("name", "")}.union(*(query_names(each) for each in kind.__subclasses__())) - {""}
+
+
+def solver_and_query_names() -> set[str]:
+    for name in (*FAMILIES, *OTHERS):
+        family(name)  # imports its queries
+    return {*FAMILIES, *OTHERS, *query_names()}
+
+
+def named(tree: ast.AST, names: set[str]) -> Iterator[str]:
+    """What compares a solver or a query with one of these names, or asks for one by it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and ABOUT.search(ast.unparse(node)):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in BY_NAME:
+            parts = list(node.args)
+        else:
+            continue
+        if names & {leaf.value for part in parts for leaf in ast.walk(part) if isinstance(leaf, ast.Constant)}:
+            yield ast.unparse(node)
+
+
+def named_outside_families() -> list[str]:
+    names = solver_and_query_names()
+    others = ((path, tree) for path, tree in trees().items() if not path.startswith(FAMILY_FOLDERS))
+    return [f"{path}: {text}" for path, tree in others for text in named(tree, names)]
 
 
 def repeated_classes() -> dict[str, list[str]]:

@@ -33,6 +33,14 @@ def test_no_estimator_has_more_than_twenty_parameters(name: str, parameters: int
     assert parameters <= 20
 
 
+def test_no_solver_or_query_is_named_by_a_string_outside_its_family() -> None:
+    names = house.solver_and_query_names()
+    assert {"newton", "evaluation", "gram", "cells", "rescale"} <= names
+    assert house.named_outside_families() == []
+    for text in ('plan.algorithm == "evaluation"', 'solver in ("cd", "scd")', 'plan.release("gram")', 'by_name("cd")'):
+        assert list(house.named(house.ast.parse(text), names))  # negative control
+
+
 def test_algorithms_read_like_their_papers() -> None:
     longest, path = house.longest_coordinate()
     assert longest <= 20, path

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms
-from sottovoce.algorithms.sharing.fdml_exact import Batches, ExactFDML, of_batch
+from sottovoce.algorithms.sharing.fdml_exact import ExactFDML, batch_records, of_batch
 from sottovoce.algorithms.sharing.gradients import RIDGE, join_means
 from sottovoce.algorithms.sharing.private import MeanSteps, NoisyRowsFDML
 from sottovoce.app.estimate import cost_of
@@ -273,7 +273,7 @@ def test_without_privacy_labels_that_are_held_are_refused(wide: Data) -> None:
     coordinator = columns_of(X, y, 2, record=True).coordinator(without_privacy=True)
     coordinator.run(plan, ExactFDML())
     (slopes,) = [message.payload for message in coordinator.transcript or () if message.name == "slopes"]
-    assert (np.sign(slopes) == -y[Batches(plan)[0]]).all()
+    assert (np.sign(slopes) == -y[batch_records(plan, 0)]).all()
 
 
 def test_steps_that_are_too_long_are_told(wide: Data) -> None:
@@ -460,7 +460,7 @@ def test_steps_of_a_view_end_at_the_minimum(penalty: str, wide: Data) -> None:
     view = MeanSteps(plan, "party-1", rows[:, :24].sum(0))
     for t in range(plan.rounds):
         view.move(t, rows.T @ (rows @ view.weights - block.labels) / plan.numbers.slope_bound)
-    w = view.answer
+    w = view.tail.value
     scale = float(plan.preparation.scale)
     ridge_ = RIDGE * (2.0 / plan.entry_scale) ** 2
     gradient = rows.T @ (rows @ w - block.labels) / records + ridge_ * np.append(w[:-1], 0.0)

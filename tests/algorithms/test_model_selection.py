@@ -12,9 +12,8 @@ import scipy.sparse as sp
 
 from plans import small_problem as problem
 from sottovoce import algorithms
-from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
-from sottovoce.algorithms.model_selection import private as selection_queries
-from sottovoce.algorithms.model_selection.private import LossDifferences
+from sottovoce.algorithms import model_selection as selection_queries
+from sottovoce.algorithms.model_selection import Candidates, ComparedLosses, LossDifferences
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.losses import get, weighted
@@ -110,7 +109,9 @@ def test_losses_are_summed_in_pieces(sparse: bool) -> None:
     each = np.column_stack([get("logistic").value(block.scores(weights), block.labels) for weights in models])
     vectors = each[:, 1:] - each[:, :1]
     vectors[7] = 0.0
-    np.testing.assert_array_equal(found, toward_zero(selection_queries.cut(vectors), block.sum_bits).sum(axis=0))
+    np.testing.assert_array_equal(
+        found, toward_zero(selection_queries.cut_lengths(vectors), block.sum_bits).sum(axis=0)
+    )
 
 
 def test_class_weights_move_no_bound() -> None:

@@ -16,7 +16,7 @@ from sklearn.linear_model import Lasso, LinearRegression, Ridge
 import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms, losses
-from sottovoce.algorithms.one_shot.private import FLOAT, LABEL_SHARE, RowSketch, SharedLabels
+from sottovoce.algorithms.one_shot import FLOAT, LABEL_SHARE, RowSketch, SharedLabels
 from sottovoce.app.estimate import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds

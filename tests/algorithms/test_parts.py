@@ -33,7 +33,7 @@ from sottovoce.queries.parts import (
     PartSlopes,
     PartSums,
     RowScores,
-    cut,
+    cut_slopes,
 )
 from sottovoce.queries.pricing import together_event
 from sottovoce.queries.sketches import LabelSketch
@@ -212,7 +212,7 @@ def test_slopes_of_noisy_labels_have_the_mean_of_slopes() -> None:
 
 
 def test_what_is_cut_and_what_is_refused() -> None:
-    found = cut(np.array([math.nan, math.inf, -math.inf, 0.3, -7.0]), 0.5, 20)
+    found = cut_slopes(np.array([math.nan, math.inf, -math.inf, 0.3, -7.0]), 0.5, 20)
     np.testing.assert_array_equal(found[[0, 1, 2, 4]], [0.5, 0.5, -0.5, -0.5])
     assert 0.3 - 2.0**-20 < found[3] <= 0.3
     for values in (

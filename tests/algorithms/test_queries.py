@@ -27,18 +27,17 @@ from neighbours import table_of as columns_of
 from plans import FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, plan_for
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.cd.greedy import GreedyScores
-from sottovoce.algorithms.evaluation import score_recipe
+from sottovoce.algorithms.evaluation.private import score_recipe
 from sottovoce.algorithms.evaluation.queries import cells
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
-from sottovoce.algorithms.one_shot.private import RowSketch
-from sottovoce.algorithms.ranges import CountedRanges
-from sottovoce.algorithms.ranges.private import PowerCounts
+from sottovoce.algorithms.one_shot import RowSketch
+from sottovoce.algorithms.ranges.private import CountedRanges, PowerCounts
 from sottovoce.algorithms.scd.primal import Minimisers
 from sottovoce.algorithms.scd.published import PublishedState
 from sottovoce.algorithms.scd.sequential import LotSteps
 from sottovoce.algorithms.sgd.published import RecordGradient, named_records
 from sottovoce.algorithms.sharing.admm_feature import LocalScores
-from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
+from sottovoce.algorithms.standard_errors.private import PrivateStandardErrors, Start
 from sottovoce.data import projection
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms
@@ -729,7 +728,7 @@ FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece o
     ),
     "a blank cell that counts": ("numpy.isfinite", lambda values: np.ones(np.shape(values), dtype=bool), "PowerCounts"),
     "losses cut one by one": (
-        "sottovoce.algorithms.model_selection.private.cut",
+        "sottovoce.algorithms.model_selection.cut_lengths",
         lambda vectors: np.clip(vectors, -1.0, 1.0),
         "LossDifferences",
     ),

@@ -13,9 +13,9 @@ import scipy.sparse as sp
 
 from plans import small_problem
 from sottovoce import algorithms
-from sottovoce.algorithms.ranges import CountedRanges, rule
 from sottovoce.algorithms.ranges import private as range_queries
-from sottovoce.algorithms.ranges.private import PowerCounts, own_columns
+from sottovoce.algorithms.ranges import private as rule
+from sottovoce.algorithms.ranges.private import CountedRanges, PowerCounts, counted_columns
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError, RefusedError
@@ -95,7 +95,7 @@ def test_a_plan_costs_what_was_asked_for_on_every_split(relation: Relation) -> N
         assert gaussian_mu(events_of(plan), relation) == pytest.approx(plan.mu, rel=1e-9)
     assert epsilons_of(rows)["world"] < 0.75 * epsilons_of(central)["world"]
     # by columns each has its own, the holder of the labels the label too; one that has none is not asked
-    assert [own_columns(columns, name) for name in columns.names] == [(0,), (1,), (0,)]
+    assert [counted_columns(columns, name) for name in columns.names] == [(0,), (1,), (0,)]
     own = [query_of(columns, "powers", name) for name in columns.names]
     assert sum(query.sensitivity(relation) ** 2 for query in own) == pytest.approx(
         query_of(central, "powers").sensitivity(relation) ** 2
@@ -285,5 +285,5 @@ def test_a_run_of_noise_alone_is_rare() -> None:
     """
     rng = np.random.default_rng(2)
     counts = rng.standard_normal((2000, rule.POWERS))
-    assert sum(rule.run_of(each, 1.0, 8) is not None for each in counts) <= 40
-    assert sum(rule.run_of(each, 0.5, 8) is not None for each in counts) > 1000
+    assert sum(rule.find_run(each, 1.0, 8) is not None for each in counts) <= 40
+    assert sum(rule.find_run(each, 0.5, 8) is not None for each in counts) > 1000

@@ -25,7 +25,7 @@ from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
-from sottovoce.queries.projected import ScaleGradient, Seen, Shape
+from sottovoce.queries.projected import ProjectionShape, ScaleGradient, Seen
 from support import REGULARISERS, at, plan_of
 
 FEATURES, RECORDS = 3, 7
@@ -208,7 +208,7 @@ def test_a_cut_leaves_the_intercept_where_it_is() -> None:
     known = {"loss": Named(name="logistic"), "classes": (-1, 1), "parties": (("anna", 100),)}
     block = block_of(np.full((100, FEATURES), 0.1), labels, **known)
     one = np.where(np.arange(D) < FEATURES, 0.0, 1.0)[:, None]
-    query = ScaleGradient(Shape(D, "vectors", 1), losses.get("logistic"))
+    query = ScaleGradient(ProjectionShape(D, "vectors", 1), losses.get("logistic"))
     odds = np.array([math.log(42 / 58)])
     for slope in (0.1, 0.5, 0.55, 1.0):
         told = {**query.shape.message(one), "cut": [0.1], "point": [0.0], "offset": odds, "slope": np.array([slope])}

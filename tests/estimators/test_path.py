@@ -12,9 +12,9 @@ from sklearn.base import clone
 
 import sottovoce as sv
 from sottovoce import algorithms
+from sottovoce.algorithms import WHY
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.solvers.auto import WHY
 
 DECLARED: dict[str, Any] = {"delta": 1e-6, "entry_bound": 1.0, "label_bound": 6.0}
 

@@ -13,7 +13,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms.ranges import rule
+from sottovoce.algorithms.ranges import private as rule
 from sottovoce.app import model_file
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.estimators.ranges import EstimatedRanges

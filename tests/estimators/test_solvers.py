@@ -24,7 +24,7 @@ from sottovoce.gate.frames import decode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.solvers import SOLVERS, Options
-from sottovoce.solvers.options import MOST, Number, OneOf, PerFeature
+from sottovoce.solvers.options import MOST, NumberRange, OneOf, PerFeature
 from sottovoce.transports.in_process import InProcess
 
 ESTIMATORS = (
@@ -44,7 +44,7 @@ def values(check: Any) -> tuple[list[Any], list[Any]]:
         return list(check.names), ["other", "", 1, True, [check.names[0]]]
     if isinstance(check, PerFeature):
         return [[1.0, 2.0], (0.5,), np.array([3, 4])], [[], [0.0], [-1.0], [math.nan], [math.inf], "a", 1.0, [[1.0]]]
-    assert isinstance(check, Number)
+    assert isinstance(check, NumberRange)
     inside = [np.nextafter(check.low, math.inf)] if check.above else [check.low]
     inside += [] if math.isinf(check.high) else [check.high]
     inside = [int(value) for value in inside] if check.whole else [*inside, np.float64(inside[0])]

@@ -25,7 +25,7 @@ from sottovoce.losses.several import Softmax
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.queries.gradient import clipped_derivative
-from sottovoce.queries.parts import cut as parts_cut
+from sottovoce.queries.parts import cut_slopes as parts_cut
 
 
 @dataclass(frozen=True)

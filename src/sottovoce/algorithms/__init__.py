@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,8 @@ from sottovoce.algorithms.base import Solution as Solution
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Query, everyone
 from sottovoce.losses import Loss
-from sottovoce.plan.plan import FAMILIES, Design, Plan, family
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Plan, Problem, Release
+from sottovoce.plan.plan import FAMILIES, family
 from sottovoce.plan.split import SPLITS, SecureSums
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
@@ -28,7 +27,6 @@ from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, price_coalitions, queries_of
 from sottovoce.secure.ring import check_ring_room
 from sottovoce.secure.tables import grid_bits, ring_bits
-from sottovoce.solvers.auto import preferences
 
 SOLVERS = FAMILIES  # by name
 FEWEST_BITS = 6  # that rows and slopes may have
@@ -142,47 +140,39 @@ def _fitting(loss: Loss, split: str, *, secure: bool) -> str:
 
 
 def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm:
-    """The first form of a solver that fits the problem and takes the options."""
-    secure = problem.channel.secure
-    check(solver, problem.scaled_loss, problem.split, secure=secure)
-    published = problem.calibration == "paper"
-    if published and not any(form.published for form in forms(solver)):
-        others = ", ".join(name for name in SOLVERS if any(form.published for form in forms(name)))
-        raise InputError(f"solver={solver!r} has no published calibration; those that have: {others}.")
-    if published and math.isinf(problem.epsilon):
-        raise InputError("epsilon=inf: calibration='paper' needs a finite epsilon, such as 1.0.")
+    """The first form of a solver that fits the problem; refused if it does not take the loss or an option."""
+    loss, secure, published = problem.scaled_loss, problem.channel.secure, problem.calibration == "paper"
+    check(solver, loss, problem.split, secure=secure)
+    private = math.isfinite(problem.epsilon)
     for form in forms(solver):
         fits = form.serves(problem.split, secure=secure) and form.published == published
-        fits = fits and form.several == (problem.scaled_loss.outputs > 1)
-        fits = fits and (form.weighted or not problem.scaled_loss.weighted)
-        fits = fits and (published or form.private in (None, math.isfinite(problem.epsilon)))
+        fits = fits and form.several == (loss.outputs > 1) and (form.weighted or not loss.weighted)
+        fits = fits and (private if published else form.private in (None, private))
         if fits and all(options.get(name) == value for name, value in form.when.items()):
-            return _taking(form, problem, options)
-    if math.isinf(problem.epsilon):
+            form.check_loss(loss)
+            for name, value in options.items():
+                if form.options is not None and name not in form.options:
+                    known = ", ".join(form.options)
+                    raise InputError(f"{name}={value!r} means nothing to solver={solver!r} here; it takes {known}.")
+            return form
+    raise _without_form(solver, problem)
+
+
+def _without_form(solver: str, problem: Problem) -> InputError:
+    """Why no form of a solver fits a problem."""
+    published, exact = problem.calibration == "paper", math.isinf(problem.epsilon)
+    if published and not any(form.published for form in forms(solver)):
+        others = ", ".join(name for name in SOLVERS if any(form.published for form in forms(name)))
+        return InputError(f"solver={solver!r} has no published calibration; those that have: {others}.")
+    if published and exact:
+        return InputError("epsilon=inf: calibration='paper' needs a finite epsilon, such as 1.0.")
+    if exact:
         fitting = [name for name in SOLVERS if mismatch(name, problem.scaled_loss, problem.split) is None]
-        free = [name for name in fitting if any(_without_noise(form, problem.split) for form in forms(name))]
-        raise InputError(
-            f"epsilon=inf: solver={solver!r} has no form without noise; solvers that have: {', '.join(free)}."
-        )
-    raise InputError(
-        f"solver={solver!r} has no form for calibration={problem.calibration!r} and data split as {problem.split!r}."
-    )
-
-
-def _without_noise(form: Algorithm, split: str) -> bool:
-    return form.private is not True and not form.published and split in form.splits
-
-
-def _taking(form: Algorithm, problem: Problem, options: Mapping[str, Any]) -> Algorithm:
-    """The form, if its loss fits and it takes every option that was given."""
-    form.check_loss(problem.scaled_loss)
-    unknown = [name for name in options if form.options is not None and name not in form.options]
-    if unknown:
-        raise InputError(
-            f"{unknown[0]}={options[unknown[0]]!r} means nothing to solver={form.name!r} here; it takes "
-            f"{', '.join(form.options or ())}."
-        )
-    return form
+        free = {f.name for f in every_form() if f.private is not True and not f.published and problem.split in f.splits}
+        others = ", ".join(name for name in fitting if name in free)
+        return InputError(f"epsilon=inf: solver={solver!r} has no form without noise; solvers that have: {others}.")
+    where = f"calibration={problem.calibration!r} and data split as {problem.split!r}"
+    return InputError(f"solver={solver!r} has no form for {where}.")
 
 
 def make_plan(problem: Problem, solver: Any, *, run: str, coin: str) -> Plan:
@@ -288,6 +278,26 @@ def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> Non
             )
 
 
+UNEVEN = 4.0  # columns whose bounds differ by more are drowned by the largest in a common row norm
+MANY, SCARCE = 300, 7.0  # with so many features and less signal for each, only a few of them can be learned
+SPARSE = 100  # features from which an l1 ball means that few of them matter
+SCORES = 4  # parties up to which one noisy score from each says enough
+NEWTON_FEATURES = 2000  # beyond it a Gram matrix costs more than it gains
+
+WHY: Final[Mapping[str, str]] = {  # `choose` takes a solver
+    "whitened": "no other was better on problems of this kind, whatever the signal and the number of features",
+    "cd": f"the declared bounds of the columns differ by more than a factor of {UNEVEN:g}",
+    "scd": "the loss has a kink and the penalty is l2",
+    "greedy-cd": "there are too many features for this budget to learn more than a few of them",
+    "frank-wolfe": "the weights are in an l1 ball",
+    "newton": "it needs the fewest rounds without noise",
+    "gradient": "without noise it needs no matrix of all pairs of features",
+    "sgd": "no other serves this problem",
+    "score": "one noisy score of everybody from each party says as much as many rounds",
+    "admm": "by columns it serves every loss, any number of parties and labels that one of them holds",
+}
+
+
 def choose(problem: Problem, served: Container[str] | None = None) -> str:
     """`solver="auto"`: a rule of public numbers; the first of its list that fits and that the rows of all `served`.
 
@@ -297,3 +307,38 @@ def choose(problem: Problem, served: Container[str] | None = None) -> str:
     found, secure = preferences(problem), problem.channel.secure
     fits = (name for name in found if mismatch(name, problem.scaled_loss, problem.split, secure=secure) is None)
     return next((name for name in fits if served is None or name in served), found[0])
+
+
+def preferences(problem: Problem) -> tuple[str, ...]:
+    """Solvers, best first."""
+    if problem.split.same_people:
+        return ("whitened", "newton", "gradient") if problem.channel.secure else _column_preferences(problem)
+    loss, penalty, d = problem.scaled_loss, problem.regulariser.name, problem.dimension
+    if loss.outputs > 1:
+        return ("gradient",) if math.isinf(problem.epsilon) and not loss.smooth else ("whitened", "gradient")
+    few = problem.features <= NEWTON_FEATURES
+    exact = ("newton", "gradient", "sgd") if loss.smooth and few else ("gradient", "sgd", "newton")
+    if math.isinf(problem.epsilon):
+        return exact
+    general = ("whitened", *exact)
+    columns = problem.bounds.columns(problem.features)
+    if loss.smooth and penalty in ("none", "l1", "l2", "elastic_net") and columns.max() > UNEVEN * columns.min():
+        return ("cd", *general)
+    if penalty == "l2" and not loss.smooth:
+        return ("scd", *general)
+    if penalty == "l1_ball" and loss.smooth and problem.bounds.row_norm is None and problem.features >= SPARSE:
+        return ("frank-wolfe", *general)
+    scarce = problem.features >= MANY and problem.signal < SCARCE * d
+    if penalty in ("l1", "elastic_net") and loss.smooth and scarce:
+        return ("greedy-cd", *general)
+    return general
+
+
+def _column_preferences(problem: Problem) -> tuple[str, ...]:
+    """An l1 ball is for Frank-Wolfe; one noisy score of everybody says as much as many rounds, in fewer bytes."""
+    if problem.regulariser.name == "l1_ball":
+        return ("frank-wolfe", "admm")
+    several = 2 <= len(problem.parties) <= SCORES
+    if math.isinf(problem.epsilon) or problem.labels == "held" or not several:
+        return ("admm", "score")
+    return ("score", "admm")

@@ -18,11 +18,9 @@ from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Query
 from sottovoce.losses import Loss
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.plan import Design, Numbers, Plan, Problem
 from sottovoce.queries.pricing import Pricing
 
-PENALTIES = ("none", "l2", "l1", "elastic_net")  # which are sums over the classes
 WALK = 8.0  # how far, in prepared units, the noise of all rounds may carry the weights of a plain descent
 MOST_ROUNDS = 2**31 - 1  # a frame's round has 31 bits
 
@@ -207,12 +205,6 @@ def slope_bound(problem: Problem, options: Any) -> float:
     return float(given(getattr(options, "slope_bound", None), bound))
 
 
-def check_penalty(problem: Problem) -> None:
-    """Refuse a ball for several classes: it would bind them together."""
-    if problem.regulariser.name not in PENALTIES:
-        raise InputError("radius: balls are for two classes; for several give alpha and a penalty, or neither.")
-
-
 def public_model(plan: Plan) -> Array:
     """The weights on prepared rows of the model that a plan carries; of several classes one after the other."""
     weights, outputs = np.array(plan.numbers.weights), plan.scaled_loss.outputs
@@ -255,7 +247,6 @@ class TailAverage:
         self._start = start
 
     def add(self, number: int, weights: Array) -> None:
-        """Take in one iterate."""
         if number >= self._start:
             self._sum += weights
             self._count += 1

@@ -23,7 +23,7 @@ from sottovoce.plan.release import Release
 from sottovoce.privacy.guarantee import Guarantee, as_power, percent
 from sottovoce.privacy.ledger import Account, Balance, Entry, Ledger
 from sottovoce.privacy.relation import CHANGES
-from sottovoce.queries.messages import answers_of
+from sottovoce.queries.messages import count_answers
 
 Ledgers = Sequence[tuple[str, Balance, Balance]]  # party, before, after
 
@@ -107,7 +107,7 @@ def _curves(views: Iterable[Guarantee]) -> dict[str, Guarantee]:
 
 def releases(plan: Plan) -> Iterator[tuple[str, Release, int, float]]:
     """The title of each release, what it is, how often it is made, and how far a record moves it."""
-    times = answers_of(plan, algorithms.of(plan)) if plan.split.same_people else Counter()
+    times = count_answers(plan, algorithms.of(plan)) if plan.split.same_people else Counter()
     titles = algorithms.titles(plan)
     for release in plan.releases:
         yield titles[release.query], release, times[release.query] or release.total, release.charged(plan.relation)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce import algorithms
+from sottovoce.algorithms import WHY
 from sottovoce.app.estimate import Cost, FitRows, cost_of
 from sottovoce.app.job_tables import SourceTable
 from sottovoce.app.jobs import Job, PartyJob
@@ -28,7 +29,6 @@ from sottovoce.federation.policy import charge_of, check_place, part_of_fit
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance
-from sottovoce.solvers.auto import WHY
 from sottovoce.transports.in_process import InProcess
 
 

@@ -16,6 +16,7 @@ from sottovoce.estimators.declarations import solver_name
 from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.problem import Problem
+from sottovoce.solvers import Whitened
 
 if TYPE_CHECKING:
     from sottovoce.algorithms import Solution
@@ -53,7 +54,7 @@ class PenaltyChoice(Purchase):
                 problem.scaled_loss.outputs > 1
             ),
             "serves data in one place or split by rows; take a number": problem.split.same_people,
-            f"goes by the releases of 'whitened'; leave solver={solver!r} out": solver not in ("auto", "whitened"),
+            f"goes by the releases of 'whitened'; leave solver={solver!r} out": solver not in ("auto", Whitened.name),
         }
         for reason, holds in reasons.items():
             if holds:
@@ -82,7 +83,7 @@ class PenaltyChoice(Purchase):
         from sottovoce.estimators.path import RegularisationPath
 
         plan, model = fit.plan, fit.model
-        noise = model.plans_[-1].release("losses").std * math.sqrt(plan.channel.variance)
+        noise = model.plans_[-1].releases[0].std * math.sqrt(plan.channel.variance)
         scale = self.unit / plan.records / float(plan.scaled_regulariser.objective)
         losses = (solution.model + self.freedom[1:] - self.freedom[0]) * scale
         coefs, intercepts = zip(*(plan.preparation.unprepare(weights) for weights in self.weights), strict=True)

@@ -22,6 +22,7 @@ from sottovoce.estimators.declarations import ball_or, distinct_classes, loss_na
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import Split
+from sottovoce.solvers import FrankWolfe
 
 _DECLARE: Final = (
     "A classification needs one label for each record. Declare the labels to tell apart, for example classes=(0, 1): "
@@ -172,7 +173,9 @@ class PrivateLogisticRegression(WithStandardErrors, _Classifier):
     def _regulariser(self, split: Split) -> Named:
         ratio, radius = self.l1_ratio, self.radius
         if ratio is None:
-            ratio = 1 if radius is not None and (solver_name(self.solver) == "frank-wolfe" or split.same_people) else 0
+            ratio = (
+                1 if radius is not None and (solver_name(self.solver) == FrankWolfe.name or split.same_people) else 0
+            )
         if is_number(ratio) and ratio in (0, 1):
             penalty = "l1" if ratio == 1 else "l2"
             return ball_or(penalty, f"{penalty}_ball", self.alpha, radius)

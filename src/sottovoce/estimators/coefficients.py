@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.algorithms import Solution
-from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
-from sottovoce.algorithms.standard_errors.estimates import OneStep
+from sottovoce.algorithms import NEWTON_FEATURES, Solution
+from sottovoce.algorithms.standard_errors.private import OneStep, PrivateStandardErrors, Start
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.estimators.plots import axes_for
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.solvers.auto import NEWTON_FEATURES
 
 NORMAL = 1.959963984540054  # deviations of a 95% interval
 LOST = "not identified at this epsilon"

@@ -12,15 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from sottovoce.algorithms.evaluation import (
-    EvaluatedClasses,
-    EvaluatedNumbers,
-    EvaluatedSeveral,
-    People,
-    Subject,
-    score_weights,
-    total_noise,
-)
 from sottovoce.algorithms.evaluation.estimates import (
     Bin,
     ClassEstimates,
@@ -29,7 +20,16 @@ from sottovoce.algorithms.evaluation.estimates import (
     Rates,
     SeveralEstimates,
 )
-from sottovoce.algorithms.evaluation.private import nodes_of
+from sottovoce.algorithms.evaluation.private import (
+    EvaluatedClasses,
+    EvaluatedNumbers,
+    EvaluatedSeveral,
+    People,
+    Subject,
+    nodes_of,
+    score_weights,
+    total_noise,
+)
 from sottovoce.arguments import is_number
 from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.errors import InputError
@@ -91,7 +91,7 @@ class Evaluation:
         """The points of the ROC curve at the nodes, from the highest on, each rate with its interval."""
         if self.roc is None:
             return ()
-        return tuple(ClassEstimates(self.cells, self.noise, self.plan_.records, nodes_of(self.plan_)).rates())
+        return tuple(ClassEstimates(self.cells, self.noise, self.plan_.records, nodes_of(self.plan_.numbers)).rates())
 
     def plot(self, figure: Any = None) -> Any:
         """Metrics with their intervals and, as there are, ROC, calibration and scores, confusion matrix, or residuals.
@@ -295,7 +295,7 @@ def _add_fit(model: PrivateLinearModel, report: PrivacyReport) -> tuple[float, f
 
 def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluation:
     """The evaluation that the released cells of a plan give."""
-    noise = total_noise(plan, plan.release("cells"))  # in the sum of the parties' cells
+    noise = total_noise(plan, plan.releases[0])  # in the sum of the parties' cells
     if plan.classes is None:
         numbers = NumberEstimates(cells, noise, plan.records, plan.preparation.label_scale[1])
         nodes, counts = numbers.histogram()
@@ -313,7 +313,7 @@ def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluat
             by_class=dict(zip(plan.classes, several.by_class(), strict=True)),
             confusion=tuple(map(tuple, several.confusion())),
         )
-    by_class = ClassEstimates(cells, noise, plan.records, nodes_of(plan))
+    by_class = ClassEstimates(cells, noise, plan.records, nodes_of(plan.numbers))
     odds = plan.loss.name == "logistic"
     return Evaluation(
         by_class.metrics(probabilities=odds),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sklearn.exceptions import ConvergenceWarning
 
 from sottovoce import algorithms, losses
-from sottovoce.algorithms import Algorithm, Solution
+from sottovoce.algorithms import NEWTON_FEATURES, Algorithm, Solution
 from sottovoce.data.bounds import party_norms
 from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError, warn
@@ -37,8 +37,7 @@ from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.relation import inside
 from sottovoce.queries.joint import can_look_up
-from sottovoce.solvers import Options, by_name
-from sottovoce.solvers.auto import NEWTON_FEATURES
+from sottovoce.solvers import Options, Whitened, by_name
 from sottovoce.transports.base import Communication
 
 if TYPE_CHECKING:
@@ -249,7 +248,7 @@ class Fit:
         if isinstance(solver, Options):
             return solver
         if solver == "auto" and self.model.alpha == "auto":
-            return by_name("whitened")
+            return Whitened()
         if solver != "auto":
             return by_name(solver)
         limited = [set(served) for fact in facts.values() if (served := fact.get("solvers")) is not None]

@@ -20,6 +20,7 @@ from sottovoce.estimators.plots import axes_for
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
+from sottovoce.solvers import Newton
 
 if TYPE_CHECKING:
     from sottovoce.estimators import PrivateLasso
@@ -101,7 +102,7 @@ class RegularisationPath:
 
 def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: ArrayLike | int) -> RegularisationPath:
     """Fit once, then minimise the released quadratic for every alpha."""
-    if solver_name(estimator.solver) not in ("auto", "newton"):
+    if solver_name(estimator.solver) not in ("auto", Newton.name):
         raise InputError(
             f"solver={estimator.solver!r}: a path is computed from the releases of 'newton'; leave it out."
         )
@@ -116,7 +117,7 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
         raise InputError(f"alpha={estimator.alpha!r} must be above 0: it ends the path; 1e-4 is the default.")
     fitted: PrivateLasso = clone(estimator).set_params(alpha=smallest)
     if fitted.solver == "auto":
-        fitted.set_params(solver="newton")
+        fitted.set_params(solver=Newton.name)
     fit = Fit(fitted, fitted.as_federation(X, y), runs=True)
     with contextlib.closing(fit.session):
         model: Quadratic = fit.run().model

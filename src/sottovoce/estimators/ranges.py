@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sottovoce import algorithms
-from sottovoce.algorithms.ranges import CountedRanges
-from sottovoce.algorithms.ranges.rule import Range, share_of, wanted
+from sottovoce.algorithms.ranges.private import CountedRanges, Range, share_of, wanted
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.schema import Number
 from sottovoce.errors import InputError, warn

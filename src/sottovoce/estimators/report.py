@@ -63,14 +63,14 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     """The lines of `ASSUMPTIONS` that hold of this plan."""
     so = {
         **dict.fromkeys(("any", "any number", "any use", "any draw"), True),
-        "test people": plan.numbers.people if plan.algorithm == "evaluation" else None,
-        "joint scores": plan.algorithm == "evaluation" and plan.numbers.scores != "",
+        "test people": plan.numbers.people if plan.numbers.evaluates else None,
+        "joint scores": plan.numbers.evaluates and plan.numbers.scores != "",
         "split": plan.split,
         "labels by columns": plan.labels if plan.split.same_people else None,
-        "models": None if plan.algorithm == "evaluation" else plan.models,
+        "models": None if plan.numbers.evaluates else plan.models,
         "protects": plan.protects,
         "classes": plan.classes is not None,
-        "named records": (plan.algorithm, plan.form) == ("sgd", "published"),
+        "named records": plan.numbers.names_records,
     }
     return tuple(text for (what, value), text in ASSUMPTIONS.items() if so[what] == value)
 
@@ -102,7 +102,7 @@ def privacy_report(
             claimed_epsilon=plan.claimed_epsilon,
             void=void,
             unit=plan.protects,
-            result="evaluation" if plan.algorithm == "evaluation" else "model",
+            result="evaluation" if plan.numbers.evaluates else "model",
             trade_off=tuple(zip(FALSE_ALARMS, missed[name].tolist(), strict=True)),
             **({} if secure is None else secure_text(secure, name, curve, pinned)),
         )

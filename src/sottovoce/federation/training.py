@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sottovoce.algorithms import Algorithm
-from sottovoce.algorithms.evaluation import Evaluated, score_recipe
+from sottovoce.algorithms.evaluation.private import Evaluated, score_recipe
 from sottovoce.data import devices
 from sottovoce.data.block import Block, Matrix, Preparation, SumRows, is_sparse
 from sottovoce.data.dataset import Dataset
@@ -173,7 +173,7 @@ class Plans:
         """
         own, rows = self._holder, self._holder.rows
         if not own.policy.trains:
-            what = "evaluation" if plan.algorithm == "evaluation" else "training"
+            what = "evaluation" if plan.numbers.evaluates else "training"
             raise RefusedError(f"{own.name} takes part in predictions only, and in no {what} on these people.")
         if plan.digest in self.seen and own.account is None:
             raise RefusedError(

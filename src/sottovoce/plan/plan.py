@@ -11,7 +11,7 @@ import importlib
 import json
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, SerializeAsAny, model_validator
@@ -96,6 +96,8 @@ class Numbers(Frozen):
     """
 
     model_config = ConfigDict(extra="allow")
+    evaluates: ClassVar[bool] = False  # True: a run that evaluates a model and fits none
+    names_records: ClassVar[bool] = False  # True: the coordinator's coin names the record of each round
 
     def __init_subclass__(cls, **options: Any) -> None:
         cls.model_config = ConfigDict(**{**cls.model_config, "extra": "forbid"})

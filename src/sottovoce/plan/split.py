@@ -342,7 +342,7 @@ class ByColumns(Split):
         if (plan.bounds.row_norm is None) != (not plan.norms):
             raise RefusedError("by columns a row norm is shared among the parties, and only a declared one is.")
         if plan.bounds.row_norm is not None:
-            overlap = plan.secure_columns or plan.algorithm == "evaluation"  # which reads scores, and no rows
+            overlap = plan.secure_columns or plan.numbers.evaluates  # which reads scores, and no rows
             party_norms(plan.bounds.row_norm, plan.columns, plan.norms, overlap=overlap)
 
     def describe(self, parties: int) -> str:

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Array, Integers, MessageArrays, Query, Reals, Round, Wholes
-from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.plan import Plan, Problem
 from sottovoce.plan.split import RowPart
-from sottovoce.queries import gradient
-from sottovoce.queries.gradient import GradientSum
+from sottovoce.queries.gradient import GradientSum, gradient_sum
 from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, WeightSum
 from sottovoce.queries.projected import POSITIVE, first_round
 from sottovoce.secure.tables import (
     CHANCE_BITS,
     FACTOR_BITS,
+    GRADIENT,
+    LENGTH,
     LEVELS,
     MOST_FACTOR,
     UNIT_BITS,
@@ -147,7 +147,7 @@ class WholeLength(WhitenedSum):
     and for a row longer than sqrt(14) C.
     """
 
-    name = "length"
+    name = LENGTH
     title: ClassVar[str] = "the mean length of the whitened rows"
     program: ClassVar[Literal["length", "look-up"]] = "length"
     bound = 1.0
@@ -172,7 +172,7 @@ class WholeGradient(WhitenedSum):
     Edges: a record that is null at one party, or longer than sqrt(14) C, adds 0. The first round is told P.
     """
 
-    name = "gradient"
+    name = GRADIENT
     title: ClassVar[str] = "gradients of the loss on whitened rows"
     factored: ClassVar[bool] = True
     bound = MOST_FACTOR / 2.0**FACTOR_BITS
@@ -259,7 +259,6 @@ class ScaleLookup(ScoreSums):
         self.takes = {**takes, "scales": Wholes((self.length,), 0, 2**UNIT_BITS)}  # b
 
     def objection(self, number: int, told: MessageArrays) -> str | None:
-        """No term is longer than 1."""
         wrong = super().objection(number, told)
         if wrong is None and int((told["scales"] ** 2).sum()) > 4**UNIT_BITS:
             wrong = f"needs 'scales' of a length of at most {2**UNIT_BITS}"
@@ -295,9 +294,6 @@ class HeldLabels(HeldSum, LabelSum):
 class HeldResiduals(HeldSum, ResidualSum):
     """sum_i min(1, |x_i'w - y_i|) by the columns of the party that has the labels."""
 
-    def __init__(self, problem: Problem, party: str) -> None:
-        super().__init__(problem, party, problem.dimension)
-
 
 class HeldWeights(HeldSum, WeightSum):
     """sum_i of the weights of the classes, each in (0, 1], of the party that has the labels."""
@@ -331,6 +327,6 @@ def can_look_up(problem: Problem) -> bool:
 def make_gradient_sum(problem: Problem, slope_bound: float) -> GradientSum:
     """The gradient of a problem's loss: of rows in one place or of a party, or of secure columns."""
     if not problem.secure_columns:
-        return gradient.gradient_sum(problem.dimension, slope_bound, problem.scaled_loss)
+        return gradient_sum(problem.dimension, slope_bound, problem.scaled_loss)
     check_slopes(problem.scaled_loss)
     return JointGradient(problem, slope_bound)

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.gate.query import Choice, Query
-from sottovoce.plan.plan import Plan
-from sottovoce.plan.release import Release
+from sottovoce.plan import Plan, Release
 from sottovoce.queries.pricing import Form, queries_of
 
 HEADING: Final = 70  # bytes of a frame beside its arrays, about
@@ -24,34 +23,31 @@ HEADING: Final = 70  # bytes of a frame beside its arrays, about
 
 @dataclass(frozen=True)
 class Messages:
-    """`count` messages of one size to one party, and its answers."""
+    """`count` messages of one size to one party, and its answers; bytes are about."""
 
     party: str
     count: int
-    told: Mapping[str, NDArray[Any]]
-    answer: Mapping[str, NDArray[Any]]
-
-    @property
-    def told_bytes(self) -> int:
-        """Of one message, about."""
-        return _size(self.told)
-
-    @property
-    def answer_bytes(self) -> int:
-        """Of one answer, about."""
-        return _size(self.answer)
+    told_bytes: int
+    answer_bytes: int
 
 
 def messages_of(plan: Plan, form: Form) -> dict[str, list[Messages]]:
-    """By query, the messages of a private run."""
-    found: dict[str, list[Messages]] = {}
-    for name in plan.names:
-        queries = queries_of(form, plan, name)
+    """By query, the messages of a private run, those of a size together."""
+    messages: dict[str, list[Messages]] = {}
+    for party in plan.names:
+        queries = queries_of(form, plan, party)
         for release in plan.releases:
-            if release.mechanism != "kept":
-                query = queries[release.query]
-                found.setdefault(release.query, []).extend(_messages(plan, release, query, name))
-    return found
+            if release.mechanism == "kept":
+                continue
+            query = queries[release.query]
+            answer_bytes, times = _answer_bytes(plan, release, query), query.most_asked
+            if times is None:
+                times = query.answered_by.rounds(plan, party, release.first, release.count)
+            for number, count in _sizes(plan, release, query, party, times):
+                told = {name: wanted.example() for name, wanted in query.takes_at(number).items()}
+                found = Messages(party, count, _frame_bytes(told), answer_bytes)
+                messages.setdefault(release.query, []).append(found)
+    return messages
 
 
 def rounds_of(plan: Plan, form: Form) -> int:
@@ -66,32 +62,25 @@ def rounds_of(plan: Plan, form: Form) -> int:
     return total
 
 
-def answers_of(plan: Plan, form: Form) -> Counter[str]:
+def count_answers(plan: Plan, form: Form) -> Counter[str]:
     """How many answers of each kind all parties together give, at most."""
     return Counter({name: sum(each.count for each in several) for name, several in messages_of(plan, form).items()})
 
 
-def _size(arrays: Mapping[str, NDArray[Any]]) -> int:
+def _frame_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
     """Bytes of a frame with these arrays: whole numbers take 4 where all of them fit."""
     short = [array.dtype == np.int64 and bool((array < 2**31).all()) for array in arrays.values()]
     return HEADING + sum(18 + (array.nbytes >> half) for array, half in zip(arrays.values(), short, strict=True))
 
 
-def _messages(plan: Plan, release: Release, query: Query, party: str) -> Iterator[Messages]:
-    """The messages of one party about one query, those of a size together."""
-    times = query.most_asked
-    if times is None:
-        times = query.answered_by.rounds(plan, party, release.first, release.count)
+def _answer_bytes(plan: Plan, release: Release, query: Query) -> int:
     numbers = 1 if isinstance(query, Choice) else release.batches * query.length
-    answer: dict[str, NDArray[Any]] = {"value": np.zeros(numbers)}
-    if release.mechanism != "derived":
-        largest = 0 if isinstance(query, Choice) else min(release.reach(plan.records), 2.0**62)
-        answer = {"grid": np.full(numbers, int(largest))}
     if plan.channel.secure:
-        answer = {"share": np.full(numbers, 2**62)}  # under masks: words of 8 bytes
-    for number, count in _sizes(plan, release, query, party, times):
-        told = {name: wanted.example() for name, wanted in query.takes_at(number).items()}
-        yield Messages(party, count, told, answer)
+        return _frame_bytes({"share": np.full(numbers, 2**62)})  # under masks: words of 8 bytes
+    if release.mechanism == "derived":
+        return _frame_bytes({"value": np.zeros(numbers)})
+    largest = 0 if isinstance(query, Choice) else min(release.reach(plan.records), 2.0**62)
+    return _frame_bytes({"grid": np.full(numbers, int(largest))})
 
 
 def _sizes(plan: Plan, release: Release, query: Query, party: str, times: int) -> Iterator[tuple[int, int]]:

@@ -121,10 +121,10 @@ class ClassCounts(Query):
         self.length = classes
 
     def value(self, round: Round) -> Array:
-        return np.array([round.rows.number_sum(functools.partial(_is, place)) for place in range(self.length)])
+        return np.array([round.rows.number_sum(functools.partial(_belongs_to, place)) for place in range(self.length)])
 
 
-def _is(place: int, _scores: Array, labels: Array) -> Array:
+def _belongs_to(place: int, _scores: Array, labels: Array) -> Array:
     """1 for a record of the class."""
     found: Array = (labels == place).astype(np.float64)
     return found

@@ -161,7 +161,7 @@ class PartGradient(PartQuery):
 
     def value(self, round: Round) -> Array:
         slopes: PartSlopes = round.memory
-        return self.dots(round.rows, cut(slopes.at(round) / self.slope_bound, 1.0, round.rows.bits))
+        return self.dots(round.rows, cut_slopes(slopes.at(round) / self.slope_bound, 1.0, round.rows.bits))
 
 
 class PartSlopes(ABC):
@@ -198,7 +198,7 @@ class PartSlopes(ABC):
         """The slopes at these scores; entry i is a function of what record i has and had."""
 
 
-def cut(slopes: Array, bound: float, bits: int | None) -> Array:
+def cut_slopes(slopes: Array, bound: float, bits: int | None) -> Array:
     """Slopes clipped to +-bound, NaN to the bound, and put on the exact grid; as they are in a run without privacy."""
     if bits is None:
         return np.ascontiguousarray(slopes)

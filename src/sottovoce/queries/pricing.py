@@ -16,8 +16,7 @@ from typing import Protocol
 
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Choice, Query, Together
-from sottovoce.plan.plan import Plan
-from sottovoce.plan.release import Release
+from sottovoce.plan import Plan, Release
 from sottovoce.plan.split import Coalition, SecureSums
 from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
 from sottovoce.privacy.events import Event, Gaussian, Unbounded
@@ -106,7 +105,13 @@ class Pricing:
             if release.mechanism != "selection" or release.std == 0.0 or not isinstance(query, Choice):
                 continue
             own = epsilon_of(self.events(form, plan, relation, plan.names[0]), delta, relation)
-            check_choice_errors(release.count, query, max(own, epsilon), delta)
+            error = (1 + math.exp(min(max(own, epsilon), 700.0))) * release.count * selection_error(query.candidates)
+            if error > SAMPLER_SHARE * delta / 2:
+                raise InputError(
+                    f"rounds={release.count}: so many choices among {query.candidates} {query.candidate} leave an "
+                    f"error of {error:.1g} in delta={delta:.3g}; take fewer rounds, a larger delta or a smaller "
+                    "epsilon."
+                )
             if release.std > query.largest_std * query.sensitivity("zero-out"):
                 noise = f"choices with a noise of {release.std:.3g} tell nothing"
                 raise InputError(f"rounds={release.count}: {noise}; take fewer rounds.")
@@ -154,16 +159,15 @@ def joint_profiles(runs: Sequence[Run], relation: Relation) -> dict[str, Profile
 
     What each plan may release is fixed before the first of them starts, so that their events compose as one plan's.
     """
-    plan = runs[0][1]
-    names = plan.split.priced(plan)
-
-    def all_of(view: str) -> set[tuple[Event, ...]]:
-        return {
-            tuple(event for form, each, pricing in runs for event in getattr(pricing, view)(form, each, relation, name))
-            for name in names
-        }
-
-    each, world = (weakest(profile_of(e, relation) for e in all_of(view)) for view in ("events", "world_events"))
+    seen, published = set[tuple[Event, ...]](), set[tuple[Event, ...]]()
+    for name in runs[0][1].split.priced(runs[0][1]):
+        events, world_events = list[Event](), list[Event]()
+        for form, plan, pricing in runs:
+            events += pricing.events(form, plan, relation, name)
+            world_events += pricing.world_events(form, plan, relation, name)
+        seen.add(tuple(events))
+        published.add(tuple(world_events))
+    each, world = (weakest(profile_of(events, relation) for events in every) for every in (seen, published))
     return {"world": strongest(world, each), "coordinator": each, "parties": each}
 
 
@@ -229,33 +233,23 @@ def rows_event(queries: Iterable[Query], release: Release, relation: Relation) -
     return Gaussian(mu=math.sqrt(math.fsum(query.sensitivity(relation) ** 2 * release.std**-2 for query in queries)))
 
 
-def check_choice_errors(count: int, query: Choice, epsilon: float, delta: float) -> None:
-    """Refuse more choices than half of the share of delta set aside for samplers covers."""
-    error = (1 + math.exp(min(epsilon, 700.0))) * count * selection_error(query.candidates)
-    if error > SAMPLER_SHARE * delta / 2:
-        raise InputError(
-            f"rounds={count}: so many choices among {query.candidates} {query.candidate} leave an error of "
-            f"{error:.1g} in delta={delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
-        )
-
-
-def coalition_events(run: Run, relation: Relation, coalition: Coalition, party: str) -> tuple[Event, ...]:
-    """What a record of a party pays against a coalition; without secure sums, what it pays against everybody."""
-    form, plan, pricing = run
-    if not plan.channel.secure:
-        return pricing.events(form, plan, relation, party)
-    return secure_events(plan, queries_of(form, plan, party), relation, plan.channel.left_to(coalition))
-
-
 def coalition_epsilon(runs: Sequence[Run], relation: Relation, coalition: Coalition, delta: float) -> float:
-    """The epsilon of plans on the same people against a coalition, the worst party's."""
-    plan = runs[0][1]
-    alike = all(each.channel.secure for _, each, _ in runs)  # all parties answer everything
-    names = plan.names[:1] if alike else plan.split.priced(plan)
-    every = {
-        tuple(event for run in runs for event in coalition_events(run, relation, coalition, name)) for name in names
-    }
-    return max(_epsilon(events, inside(delta), relation) for events in every)
+    """The epsilon of plans on the same people against a coalition, the worst party's.
+
+    Without secure sums a record pays what it pays against everybody.
+    """
+    first, worst = runs[0][1], 0.0
+    alike = all(plan.channel.secure for _, plan, _ in runs)  # all parties answer everything
+    for name in first.names[:1] if alike else first.split.priced(first):
+        events: tuple[Event, ...] = ()
+        for form, plan, pricing in runs:
+            if plan.channel.secure:
+                queries = queries_of(form, plan, name)
+                events += secure_events(plan, queries, relation, plan.channel.left_to(coalition))
+            else:
+                events += pricing.events(form, plan, relation, name)
+        worst = max(worst, _epsilon(events, inside(delta), relation))
+    return worst
 
 
 def price_coalitions(runs: Sequence[Run], relation: Relation) -> dict[str, float]:

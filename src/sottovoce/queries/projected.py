@@ -21,8 +21,7 @@ from sottovoce.data.projection import Projected
 from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.gate.query import Array, ForgottenError, MessageArrays, Query, Reals, Round, Wholes, misfit
 from sottovoce.losses import ClassesLoss, Loss
-from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.plan import Plan, Problem
 from sottovoce.queries.numbers import NumberSum
 
 Kind = Literal["triangular", "diagonal", "vectors"]
@@ -33,17 +32,12 @@ POSITIVE = Reals((1,), SMALLEST, LARGEST)
 
 
 @dataclass(frozen=True)
-class Shape:
+class ProjectionShape:
     """How a projection of rows of `dimension` columns is told."""
 
     dimension: int
     kind: Kind  # as its lower triangle, as a diagonal, or as `columns` vectors
     columns: int = 0
-
-    @property
-    def width(self) -> int:
-        """Columns of a projected row."""
-        return self.columns or self.dimension
 
     @property
     def takes(self) -> dict[str, Reals]:
@@ -86,7 +80,7 @@ class LengthSum(NumberSum):
     name = "length"
     title: ClassVar[str] = "the mean length of the whitened rows"
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ProjectionShape) -> None:
         self.shape, self.takes = shape, {**shape.takes, "radius": POSITIVE}
 
     def value(self, round: Round) -> Array:
@@ -112,9 +106,9 @@ class ProjectedGradient(Query):
     told_before: ClassVar[bool] = True  # whether `LengthSum` was told P
     bound = 1.0
 
-    def __init__(self, shape: Shape, loss: Loss, first: float = math.inf) -> None:
+    def __init__(self, shape: ProjectionShape, loss: Loss, first: float = math.inf) -> None:
         self.shape, self.loss, self.first = shape, loss, first  # the last is the first round
-        self.length = shape.width * loss.outputs
+        self.length = (shape.columns or shape.dimension) * loss.outputs
         self.rounding_entries = float(self.length)
         self.takes = {"point": Reals((self.length,)), "offset": Reals((loss.outputs,)), "slope": POSITIVE}
 
@@ -132,7 +126,17 @@ class ProjectedGradient(Query):
         return misfit(takes, told)
 
     def value(self, round: Round) -> Array:
-        rows, told, loss = self._rows(round.memory, round), round.told, self.loss
+        memory, told, loss = round.memory, round.told, self.loss
+        public = self.follows_from(told, memory)
+        if "projection" in told:
+            memory.clear()  # the rows of the stage before
+            kept = {name: told[name] for name in self.shape.takes}
+            memory[self.name] = Seen(self.shape.project(round.rows, told), kept)
+        seen: Seen = memory[self.name]
+        rows = seen.rows
+        if not rows.ready:
+            rows.cut(float(public["cut"][0]))
+            seen.told["cut"] = public["cut"]
         most, point, offset = float(told["slope"][0]), told["point"], told["offset"].tolist()
         if isinstance(loss, ClassesLoss):
             several = Slopes(loss, self.bound, rows.bits, most, tuple(offset))
@@ -147,18 +151,6 @@ class ProjectedGradient(Query):
         if seen is None or seen.rows.ready == ("cut" in told):  # a C for rows that have theirs comes with a P
             raise ForgottenError(f"query {self.name!r} needs rows that were projected and cut; tell P and C.")
         return {**seen.told, **told}
-
-    def _rows(self, memory: dict[str, Seen], round: Round) -> Projected:
-        told = self.follows_from(round.told, memory)
-        if "projection" in round.told:
-            memory.clear()  # the rows of the stage before
-            kept = {name: told[name] for name in self.shape.takes}
-            memory[self.name] = Seen(self.shape.project(round.rows, told), kept)
-        seen = memory[self.name]
-        if not seen.rows.ready:
-            seen.rows.cut(float(told["cut"][0]))
-            seen.told["cut"] = told["cut"]
-        return seen.rows
 
 
 class ScaleGradient(ProjectedGradient):

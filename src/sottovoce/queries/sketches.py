@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from sottovoce.data.block import toward_zero
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Array, Query, Round, Turn, Wholes, World, label_party
-from sottovoce.plan.plan import Numbers, Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.plan import Numbers, Plan, Problem
 
 Kind = Literal["count", "rademacher", "gaussian"]
 
@@ -57,7 +56,7 @@ class DenseSketch:
     """
 
     def __init__(self, size: int, records: int, generator: np.random.Generator, *, gaussian: bool) -> None:
-        check_size(size, records)
+        check_sketch_size(size, records)
         self.size = size
         self.moved = float(size)
         self.root = math.sqrt(size)
@@ -123,7 +122,7 @@ def largest_norm(squares: Array, size: int) -> float:
     return float(np.sqrt(squares.max())) * ((1 + 2.0**-20) / math.sqrt(size))
 
 
-def check_size(size: int, records: int) -> None:
+def check_sketch_size(size: int, records: int) -> None:
     """Refuse a dense sketch that no memory holds."""
     if size * records > DENSE:
         raise InputError(
@@ -139,7 +138,7 @@ def column_norm(kind: Kind, size: int, records: int) -> float:
     A plan is priced by it before it is accepted: it takes the memory of a few rows.
     """
     if kind != "count":
-        check_size(size, records)
+        check_sketch_size(size, records)
     if kind != "gaussian":
         return 1.0
     squares = np.zeros(records)

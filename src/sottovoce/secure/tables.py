@@ -37,6 +37,7 @@ CLIP_LEVELS: Final = 8  # levels of |P'x|^2 in C^2: of 4 rows are 4% shorter
 LONGEST: Final = 252  # C^2: where the levels of |P'x|^2 would repeat
 EXPONENTS: Final = (10, 30)  # g: below the first levels have no bits left, above the second P gains nothing
 FEWEST: Final = 20  # below this g longer words are better than a coarser P
+LENGTH, GRADIENT = "length", "gradient"  # names of the sums over whitened rows; only a plan of them has an exponent
 WORDS: Final = (32, 40, 48)  # bits
 _MARGIN = 1 + 2.0**-30  # of an eigenvalue in floating point
 LEVELS: Final = 64  # L, of a table: 32 are too coarse where scores are spread
@@ -64,11 +65,11 @@ def step_of(exponent: int) -> float:
 
 def exponent_of(plan: Plan) -> int:
     """The g of a plan, by the grid of its gradients; a plan of another grid is refused."""
-    share, power = math.frexp(plan.release("gradient").step)
+    share, power = math.frexp(plan.release(GRADIENT).step)
     exponent = -2 * power - 10
     if share != 0.5 or exponent < EXPONENTS[0]:
         raise RefusedError(
-            f"the plan opens gradients of whitened rows on the grid {plan.release('gradient').step!r}, which must be a "
+            f"the plan opens gradients of whitened rows on the grid {plan.release(GRADIENT).step!r}, which must be a "
             f"power of two of {step_of(EXPONENTS[0])!r} at most."
         )
     return exponent
@@ -90,7 +91,7 @@ def ring_bits(plan: Plan) -> int:
     """k: by columns the fewest bits that have room for every sum of the plan, and for |P'x|^2 < 2^(g + 10); else 64."""
     if not plan.secure_columns:
         return 64
-    least = max(WORDS[1], exponent_of(plan) + 10) if plan.has("length") else 0
+    least = max(WORDS[1], exponent_of(plan) + 10) if plan.has(LENGTH) else 0
     for bits in WORDS:
         if bits >= least and all(has_room(plan, release, bits) for release in plan.releases):
             return bits

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.solvers.options import Options as Options
-from sottovoce.solvers.options import PerFeature, above, number, one_of, option, whole
+from sottovoce.solvers.options import PerFeature, above, declare_option, number, one_of, whole
 
 Schedule = Literal["all", "one-party"]
 DualStep = Literal["slope", "exact", "newton"]
@@ -252,7 +252,7 @@ class CD(Options):
     clip: float | None = number(SMALLEST, LARGEST)
     order: Order | None = one_of(Order)
     averaged: float | None = number(0.0, 1.0)
-    curvatures: ArrayLike | None = option(PerFeature())
+    curvatures: ArrayLike | None = declare_option(PerFeature())
     curvature_share: float | None = number(0.0, 0.9)
     counted: Counted | None = one_of(Counted)
 
@@ -290,7 +290,7 @@ class GreedyCD(Options):
     step: float | None = number(SMALLEST, LARGEST)
     clip: float | None = number(SMALLEST, LARGEST)
     rule: Rule | None = one_of(Rule)
-    curvatures: ArrayLike | None = option(PerFeature())
+    curvatures: ArrayLike | None = declare_option(PerFeature())
     curvature_share: float | None = number(0.0, 0.9)
     choice_share: float | None = number(0.01, 0.99)
 

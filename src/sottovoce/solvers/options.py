@@ -12,7 +12,7 @@ import inspect
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol, Self, get_args
+from typing import Any, ClassVar, Final, Self, get_args
 
 import numpy as np
 
@@ -22,24 +22,12 @@ from sottovoce.errors import InputError, did_you_mean
 MOST: Final = 2**31 - 1  # a frame's round has 31 bits
 
 
-class Check(Protocol):
-    """What an option allows."""
-
-    @property
-    def kind(self) -> str:
-        """How its documentation says it."""
-
-    @property
-    def words(self) -> str:
-        """How an error says it."""
-
-    def admits(self, value: Any) -> bool:
-        """Whether the value may be given."""
-
-
 @dataclass(frozen=True)
-class Number:
-    """A number from `low` to `high`, both included; with `above` it is larger than `low` and finite."""
+class NumberRange:
+    """A number from `low` to `high`, both included; with `above` it is larger than `low` and finite.
+
+    `kind` is how the documentation of an option says what it allows, `words` how an error does.
+    """
 
     low: float
     high: float = math.inf
@@ -61,7 +49,7 @@ class Number:
         return f"{'a whole number' if self.whole else 'a number'} {start} {self.low} to {self.high}"
 
     def admits(self, value: Any) -> bool:
-        """Whether it is such a number; True and False are none."""
+        """Whether a value may be given; True and False are no numbers."""
         if not is_number(value) or not self.low <= value <= self.high:
             return False
         if self.above:
@@ -71,41 +59,30 @@ class Number:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of some names."""
+    """One of some names, the default first."""
 
     names: tuple[str, ...]
 
     @property
     def kind(self) -> str:
-        """The names, the default first."""
         return " or ".join(map(repr, self.names))
 
     @property
     def words(self) -> str:
-        """The names in a sentence."""
         return f"one of {', '.join(map(repr, self.names))}"
 
     def admits(self, value: Any) -> bool:
-        """Whether it is one of them."""
         return isinstance(value, str) and value in self.names
 
 
 @dataclass(frozen=True)
 class PerFeature:
-    """One positive finite number for each feature; how many there are the problem knows."""
+    """One positive finite number for each feature, in what NumPy reads as a list; the problem knows how many."""
 
-    @property
-    def kind(self) -> str:
-        """As the documentation has it."""
-        return "list of float above 0"
-
-    @property
-    def words(self) -> str:
-        """As an error has it."""
-        return "a list of positive finite numbers, one for each feature"
+    kind: ClassVar[str] = "list of float above 0"
+    words: ClassVar[str] = "a list of positive finite numbers, one for each feature"
 
     def admits(self, value: Any) -> bool:
-        """Whether NumPy reads it as such a list."""
         try:
             numbers = np.asarray(value, dtype=np.float64)
         except (TypeError, ValueError):
@@ -130,29 +107,29 @@ def documented(kind: type) -> list[tuple[str, str, str]]:
     return [(name, says, " ".join(lines.split())) for name, says, lines in found]
 
 
+def declare_option(check: NumberRange | OneOf | PerFeature) -> Any:
+    """A field that may be left out, and what it allows."""
+    return field(default=None, metadata={"check": check})
+
+
 def whole(low: int) -> Any:
     """A whole number from `low` on."""
-    return option(Number(low, MOST, whole=True))
+    return declare_option(NumberRange(low, MOST, whole=True))
 
 
 def number(low: float, high: float = math.inf) -> Any:
     """A number from `low` to `high`."""
-    return option(Number(low, high))
+    return declare_option(NumberRange(low, high))
 
 
 def above(low: float, high: float = math.inf) -> Any:
     """A finite number above `low`."""
-    return option(Number(low, high, above=True))
+    return declare_option(NumberRange(low, high, above=True))
 
 
 def one_of(names: Any) -> Any:
     """One of the names of a Literal."""
-    return option(OneOf(get_args(names)))
-
-
-def option(check: Check) -> Any:
-    """A field that may be left out, and what it allows."""
-    return field(default=None, metadata={"check": check})
+    return declare_option(OneOf(get_args(names)))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -176,7 +153,6 @@ class Options:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The options that this solver has."""
         return tuple(each.name for each in dataclasses.fields(cls))
 
     def given(self) -> dict[str, Any]:
@@ -199,11 +175,8 @@ class Options:
     @classmethod
     def described(cls) -> tuple[Option, ...]:
         """The options as the class's own documentation has them."""
-        described = []
-        for name, kind, text in documented(cls):
-            meaning, _, default = text.partition(" Default: ")
-            described.append(Option(name, kind, meaning, default))
-        return tuple(described)
+        split = ((name, kind, text.partition(" Default: ")) for name, kind, text in documented(cls))
+        return tuple(Option(name, kind, meaning, default) for name, kind, (meaning, _, default) in split)
 
     @classmethod
     def summary(cls) -> str:
@@ -226,6 +199,5 @@ class Options:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
 
     def _key(self) -> tuple[Any, ...]:
-        """The values, those of lists and arrays as tuples."""
         values = (getattr(self, name) for name in self.names())
         return tuple(tuple(np.asarray(v).tolist()) if np.iterable(v) and not isinstance(v, str) else v for v in values)

@@ -10,10 +10,8 @@ from sottovoce.algorithms.base import MOST_ROUNDS, Coordination, Solution, answe
 from sottovoce.algorithms.cd.greedy import GreedyNumbers, PrivateGreedyCD, greedy_queries
 from sottovoce.algorithms.cd.private import PrivateCD
 from sottovoce.algorithms.cd.walk import STILL, BoundedSquares, CoordinateWalk, Moves, StepNumbers, visits
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.frozen import Count
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
 from sottovoce.solvers import CD, GreedyCD, Order, Rule
 
 PASSES, STEPS = 10_000, 100_000  # at most
@@ -84,7 +82,6 @@ class ExactGreedyCD(PrivateGreedyCD):
     private: ClassVar[bool | None] = False
 
     def design(self, problem: Problem, options: GreedyCD) -> Design:
-        """At most 100,000 steps."""
         self.check_separable(problem)
         rounds = given(options.rounds, STEPS)
         rule: Rule = options.rule or "GS-r"

@@ -19,9 +19,7 @@ from sottovoce.algorithms.cd.walk import (
 )
 from sottovoce.errors import RefusedError
 from sottovoce.gate.query import Choice, Integers, InTurn, Query, Round, Wholes, World
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.relation import Relation, distance, inside
 from sottovoce.solvers import GreedyCD, Rule

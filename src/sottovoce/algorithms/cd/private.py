@@ -11,10 +11,9 @@ from sottovoce.algorithms.base import MOST_ROUNDS, Coordination, given, total
 from sottovoce.algorithms.cd.walk import BoundedSquares, CoordinateAlgorithm, CoordinateWalk, Moves, StepNumbers, visits
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Query
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.frozen import Count
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release, grid_step
+from sottovoce.plan.release import grid_step
 from sottovoce.privacy.relation import distance
 from sottovoce.solvers import CD, Order
 
@@ -48,10 +47,10 @@ class PrivateCD(CoordinateAlgorithm):
     numbers: ClassVar[type[Numbers]] = CDNumbers
 
     def design(self, problem: Problem, options: CD) -> Design:
-        """Steps by `rule`; a tenth of the budget estimates the curvatures."""
+        """Steps by `choose_steps`; a tenth of the budget estimates the curvatures."""
         self.check_separable(problem)
         squares, share = self.known_squares(problem, options)
-        rounds, numbers = rule(problem, options, squares)
+        rounds, numbers = choose_steps(problem, options, squares)
         releases: tuple[Release, ...] = ()
         if share > 0:
             estimate = BoundedSquares(problem.bounds, problem.features)
@@ -79,7 +78,7 @@ class PrivateCD(CoordinateAlgorithm):
         return weights
 
 
-def rule(problem: Problem, options: CD, squares: tuple[float, ...]) -> tuple[int, CDNumbers]:
+def choose_steps(problem: Problem, options: CD, squares: tuple[float, ...]) -> tuple[int, CDNumbers]:
     """(outer loops, the numbers of their steps): what was asked for, else from public numbers.
 
     r = N mu / d, halved for replace-one, is the signal of one visit in units of its noise. Larger r affords more passes
@@ -127,7 +126,6 @@ class PublishedCD(PrivateCD):
     curvature_share: ClassVar[float] = 0.0
 
     def design(self, problem: Problem, options: CD) -> Design:
-        """The published noise; all else as in the private form."""
         design = super().design(problem, options)
         *estimate, release = design.releases
         walk = CoordinateWalk(problem.dimension, design.numbers.stride)

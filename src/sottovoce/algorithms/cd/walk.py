@@ -22,8 +22,7 @@ from sottovoce.errors import InputError
 from sottovoce.gate.query import Integers, Query, Reals, Round, Walk
 from sottovoce.losses import Loss, coded
 from sottovoce.losses.kernels import fill_slopes
-from sottovoce.plan.plan import Numbers, Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.plan import Numbers, Plan, Problem
 from sottovoce.privacy.relation import Relation, either
 from sottovoce.solvers import CD, GreedyCD
 
@@ -54,7 +53,6 @@ class CoordinateAlgorithm(Algorithm):
     curvature_share: ClassVar[float] = 0.1  # of mu^2, by default
 
     def remember(self, _plan: Plan, rows: Block) -> HeldScores:
-        """The scores Xw of the holder's records."""
         return HeldScores(rows)
 
     def known_squares(self, problem: Problem, options: CD | GreedyCD) -> tuple[tuple[float, ...], float]:

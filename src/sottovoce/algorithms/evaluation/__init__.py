@@ -3,29 +3,6 @@
 from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.evaluation.private import (
-    Evaluated,
-    EvaluatedClasses,
-    EvaluatedNumbers,
-    EvaluatedSeveral,
-    People,
-    Subject,
-    score_recipe,
-    score_weights,
-    total_noise,
-)
-
-__all__ = [
-    "FORMS",
-    "Evaluated",
-    "EvaluatedClasses",
-    "EvaluatedNumbers",
-    "EvaluatedSeveral",
-    "People",
-    "Subject",
-    "score_recipe",
-    "score_weights",
-    "total_noise",
-]
+from sottovoce.algorithms.evaluation.private import EvaluatedClasses, EvaluatedNumbers, EvaluatedSeveral
 
 FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedSeveral(), EvaluatedNumbers())

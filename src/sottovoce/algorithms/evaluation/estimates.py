@@ -12,13 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
+from sottovoce.algorithms.base import Array
 from sottovoce.algorithms.evaluation.nodes import Function, Line, TwoSides
 from sottovoce.algorithms.evaluation.queries import LABELS, LARGEST_LOSS, RESIDUALS, loss_lines
-
-Array = NDArray[np.float64]
 
 Z = 1.959963984540054  # of a two-sided 95% interval
 LEAST = 0.02  # of a second moment, the least that counts as variance
@@ -58,59 +56,32 @@ class Rates:
     true: Metric
 
 
-@dataclass(frozen=True)
 class Counts:
-    """Noisy cells of all usable records, each once, and the standard deviation of a cell's noise."""
+    """Noisy cells of all usable records, each once; `noise` is the standard deviation of a cell's noise.
 
-    cells: Array
-    noise: float
-    records: int
+    They are `complete` if all records were counted, as far as the noise tells; then their number n is public.
+    """
 
-    @functools.cached_property
-    def complete(self) -> bool:
-        """Whether all records were counted, as far as the noise tells; else some could not be used."""
-        slack = MISSING * self.noise * math.sqrt(len(self.cells)) + 1e-9 * self.records
-        return abs(self.records - float(self.cells.sum())) <= slack
-
-    @functools.cached_property
-    def n(self) -> float:
-        """The number of records that were counted: public where it is all of them."""
-        return float(self.records) if self.complete else max(float(self.cells.sum()), 1.0)
-
-    @functools.cached_property
-    def known(self) -> Array:
-        """The cells, moved alike so that they add up to n."""
-        moved: Array = self.cells + (self.n - self.cells.sum()) / len(self.cells)
-        return moved
-
-    @functools.cached_property
-    def projection(self) -> Array:
-        """What the noise of `known` is multiplied by: a known sum takes its part out."""
-        size = len(self.cells)
-        return np.eye(size) - (1.0 / size if self.complete else 0.0)
-
-    @functools.cached_property
-    def clamped(self) -> Array:
-        """The cells without what is below 0, scaled to n; for variances."""
-        positive = np.maximum(self.cells, 0.0)
-        return np.asarray(positive * (self.n / max(float(positive.sum()), 1e-300)))
+    def __init__(self, cells: Array, noise: float, records: int) -> None:
+        self.cells, self.noise = cells, noise
+        total, size = float(cells.sum()), len(cells)
+        self.complete = abs(records - total) <= MISSING * noise * math.sqrt(size) + 1e-9 * records
+        self.n = float(records) if self.complete else max(total, 1.0)
+        self.known: Array = cells + (self.n - cells.sum()) / size  # moved alike so that they add up to n
+        self.projection = np.eye(size) - (1.0 / size if self.complete else 0.0)  # of the noise of `known`
+        positive = np.maximum(cells, 0.0)
+        self.clamped: Array = positive * (self.n / max(float(positive.sum()), 1e-300))  # for variances
 
     def mean(self, weights: Array, squares: Array) -> Metric:
         """Of a function with these values at the cells, and of its square."""
         value = float(weights @ self.known) / self.n
-        return around(value, math.sqrt(self.variance(weights, squares, value)))
-
-    def variance(self, weights: Array, squares: Array, value: float) -> float:
-        """Of the mean: that of the noise and that of the sample."""
-        return self.noise_variance(weights, value) + self.sampling_variance(weights, squares)
+        second, first = float(squares @ self.clamped) / self.n, float(weights @ self.clamped) / self.n
+        sampling = max(second - first**2, LEAST * second, 0.0) / self.n
+        return around(value, math.sqrt(self.noise_variance(weights, value) + sampling))
 
     def noise_variance(self, weights: Array, value: float) -> float:
         around_it = self.projection @ (weights if self.complete else weights - value)
         return float(around_it @ around_it) * (self.noise / self.n) ** 2
-
-    def sampling_variance(self, weights: Array, squares: Array) -> float:
-        second, first = float(squares @ self.clamped) / self.n, float(weights @ self.clamped) / self.n
-        return max(second - first**2, LEAST * second, 0.0) / self.n
 
     def ratio(self, part: Array, whole: Array) -> Metric:
         """part.P / whole.P of some of the records by some more, by Fieller's rule.
@@ -183,7 +154,6 @@ class ClassEstimates:
         return found
 
     def _mean(self, function: Callable[[float, Array], Array]) -> Metric:
-        """Of a function of label and score."""
         return self.counts.mean(self._values(function), self._values(lambda y, s: function(y, s) ** 2))
 
     def _values(self, function: Callable[[float, Array], Array]) -> Array:
@@ -193,10 +163,12 @@ class ClassEstimates:
     def auc(self) -> Metric:
         """The share of pairs of a positive and a negative record in which the positive has the higher score.
 
-        Pairs in order and all pairs are P'M P / 2 and P'M_1 P / 2 of the cells P. Both are freed of what the noise adds
-        to them in the mean; the interval is Fieller's, with M - A M_1 in the place of a vector.
+        With K = `above`, or all ones, positives' K negatives = P'M P / 2 of the cells P counts pairs in order, or all
+        pairs. Both are freed of what the noise adds to them in the mean; the interval is Fieller's, with M - A M_1 in
+        the place of a vector.
         """
-        pairs = [_of_pairs(matrix) for matrix in (self.nodes.above, np.ones_like(self.nodes.above))]
+        none = np.zeros_like(self.nodes.above)
+        pairs = [np.block([[none, m.T], [m, none]]) for m in (self.nodes.above, np.ones_like(none))]
         cells, noise, projection = self.counts.known, self.counts.noise**2, self.counts.projection
         moved = [matrix @ projection for matrix in pairs]
         ordered, total = (
@@ -265,19 +237,16 @@ class ClassEstimates:
                 first = last
         if groups and first < len(self.nodes):
             groups[-1] = slice(groups[-1].start, len(self.nodes))
-        return [self._bin(group) for group in groups]
-
-    def _bin(self, group: slice) -> Bin:
-        both = (self.positives + self.negatives)[group]
-        total, width = float(both.sum()), group.stop - group.start
-        share = float(self.positives[group].sum()) / total
-        noise = self.counts.noise**2 * width * ((1 - share) ** 2 + share**2)
-        variance = (total * max(share * (1 - share), 0.002) + noise) / total**2
-        weights = np.maximum(both, 0.0)
-        chances = self.nodes.averages(expit)
+        chances, bins = self.nodes.averages(expit), list[Bin]()
         chances[[0, -1]] = expit(self.nodes.nodes[[0, -1]])  # scores beyond the ends make up for those before them
-        predicted = float(weights @ chances[group]) / float(weights.sum())
-        return Bin(predicted, total, around(share, math.sqrt(variance)))
+        for group in groups:
+            total, weights = float(both[group].sum()), np.maximum(both[group], 0.0)
+            share = float(self.positives[group].sum()) / total
+            spread = noise**2 * (group.stop - group.start) * ((1 - share) ** 2 + share**2)
+            variance = (total * max(share * (1 - share), 0.002) + spread) / total**2
+            predicted = float(weights @ chances[group]) / float(weights.sum())
+            bins.append(Bin(predicted, total, around(share, math.sqrt(variance))))
+        return bins
 
 
 class SeveralEstimates:
@@ -301,7 +270,6 @@ class SeveralEstimates:
         return np.array([node for line in lines for node in line.nodes])
 
     def metrics(self) -> dict[str, Metric]:
-        """By name; log-loss only of a model with probabilities."""
         found = {"accuracy": self.accuracy()}
         if self.losses is not None:
             squares = np.concatenate([line.projection(np.square) for line in loss_lines(self.classes)])
@@ -347,15 +315,13 @@ class NumberEstimates:
 
     def metrics(self) -> dict[str, Metric]:
         """By name, in the label's own units."""
-        square, size = self._mean(lambda r: r * r), self._mean(lambda r: r)
+        square = _mean_on(RESIDUALS, self.residuals, lambda r: r * r)
+        size = _mean_on(RESIDUALS, self.residuals, lambda r: r)
         return {
             "mean_squared_error": _scaled(square, self.half**2),
             "r2": self._r2(square),
             "mean_absolute_error": _scaled(size, self.half),
         }
-
-    def _mean(self, function: Function) -> Metric:
-        return _mean_on(RESIDUALS, self.residuals, function)
 
     def _r2(self, square: Metric) -> Metric:
         """1 - A / V, whose two errors may depend on each other in any way: their deviations are added."""
@@ -373,12 +339,6 @@ class NumberEstimates:
     def histogram(self) -> tuple[Array, Array]:
         """(sizes of residuals at the nodes, noisy counts)."""
         return np.array(RESIDUALS.nodes) * self.half, self.residuals.cells
-
-
-def _of_pairs(matrix: Array) -> Array:
-    """The symmetric M such that P'M P / 2 = positives' matrix negatives, for the cells P of both classes."""
-    none = np.zeros_like(matrix)
-    return np.block([[none, matrix.T], [matrix, none]])
 
 
 def _mean_on(line: Line, counts: Counts, function: Function) -> Metric:

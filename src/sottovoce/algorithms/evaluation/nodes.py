@@ -55,21 +55,14 @@ class Line:
             found = function(self.nodes[j] + length * _AT) * _WEIGHTS * length ** (1.0 - power)
             products[j] += found @ (1 - _AT)
             products[j + 1] += found @ _AT
-        return np.asarray(np.linalg.solve(self._gram(power), products))
+        return np.asarray(np.linalg.solve(self.gram(power), products))
 
-    @functools.cached_property
-    def gram(self) -> Array:
-        """The integrals of products of two hats."""
-        return self._gram(0)
-
-    def _gram(self, power: int) -> Array:
+    def gram(self, power: int = 0) -> Array:
+        """The integrals of products of two hats, in which a point in an interval weighs length^-power."""
         found = np.zeros((len(self), len(self)))
         for j, length in enumerate(np.diff(self.nodes)):
             found[j : j + 2, j : j + 2] += length ** (1.0 - power) / 6 * np.array([[2.0, 1.0], [1.0, 2.0]])
         return found
-
-    def averages(self, function: Function) -> Array:
-        return np.asarray(self.gram @ self.projection(function) / self.gram.sum(axis=1))
 
     @functools.cached_property
     def order(self) -> Array:
@@ -99,7 +92,6 @@ class TwoSides:
 
     @functools.cached_property
     def sides(self) -> tuple[Line, Line]:
-        """The lines from low to 0 and from 0 to high."""
         return (
             Line(tuple(np.linspace(self.low, 0.0, self.left).tolist())),
             Line(tuple(np.linspace(0.0, self.high, self.right).tolist())),
@@ -122,14 +114,16 @@ class TwoSides:
         return np.concatenate([side.projection(function) for side in self.sides])
 
     def averages(self, function: Function) -> Array:
-        return np.concatenate([side.averages(function) for side in self.sides])
+        """Of the function over each hat."""
+        parts = [side.gram() @ side.projection(function) / side.gram().sum(axis=1) for side in self.sides]
+        return np.concatenate(parts)
 
     @functools.cached_property
     def above(self) -> Array:
         """K[a, b]: the projection of 1(s > u) on pairs of hats, s in that of a, u in that of b."""
         gram, order = (np.zeros((len(self), len(self))) for _ in range(2))
         for place, side in zip((slice(0, self.left), slice(self.left, None)), self.sides, strict=True):
-            gram[place, place], order[place, place] = side.gram, side.order
+            gram[place, place], order[place, place] = side.gram(), side.order
         totals = gram.sum(axis=1)
         order[self.left :, : self.left] = np.outer(totals[self.left :], totals[: self.left])
         inverse = np.linalg.inv(gram)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from abc import abstractmethod
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, ClassVar, Literal, cast
 
 import numpy as np
 from pydantic import Field
@@ -16,9 +17,8 @@ from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import RefusedError
 from sottovoce.gate.query import Query, label_party
-from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.plan.plan import ModelsOf
 
 Side = Annotated[int, Field(ge=2, le=64)]
 People = Literal["others", "same"]  # whether test people are others than those of the fit, as declared
@@ -40,12 +40,6 @@ class Subject:
     people: People = "others"
     scores: str = ""
 
-    @property
-    def told(self) -> dict[str, Any]:
-        """What every plan says of it."""
-        weights = () if self.scores else tuple(self.weights.ravel().tolist())
-        return {"weights": weights, "people": self.people, "scores": self.scores}
-
 
 class Evaluated(Numbers):
     """The model, public, and who the test people are.
@@ -53,6 +47,8 @@ class Evaluated(Numbers):
     `scores` is the plan of a model over columns. There are no weights then: the rows of the holder of the labels are
     the scores that it received as the recipient of joint predictions, one number for each person. It alone answers.
     """
+
+    evaluates: ClassVar[bool] = True
 
     weights: tuple[Weight, ...]
     people: People
@@ -76,6 +72,39 @@ class _Evaluation(Algorithm):
     options: ClassVar[tuple[str, ...] | None] = ()
     numbers: ClassVar[type[Numbers]] = Evaluated
 
+    @abstractmethod
+    def cells(self, problem: Problem, numbers: Evaluated, weights: Array) -> Query:
+        """What is counted of a model of these weights."""
+
+    def nodes(self, _problem: Problem, _subject: Subject) -> dict[str, float]:
+        """What else the numbers of a plan have."""
+        return {}
+
+    def design(self, problem: Problem, options: Subject) -> Design:
+        """One release; nobody is told a model at the end."""
+        weights = () if options.scores else tuple(options.weights.ravel().tolist())
+        subject = {"weights": weights, "people": options.people, "scores": options.scores}
+        numbers = cast("Evaluated", self.numbers(**subject, **self.nodes(problem, options)))
+        query = self.cells(problem, numbers, options.weights)
+        releases = (Release.at_mu(query, 0, 1, problem.mu, problem.relation),)
+        models: ModelsOf = "kept" if problem.split.same_people else "shared"
+        return Design(rounds=1, numbers=numbers, releases=releases, models=models)
+
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
+        """On the plan's model and a party's own rows, or by columns on the scores of a model that the plan names.
+
+        Then the holder of the labels answers; a record is with all parties, so all of them are charged for it.
+        """
+        by_columns, numbers = plan.split.same_people, plan.numbers
+        if not by_columns == bool(numbers.scores) == (not numbers.weights):
+            raise RefusedError(
+                "an evaluation by columns, and no other, names the plan of its model and has no weights."
+            )
+        query = self.cells(plan, numbers, score_weights(plan) if by_columns else public_model(plan))
+        if by_columns:
+            query.answered_by = label_party
+        return (query,)
+
     def coordinate(self, plan: Plan) -> Coordination:
         """The sum of the parties' cells, as the solution's model; by columns those of the holder of the labels."""
         return Solution(np.array(plan.numbers.weights), model=(yield from total("cells")))
@@ -93,21 +122,18 @@ class EvaluatedClasses(_Evaluation):
     needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: loss.kind == "classification", "tells classes, not {!r}"),)
     numbers: ClassVar[type[Numbers]] = EvaluatedClassesNumbers
 
-    def design(self, problem: Problem, options: Subject) -> Design:
+    def nodes(self, problem: Problem, subject: Subject) -> dict[str, float]:
         """8 nodes, or more where the noise is small for the number of records."""
-        weights = options.weights
+        weights = subject.weights
         widest = float(np.linalg.norm(weights)) if problem.private else WIDE  # no score of a prepared row is beyond
-        mean, deviation = options.spread or (0.0, min(WIDE, widest) / REACH)
-        noise = total_noise(problem, _release(ScoreCells(TwoSides(-1.0, 1.0, 2, 2), weights), problem))
+        mean, deviation = subject.spread or (0.0, min(WIDE, widest) / REACH)
+        query = ScoreCells(TwoSides(-1.0, 1.0, 2, 2), weights)
+        noise = total_noise(problem, Release.at_mu(query, 0, 1, problem.mu, problem.relation))
         count = 8 if problem.records < FEW * noise else 12 if problem.records < MANY * noise else 16
-        nodes = TwoSides.about(mean, max(deviation, 1e-3), count)
-        numbers = EvaluatedClassesNumbers(
-            **options.told, low=nodes.low, high=nodes.high, left=nodes.left, right=nodes.right
-        )
-        return _design(problem, numbers, ScoreCells(nodes, weights))
+        return asdict(TwoSides.about(mean, max(deviation, 1e-3), count))
 
-    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
-        return (_asked(plan, ScoreCells(nodes_of(plan), _weights(plan))),)
+    def cells(self, _problem: Problem, numbers: Evaluated, weights: Array) -> Query:
+        return ScoreCells(nodes_of(numbers), weights)
 
 
 class EvaluatedSeveral(_Evaluation):
@@ -121,15 +147,15 @@ class EvaluatedSeveral(_Evaluation):
     title: ClassVar[str] = "private evaluation: records counted by class and predicted class, their losses in cells"
     several: ClassVar[bool] = True
 
-    def design(self, problem: Problem, options: Subject) -> Design:
-        return _design(problem, Evaluated(**options.told), _class_cells(problem, options.weights))
-
-    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
-        return (_class_cells(plan, _weights(plan).reshape(plan.scaled_loss.outputs, plan.dimension)),)
+    def cells(self, problem: Problem, _numbers: Evaluated, weights: Array) -> Query:
+        own = weights.reshape(problem.scaled_loss.outputs, problem.dimension)
+        return ClassCells(own, losses=problem.loss.name == "softmax")
 
 
 class EvaluatedNumbers(_Evaluation):
     """Residuals and labels counted in cells: mean squared and absolute error and R^2 from one release.
+
+    The nodes are those of the declared range of the label.
 
     Guarantee: mu = (sensitivity 2, replace-one sqrt 8) / std, whatever the model (`proof.md`).
     """
@@ -139,17 +165,12 @@ class EvaluatedNumbers(_Evaluation):
     splits = ("central", "rows", "columns")
     needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: loss.kind == "regression", "tells numbers, not {!r}"),)
 
-    def design(self, problem: Problem, options: Subject) -> Design:
-        """The nodes are those of the declared range of the label."""
-        return _design(problem, Evaluated(**options.told), ResidualCells(options.weights))
-
-    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
-        return (_asked(plan, ResidualCells(_weights(plan))),)
+    def cells(self, _problem: Problem, _numbers: Evaluated, weights: Array) -> Query:
+        return ResidualCells(weights)
 
 
-def nodes_of(plan: Plan) -> TwoSides:
+def nodes_of(numbers: Numbers) -> TwoSides:
     """The nodes of the scores."""
-    numbers = plan.numbers
     return TwoSides(numbers.low, numbers.high, numbers.left, numbers.right)
 
 
@@ -172,32 +193,3 @@ def score_weights(problem: Problem) -> Array:
 def total_noise(problem: Problem, release: Release) -> float:
     """The standard deviation of the noise in the sum of the cells; by columns one party answers."""
     return release.std * math.sqrt(problem.channel.variance)
-
-
-def _weights(plan: Plan) -> Array:
-    """On what a party counts: the plan's model on its own rows, or by columns the scores of a model that it names."""
-    by_columns, numbers = plan.split.same_people, plan.numbers
-    if not by_columns == bool(numbers.scores) == (not numbers.weights):
-        raise RefusedError("an evaluation by columns, and no other, names the plan of its model and has no weights.")
-    return score_weights(plan) if by_columns else public_model(plan)
-
-
-def _asked(plan: Plan, query: Query) -> Query:
-    """By columns the holder of the labels answers; a record is with all parties, so all of them are charged for it."""
-    if plan.split.same_people:
-        query.answered_by = label_party
-    return query
-
-
-def _design(problem: Problem, numbers: Evaluated, query: Query) -> Design:
-    """One release; nobody is told a model at the end."""
-    models: ModelsOf = "kept" if problem.split.same_people else "shared"
-    return Design(rounds=1, numbers=numbers, releases=(_release(query, problem),), models=models)
-
-
-def _release(query: Query, problem: Problem) -> Release:
-    return Release.at_mu(query, 0, 1, problem.mu, problem.relation)
-
-
-def _class_cells(problem: Problem, weights: Array) -> ClassCells:
-    return ClassCells(weights, losses=problem.loss.name == "softmax")

@@ -14,8 +14,7 @@ from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Choice, World
-from sottovoce.plan.plan import Numbers, Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.plan import Numbers, Plan, Problem
 from sottovoce.plan.release import Mechanism
 
 Size = Annotated[float, Field(ge=SMALLEST, le=LARGEST)]
@@ -92,7 +91,7 @@ def radius_of(problem: Problem) -> float:
     return radius
 
 
-def check_entries(rows: Block) -> None:
+def check_block(rows: Block) -> None:
     """Refuse rows whose entries may exceed 1, which the bounds of scores and sketches count on."""
     if rows.layout != "entries" or rows.chosen is not None:
         raise LeakError("the rows were not prepared for steps on the l1 ball.")

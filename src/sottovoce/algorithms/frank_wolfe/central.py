@@ -10,21 +10,13 @@ import numpy as np
 from pydantic import Field
 
 from sottovoce.algorithms.base import MOST_ROUNDS, Array, Coordination, answer, given, limited, slope_bound
-from sottovoce.algorithms.frank_wolfe.atoms import (
-    ROOM,
-    AtomChoice,
-    BallAlgorithm,
-    BallNumbers,
-    check_entries,
-    radius_of,
-)
+from sottovoce.algorithms.frank_wolfe.atoms import ROOM, AtomChoice, BallAlgorithm, BallNumbers, check_block, radius_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST
 from sottovoce.gate.query import Integers, Query, Reals, Round, Wholes
 from sottovoce.penalties.points import SparsePoint
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Mechanism, Release, grid_step
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.plan.release import Mechanism, grid_step
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.relation import distance, inside
 from sottovoce.queries.gradient import clipped_derivative
@@ -72,7 +64,6 @@ class PrivateFrankWolfe(BallAlgorithm):
         return (AtomScores(plan),)
 
     def remember(self, plan: Plan, rows: Block) -> GradientOnPath:
-        """The gradient at the last point."""
         return GradientOnPath(self.path(plan), rows)
 
     def path(self, plan: Plan) -> Path:
@@ -137,7 +128,7 @@ class GradientOnPath:
     """
 
     def __init__(self, path: Path, rows: Block) -> None:
-        check_entries(rows)
+        check_block(rows)
         self.path, self.loss = path, path.plan.scaled_loss
         self.bits = None if rows.bits is None else rows.bits - 1  # a change is as large as two slopes
         self.limit = path.slope_bound(path.plan.numbers.radius)
@@ -234,7 +225,6 @@ class PublishedFrankWolfe(PrivateFrankWolfe):
     mechanism: ClassVar[Mechanism] = "noisy-max"
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
-        """The published noise, in the units of the scores, and the published rounds."""
         radius, loss = radius_of(problem), problem.scaled_loss
         lipschitz = loss.lipschitz() if loss.kind == "classification" else 1.0 + radius
         curvature = 4 * radius**2 * loss.curvature_bound

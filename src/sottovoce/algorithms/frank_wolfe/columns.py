@@ -12,23 +12,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sottovoce.algorithms.base import SMOOTH, Array, Coordination, Need, answer, given, limited
-from sottovoce.algorithms.frank_wolfe.atoms import (
-    AtomChoice,
-    BallAlgorithm,
-    BallNumbers,
-    Size,
-    check_entries,
-    radius_of,
-)
+from sottovoce.algorithms.frank_wolfe.atoms import AtomChoice, BallAlgorithm, BallNumbers, Size, check_block, radius_of
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Integers, MessageArrays, Query, Reals, Round, Scheduled, Wholes
 from sottovoce.losses import Loss
 from sottovoce.penalties.points import SparsePoint
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.split import RowPart
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.relation import distance, inside
@@ -66,8 +57,7 @@ class ColumnAlgorithm(BallAlgorithm):
     most_rounds: ClassVar[int] = MOST
 
     def remember(self, plan: Plan, rows: Block) -> Sketch:
-        """The sketch, which is public."""
-        check_entries(rows)
+        check_block(rows)
         return sketch_of(plan)
 
 
@@ -93,19 +83,11 @@ class PrivateColumnFrankWolfe(ColumnAlgorithm):
 
     form: ClassVar[str] = "private-columns"
     title: ClassVar[str] = "Frank-Wolfe on the l1 ball over columns, one signed feature a round"
-    options: ClassVar[tuple[str, ...] | None] = (
-        "rounds",
-        "slope_bound",
-        "choice_share",
-        "cap",
-        "sketch",
-        "sketch_size",
-    )
+    options = ("rounds", "slope_bound", "choice_share", "cap", "sketch", "sketch_size")
     needs: ClassVar[tuple[Need, ...]] = (SMOOTH, AFFINE)
     numbers: ClassVar[type[Numbers]] = ColumnNumbers
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
-        """Rounds, cap, sketch, clip and shares by public rules."""
         rho = rho_for(problem.epsilon, inside(problem.delta))
         rule, parties, party = ColumnRule(problem, rho), len(problem.parties), problem.label_party_name
         rounds = limited("rounds", given(options.rounds, rule.rounds), 1, MOST)
@@ -279,7 +261,6 @@ class PartScores(AtomChoice):
         }
 
     def objection(self, number: int, told: MessageArrays) -> str | None:
-        """A point of the ball has every place once."""
         reason = super().objection(number, told)
         if reason is not None:
             return reason
@@ -371,7 +352,6 @@ class FeatureWithinNorm(NewFeature):
         self.width -= problem.part(party).constant
 
     def takes_at(self, number: int) -> Mapping[str, Reals]:
-        """The place, which is the round."""
         return {"place": Wholes((1,), least=number, most=min(number, self.width - 1))}
 
     def uses(self, times: int) -> int:

@@ -13,9 +13,7 @@ from sottovoce.algorithms.base import Array, Coordination, Solution, answer, ans
 from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, RadiusNumbers, radius_of
 from sottovoce.data.bounds import LARGEST
 from sottovoce.gate.query import MessageArrays, Plain, Query, Reals, Round, Turn, Wholes, label_party
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.solvers import FrankWolfe
 
 ROUNDS = 5000
@@ -41,7 +39,6 @@ class ExactFrankWolfe(BallAlgorithm):
     numbers: ClassVar[type[Numbers]] = RadiusNumbers
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
-        """As many rounds as it takes, up to ROUNDS."""
         rounds, numbers = given(options.rounds, ROUNDS), RadiusNumbers(radius=radius_of(problem))
         queries = self.queries(problem, problem.label_party_name)
         releases = tuple(Release.of(query, 0, rounds, 0.0, 1.0) for query in queries)
@@ -149,7 +146,6 @@ class Offer(Plain):
         self.takes = {"scores": people, **slopes, "places": places, "values": Reals((None,))}
 
     def objection(self, number: int, told: MessageArrays) -> str | None:
-        """As many values as places."""
         reason = super().objection(number, told)
         uneven = reason is None and len(told["places"]) != len(told["values"])
         return "needs as many values as places" if uneven else reason

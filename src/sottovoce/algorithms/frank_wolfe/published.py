@@ -13,9 +13,8 @@ from sottovoce.algorithms.frank_wolfe.atoms import AtomChoice, radius_of
 from sottovoce.algorithms.frank_wolfe.columns import MOST, ColumnAlgorithm, SketchNumbers, clipped_slopes, least_size
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Integers, Query, Reals, Round
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Mechanism, Release, grid_step
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.plan.release import Mechanism, grid_step
 from sottovoce.plan.split import RowPart
 from sottovoce.queries.sketches import FeatureSketch
 from sottovoce.solvers import FrankWolfe

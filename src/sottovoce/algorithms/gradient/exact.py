@@ -10,11 +10,15 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.algorithms.base import Array, Asking, Coordination, Solution, how_far, total
-from sottovoce.algorithms.gradient.private import GradientNumbers, PrivateGradient, prox_of, rule, shape_of
+from sottovoce.algorithms.gradient.private import (
+    GradientNumbers,
+    PrivateGradient,
+    choose_descent,
+    prox_of,
+    weights_shape,
+)
 from sottovoce.gate.query import Query
-from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Plan, Problem, Release
 from sottovoce.queries.gradient import ColumnSizes, GradientSum
 from sottovoce.solvers import Gradient
 
@@ -68,8 +72,7 @@ class ExactGradient(PrivateGradient):
     asks: ClassVar[tuple[type[Query], ...]] = (GradientSum, ColumnSizes)
 
     def design(self, problem: Problem, options: Gradient) -> Design:
-        """At most 1000 rounds, by default."""
-        query, step, rounds = rule(problem, options)
+        query, step, rounds = choose_descent(problem, options)
         sizes = Release.of(ColumnSizes(problem.dimension), 0, 1, 0.0, 1.0)
         numbers = GradientNumbers(slope_bound=query.slope_bound, step=step)
         return Design(rounds=rounds, numbers=numbers, releases=(sizes, Release.of(query, 0, rounds, 0.0, 1.0)))
@@ -82,7 +85,7 @@ class ExactGradient(PrivateGradient):
         squares = (yield from total("sizes")) / plan.records
         roots, mean_square = np.sqrt(squares), float(squares.sum())
         length = plan.numbers.step / mean_square if mean_square > 0.0 else 0.0
-        smooth, shape = math.isfinite(plan.scaled_loss.curvature_bound), shape_of(plan)
+        smooth, shape = math.isfinite(plan.scaled_loss.curvature_bound), weights_shape(plan)
 
         def step(t: int, ahead: Array, gradient: Array) -> Array:
             here = length if smooth else length / math.sqrt(t + 1)

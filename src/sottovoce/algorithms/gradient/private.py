@@ -7,25 +7,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import (
-    WALK,
-    Algorithm,
-    Array,
-    Coordination,
-    TailAverage,
-    check_penalty,
-    given,
-    slope_bound,
-    total,
-)
-from sottovoce.gate.query import Query
+from sottovoce.algorithms.base import WALK, Algorithm, Coordination, TailAverage, given, slope_bound, total
+from sottovoce.errors import InputError
+from sottovoce.gate.query import Array, Query
 from sottovoce.penalties.base import ScaledRegulariser
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release, grid_step
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.plan.release import grid_step
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.joint import make_gradient_sum
 from sottovoce.solvers import Gradient
+
+PENALTIES = ("none", "l2", "l1", "elastic_net")  # which are sums over the classes
 
 
 class GradientNumbers(Numbers):
@@ -52,7 +44,7 @@ class PrivateGradient(Algorithm):
 
     def design(self, problem: Problem, options: Gradient) -> Design:
         """As many rounds, up to 1000, as keep the noise's random walk below WALK; step 1 / curvature."""
-        query, step, rounds = rule(problem, options)
+        query, step, rounds = choose_descent(problem, options)
         release = Release.at_mu(query, 0, rounds, problem.mu, problem.relation)
         numbers = GradientNumbers(slope_bound=query.slope_bound, step=step)
         return Design(rounds=rounds, numbers=numbers, releases=(release,))
@@ -62,7 +54,7 @@ class PrivateGradient(Algorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Descend; return the mean of the second half of the iterates."""
-        weights, query = np.zeros(shape_of(plan)), make_gradient_sum(plan, plan.numbers.slope_bound)
+        weights, query = np.zeros(weights_shape(plan)), make_gradient_sum(plan, plan.numbers.slope_bound)
         tail = TailAverage(weights.shape, plan.rounds // 2)
         for t in range(plan.rounds):
             gradient = (yield from total("gradient", **query.message(weights))).reshape(weights.shape)
@@ -72,17 +64,16 @@ class PrivateGradient(Algorithm):
         return tail.value.T
 
     def step(self, plan: Plan, _t: int) -> float:
-        """The same in every round."""
         return float(plan.numbers.step)
 
 
-def shape_of(problem: Problem) -> tuple[int, ...]:
+def weights_shape(problem: Problem) -> tuple[int, ...]:
     """Of the weights: a vector, of several classes a matrix with a column for each."""
     outputs = problem.scaled_loss.outputs
     return (problem.dimension,) if outputs == 1 else (problem.dimension, outputs)
 
 
-def rule(problem: Problem, options: Gradient) -> tuple[GradientSum, float, int]:
+def choose_descent(problem: Problem, options: Gradient) -> tuple[GradientSum, float, int]:
     """The query, the step and the rounds, where options do not say otherwise."""
     if problem.scaled_loss.outputs > 1:
         check_penalty(problem)
@@ -115,7 +106,7 @@ class PublishedGradient(PrivateGradient):
     published: ClassVar[bool] = True
 
     def design(self, problem: Problem, options: Gradient) -> Design:
-        query, step, rounds = rule(problem, options)
+        query, step, rounds = choose_descent(problem, options)
         share = math.sqrt(2 * math.log(1.25 * rounds / problem.delta)) * math.sqrt(rounds * math.log(1 / problem.delta))
         std = query.sensitivity(problem.relation) * share / problem.epsilon
         return Design(
@@ -129,6 +120,12 @@ class PublishedGradient(PrivateGradient):
         """1 / (alpha t), where there is an alpha; the printed steps are for strongly convex problems."""
         decay = plan.scaled_regulariser.ridge
         return min(plan.numbers.step, 1 / (decay * (t + 1))) if decay else float(plan.numbers.step)
+
+
+def check_penalty(problem: Problem) -> None:
+    """Refuse a ball for several classes: it would bind them together."""
+    if problem.regulariser.name not in PENALTIES:
+        raise InputError("radius: balls are for two classes; for several give alpha and a penalty, or neither.")
 
 
 def prox_of(regulariser: ScaledRegulariser, weights: Array, step: float) -> Array:

@@ -9,25 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import (
-    MOST_ROUNDS,
-    Array,
-    Asking,
-    Coordination,
-    Solution,
-    given,
-    how_far,
-    slope_bound,
-    total,
-)
+from sottovoce.algorithms.base import MOST_ROUNDS, Asking, Coordination, Solution, given, how_far, slope_bound, total
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.data.block import BlockRows
-from sottovoce.gate.query import Plain, Query, Reals, Round
+from sottovoce.gate.query import Array, Plain, Query, Reals, Round
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import ExactQuadratic, PenalisedStep
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 

@@ -27,9 +27,7 @@ from sottovoce.algorithms.base import (
 from sottovoce.gate.query import Query
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import Quadratic, QuadraticMetric
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import make_gradient_sum
@@ -120,7 +118,6 @@ class PrivateNewton(Algorithm):
     asks: ClassVar[tuple[type[Query], ...]] = (GradientSum, GramMatrix)
 
     def design(self, problem: Problem, options: Newton) -> Design:
-        """The rule above; it needs no tuning."""
         gradient = make_gradient_sum(problem, slope_bound(problem, options))
         gram, rule = GramMatrix(problem.dimension, problem.row_square), RULES[gradient.loss.kind]
         share = given(options.gram_share, rule.gram_share)

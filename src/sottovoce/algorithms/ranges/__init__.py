@@ -5,6 +5,4 @@ from __future__ import annotations
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.ranges.private import CountedRanges
 
-__all__ = ["FORMS", "CountedRanges"]
-
 FORMS: tuple[Algorithm, ...] = (CountedRanges(),)

@@ -15,9 +15,8 @@ from sottovoce.data.block import Block, exact_bits, exact_weights
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Query, Reals, Round
 from sottovoce.losses import coded
+from sottovoce.plan import Numbers, Plan, Problem
 from sottovoce.plan.frozen import Count
-from sottovoce.plan.plan import Numbers, Plan
-from sottovoce.plan.problem import Problem
 from sottovoce.solvers import DualStep
 
 SMALLEST_CLIP, LARGEST_CLIP = 1e-90, 1024.0
@@ -51,7 +50,11 @@ class DualAlgorithm(Algorithm):
     """
 
     needs: ClassVar[tuple[Need, ...]] = (WITH_DUAL,)
+    query: ClassVar[type[DualQuery]]
     lasts: ClassVar[tuple[str, ...]] = ("duals",)  # they follow from coins that are forgotten
+
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
+        return (self.query(plan, plan.numbers),)
 
     def remember(self, _plan: Plan, rows: Block) -> Array:
         """The duals of the holder's records: they stay here."""

@@ -12,10 +12,8 @@ from sottovoce.algorithms.base import Array, Coordination, Solution, TailAverage
 from sottovoce.algorithms.cd.walk import STILL, CoordinateAlgorithm, Size, slopes
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Query, Reals, Round
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.frozen import Count
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
 from sottovoce.queries.gradient import ColumnSizes
 from sottovoce.solvers import PrimalSCD
 

@@ -20,9 +20,8 @@ from sottovoce.algorithms.scd.duals import (
 )
 from sottovoce.algorithms.sgd.private import sampled_release
 from sottovoce.data.bounds import LARGEST
-from sottovoce.gate.query import Query, Round
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.gate.query import Round
+from sottovoce.plan import Design, Numbers, Problem
 from sottovoce.privacy.relation import distance
 from sottovoce.solvers import SCD, DualStep
 
@@ -38,6 +37,34 @@ class SCDNumbers(ClippedNumbers):
 
     rate: Positive  # the coins have that of the release
     stretch: Positive
+
+
+class DualSteps(ClippedSteps):
+    """sum over the batch of z_i x_i, |z_i x_i| <= clip.
+
+    Guarantee: zero-out moves it by at most clip, replace-one by twice that, in l2, whatever the duals are.
+    """
+
+    name = "steps"
+    title: ClassVar[str] = "steps of the duals of sampled records"
+    samples: ClassVar[bool] = True
+
+    def __init__(self, problem: Problem, numbers: Numbers) -> None:
+        super().__init__(problem, numbers)
+        self.factor = numbers.rate / (numbers.ridge * numbers.stretch)
+
+    def value(self, round: Round) -> Array:
+        """One pass over the batch, all steps from the same weights."""
+        return move(round, code=self.code, factor=self.factor, clip=self.bound)
+
+    def follow(self, released: Array, round: Round) -> Round:
+        """The next batch of a message is asked at the weights that the released move leads to.
+
+        They are clipped to the size of the weights that a holder accepts from a coordinator, where scores are exact.
+        """
+        moved = round.told["weights"] + weights_of(round.plan, released)
+        within = np.fmin(np.fmax(moved, -LARGEST), LARGEST)  # also where it is no number
+        return round._replace(told={"weights": within})
 
 
 class PrivateSCD(DualAlgorithm):
@@ -58,9 +85,9 @@ class PrivateSCD(DualAlgorithm):
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "dual coordinate descent with hidden duals (DP-SCD)"
     numbers: ClassVar[type[Numbers]] = SCDNumbers
+    query = DualSteps
 
     def design(self, problem: Problem, options: SCD) -> Design:
-        """Rate, rounds, steps and clip by the rule of `DualRule`."""
         lam, dual_step = ridge_of(self.name, problem), options.dual_step or "slope"
         rule = DualRule(problem, lam, dual_step)
         rate, rounds = given(options.rate, rule.rate), given(options.rounds, rule.rounds)
@@ -76,9 +103,6 @@ class PrivateSCD(DualAlgorithm):
         query = DualSteps(problem, numbers)
         release = sampled_release(problem, query, rate, rounds, rule.batches(rate, rounds))
         return Design(rounds=rounds, numbers=numbers, releases=(release,))
-
-    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
-        return (DualSteps(plan, plan.numbers),)
 
 
 class DualRule:
@@ -127,31 +151,3 @@ class DualRule:
     def clip(self, rate: float, stretch: float) -> float:
         """The length of the dual step of a slope of c."""
         return max(self.slope * self.lam * stretch / (self.curvature * rate + self.lam * stretch), SMALLEST_CLIP)
-
-
-class DualSteps(ClippedSteps):
-    """sum over the batch of z_i x_i, |z_i x_i| <= clip.
-
-    Guarantee: zero-out moves it by at most clip, replace-one by twice that, in l2, whatever the duals are.
-    """
-
-    name = "steps"
-    title: ClassVar[str] = "steps of the duals of sampled records"
-    samples: ClassVar[bool] = True
-
-    def __init__(self, problem: Problem, numbers: Numbers) -> None:
-        super().__init__(problem, numbers)
-        self.factor = numbers.rate / (numbers.ridge * numbers.stretch)
-
-    def value(self, round: Round) -> Array:
-        """One pass over the batch, all steps from the same weights."""
-        return move(round, code=self.code, factor=self.factor, clip=self.bound)
-
-    def follow(self, released: Array, round: Round) -> Round:
-        """The next batch of a message is asked at the weights that the released move leads to.
-
-        They are clipped to the size of the weights that a holder accepts from a coordinator, where scores are exact.
-        """
-        moved = round.told["weights"] + weights_of(round.plan, released)
-        within = np.fmin(np.fmax(moved, -LARGEST), LARGEST)  # also where it is no number
-        return round._replace(told={"weights": within})

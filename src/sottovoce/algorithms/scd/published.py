@@ -12,10 +12,9 @@ from sottovoce.algorithms.scd.duals import ClippedNumbers, ClippedSteps, DualAlg
 from sottovoce.algorithms.scd.private import RATE, DualRule
 from sottovoce.data.block import toward_zero
 from sottovoce.errors import LeakError
-from sottovoce.gate.query import Integers, Query, Round, Walk
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release, grid_step
+from sottovoce.gate.query import Integers, Round, Walk
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.plan.release import grid_step
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian
 from sottovoce.privacy.published import moments_noise_for, visible_uses_epsilon
 from sottovoce.privacy.relation import Relation
@@ -57,37 +56,6 @@ class VisibleDualsPricing(Pricing):
             for noises in (1, len(plan.parties))
         )
         return {"world": strongest(world, each, seen), "coordinator": seen, "parties": strongest(each, seen)}
-
-
-class PublishedSCD(DualAlgorithm):
-    """Noise of variance 2 C^2 sigma^2 on v and on the sampled duals, sigma by the moments accountant: as printed.
-
-    The last iterate, one Newton step a dual.
-
-    Guarantee: a Gaussian of sensitivity sqrt 2 C, or 2 sqrt 2 C, for every round that uses a record (`proof.md`).
-    """
-
-    name: ClassVar[str] = "scd"
-    form: ClassVar[str] = "published"
-    title: ClassVar[str] = "DP-SCD as published, with its duals in the open"
-    published: ClassVar[bool] = True
-    pricing: ClassVar[Pricing] = VisibleDualsPricing()
-    numbers: ClassVar[type[Numbers]] = PublishedSCDNumbers
-
-    def design(self, problem: Problem, options: SCD) -> Design:
-        """The published noise; clip and rounds by the rule of the private form."""
-        lam = ridge_of(self.name, problem)
-        rule = DualRule(problem, lam, options.dual_step or "slope")
-        rate, rounds = given(options.rate, RATE), given(options.rounds, rule.rounds)
-        clip = given(options.clip, rule.clip(rate, 1.0))
-        numbers = PublishedSCDNumbers(ridge=lam, dual_step="newton", clip=clip, rate=rate, averaged=1)
-        query = PublishedState(problem, numbers)
-        std = math.sqrt(2) * clip * moments_noise_for(problem.epsilon, problem.delta, rate, rounds)
-        release = Release.of(query, 0, rounds, std, grid_step(query, std), rate)
-        return Design(rounds=rounds, numbers=numbers, releases=(release,), claimed_epsilon=problem.epsilon)
-
-    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
-        return (PublishedState(plan, plan.numbers),)
 
 
 class PublishedState(ClippedSteps, Walk):
@@ -134,3 +102,31 @@ class PublishedState(ClippedSteps, Walk):
         grid[moved] = np.rint(steps / step).astype(np.int64) + noise[moved]
         duals[places] += grid[moved] * step
         return grid
+
+
+class PublishedSCD(DualAlgorithm):
+    """Noise of variance 2 C^2 sigma^2 on v and on the sampled duals, sigma by the moments accountant: as printed.
+
+    The last iterate, one Newton step a dual.
+
+    Guarantee: a Gaussian of sensitivity sqrt 2 C, or 2 sqrt 2 C, for every round that uses a record (`proof.md`).
+    """
+
+    name: ClassVar[str] = "scd"
+    form: ClassVar[str] = "published"
+    title: ClassVar[str] = "DP-SCD as published, with its duals in the open"
+    published: ClassVar[bool] = True
+    pricing: ClassVar[Pricing] = VisibleDualsPricing()
+    numbers: ClassVar[type[Numbers]] = PublishedSCDNumbers
+    query = PublishedState
+
+    def design(self, problem: Problem, options: SCD) -> Design:
+        lam = ridge_of(self.name, problem)
+        rule = DualRule(problem, lam, options.dual_step or "slope")
+        rate, rounds = given(options.rate, RATE), given(options.rounds, rule.rounds)
+        clip = given(options.clip, rule.clip(rate, 1.0))
+        numbers = PublishedSCDNumbers(ridge=lam, dual_step="newton", clip=clip, rate=rate, averaged=1)
+        query = PublishedState(problem, numbers)
+        std = math.sqrt(2) * clip * moments_noise_for(problem.epsilon, problem.delta, rate, rounds)
+        release = Release.of(query, 0, rounds, std, grid_step(query, std), rate)
+        return Design(rounds=rounds, numbers=numbers, releases=(release,), claimed_epsilon=problem.epsilon)

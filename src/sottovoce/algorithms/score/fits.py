@@ -6,16 +6,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from sottovoce.algorithms.base import Array
 from sottovoce.algorithms.newton.private import RULES, NewtonDescent
 from sottovoce.losses import Loss
 from sottovoce.penalties.base import ConstraintSet, ScaledRegulariser
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.gram import GramMatrix
-
-Array = NDArray[np.float64]
 
 TAIL = 2.0  # standard deviations of the noise beyond which a noisy number is cut before it is used
 WIDE = 4.0  # standard deviations to which a score is cut for its mean and variance

@@ -26,9 +26,7 @@ from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError
 from sottovoce.gate.frames import MAX_BYTES
 from sottovoce.gate.query import Query, Together
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.solvers import Score
 
 FIT = 0.50  # of mu^2, for the parties' own fits

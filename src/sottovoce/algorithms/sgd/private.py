@@ -21,9 +21,8 @@ from sottovoce.algorithms.base import (
     total,
 )
 from sottovoce.gate.query import Query, Scheduled, World
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release, grid_step
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.plan.release import grid_step
 from sottovoce.privacy.calibration import noise_multiplier_for
 from sottovoce.privacy.relation import inside
 from sottovoce.queries.gradient import ColumnSizes, GradientSum

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from sottovoce.algorithms.base import Algorithm, Array, Coordination, answer, given, slope_bound
 from sottovoce.data.block import SumRows
 from sottovoce.gate.query import MessageArrays, Query, Reals, Round, Scheduled, Wholes, World
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release, grid_step
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.plan.release import grid_step
 from sottovoce.privacy.published import sampled_one_epsilon
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile, strongest
@@ -27,6 +26,8 @@ RADIUS = 10.0  # |C| of the published step size, where no set is given
 
 class PublishedSGDNumbers(Numbers):
     """G and |C|."""
+
+    names_records: ClassVar[bool] = True
 
     slope_bound: float
     radius: float

@@ -29,9 +29,8 @@ from sottovoce.gate.query import Plain, Query, Reals, Round, label_party
 from sottovoce.losses import Loss
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import PenalisedStep
-from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.plan.plan import ModelsOf
 from sottovoce.solvers import ADMM
 
 ROUNDS = 2000
@@ -163,7 +162,13 @@ class Ending:
 
     def reached(self, t: int, squares: Array) -> bool:
         """Whether it has come, by the sums of the parties' squared residuals."""
-        tolerance, residuals = self.plan.numbers.tolerance, certificates(self.plan, squares)
+        records, numbers, tolerance = self.plan.records, self.plan.numbers, self.plan.numbers.tolerance
+        steps, moves, apart = squares.tolist()
+        residuals = {  # root mean squares over the records, and the Lyapunov function
+            "primal_residual": math.sqrt(apart / records),
+            "dual_residual": numbers.factor * math.sqrt(moves / records),
+            "lyapunov": steps + (1 + numbers.rho**2) * apart,
+        }
         fell = residuals["lyapunov"] < 0.99 * self._least
         self._least, self._waited = (residuals["lyapunov"], 0) if fell else (self._least, self._waited + 1)
         residual = max(residuals["primal_residual"], residuals["dual_residual"]) / self._unit
@@ -275,16 +280,6 @@ class FinalPartWeights(Plain):
     def value(self, round: Round) -> Array:
         """A copy, since the party goes on to change its own."""
         return np.array(round.memory.weights)
-
-
-def certificates(plan: Plan, squares: Array) -> dict[str, float]:
-    """The residuals, root mean squares over the records, and the Lyapunov function."""
-    steps, moves, apart = squares.tolist()
-    return {
-        "primal_residual": math.sqrt(apart / plan.records),
-        "dual_residual": plan.numbers.factor * math.sqrt(moves / plan.records),
-        "lyapunov": steps + (1 + plan.numbers.rho**2) * apart,
-    }
 
 
 def defaults(loss: Loss, parties: int) -> tuple[float, float, float]:

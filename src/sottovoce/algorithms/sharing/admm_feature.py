@@ -8,25 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import (
-    Z_UPDATE,
-    Algorithm,
-    Array,
-    Coordination,
-    Need,
-    Solution,
-    answers,
-    given,
-    slope_bound,
-)
+from sottovoce.algorithms.base import Z_UPDATE, Algorithm, Coordination, Need, Solution, answers, given, slope_bound
 from sottovoce.algorithms.sharing.admm_published import NoLimit
 from sottovoce.algorithms.sharing.updates import check_rho, curvature
 from sottovoce.data.block import Block, Layout, toward_zero
 from sottovoce.errors import InputError
-from sottovoce.gate.query import Query, Reals, Round
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.gate.query import Array, Query, Reals, Round
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile, profile_of
 from sottovoce.queries.parts import PartQuery
@@ -88,7 +76,6 @@ class FeatureADMM(Algorithm):
     pricing: ClassVar[Pricing] = FeaturePricing("a feature of a party is protected, and no record")
 
     def design(self, problem: Problem, options: ADMM) -> Design:
-        """A few rounds; the noise is that of the budget."""
         check_problem(problem)
         if options.models == "shared":
             raise InputError(
@@ -111,7 +98,6 @@ class FeatureADMM(Algorithm):
         return (LocalScores(plan, party, plan.numbers),)
 
     def remember(self, plan: Plan, rows: Block) -> FeatureState:
-        """z, y and the party's columns, clipped to the norm."""
         return FeatureState(rows, plan.numbers.column_norm)
 
     def own_weights(self, memory: Any) -> Array:

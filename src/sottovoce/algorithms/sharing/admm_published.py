@@ -10,11 +10,10 @@ import numpy as np
 
 from sottovoce.algorithms.base import Array, given
 from sottovoce.algorithms.sharing.admm_exact import ADMMNumbers, ADMMState, ExactADMM, WeightUpdate, admm_design
-from sottovoce.algorithms.sharing.updates import check_penalty, check_rho, square_of
+from sottovoce.algorithms.sharing.updates import check_one_set, check_rho, square_of
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Query, Round
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.plan import Design, Numbers, Plan, Problem
 from sottovoce.privacy.events import Event, Unbounded
 from sottovoce.privacy.mechanisms import rounded_gaussian
 from sottovoce.queries.pricing import Pricing
@@ -37,7 +36,6 @@ class NoLimit(Pricing):
         self.price: tuple[Event, ...] = (Unbounded(reason=reason),)
 
     def events(self, *_: Any) -> tuple[Event, ...]:
-        """Against whoever sees a message."""
         return self.price
 
     def world_events(self, *_: Any) -> tuple[Event, ...]:
@@ -84,7 +82,7 @@ class PublishedADMM(ExactADMM):
                 "labels='held': the published form tells every party the dual, whose sign is the label; take "
                 "calibration='tight', or labels='shared' if all parties may know them."
             )
-        check_penalty(problem, self.name)
+        check_one_set(problem, self.name)
         rounds, rho = given(options.rounds, ROUNDS), given(options.rho, 1.0)
         check_rho(problem.scaled_loss, rho)
         each = per_round(problem.epsilon, problem.delta / 2, rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
@@ -29,9 +30,7 @@ from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import MessageArrays, Plain, Query, Reals, Round, label_party
 from sottovoce.penalties.base import ScaledRegulariser
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.solvers import FDML
 
 ROUNDS, RATE, BATCH = 2000, 0.01, 32  # 20 epochs, of batches that are not too small
@@ -92,7 +91,7 @@ class ExactFDML(Algorithm):
         super().recall(memory, {name: lasting[name] for name in self.lasts})
         memory.tail.state, memory.late.state = lasting["tail"], lasting["late"]
         if memory.number >= 0:
-            memory.batch = memory.products.take(memory.batches[memory.number])
+            memory.batch = memory.products.take(batch_records(memory.plan, memory.number))
         return memory
 
     def coordinate(self, plan: Plan) -> Coordination:
@@ -118,7 +117,7 @@ class PartDescent:
 
     def __init__(self, plan: Plan, rows: Block) -> None:
         self.products = rows.products.by_row()
-        self.batches = Batches(plan)
+        self.plan = plan
         self.weights = self.before = np.zeros(rows.dimension)
         self.tail = TailAverage(rows.dimension, plan.rounds // 2)
         self.late = TailAverage(rows.dimension, 3 * plan.rounds // 4)
@@ -129,12 +128,11 @@ class PartDescent:
     def scores(self, number: int) -> Array:
         """D_m w_m of a round's batch."""
         self.number = number
-        self.batch = self.products.take(self.batches[number])
+        self.batch = self.products.take(batch_records(self.plan, number))
         return self.batch.scores(self.weights)
 
     def step(self, number: int, slopes: Array, regulariser: ScaledRegulariser) -> None:
-        """By the slopes of that round."""
-        if len(slopes) != len(self.batches[number]) or number != self.number:
+        if len(slopes) != len(batch_records(self.plan, number)) or number != self.number:
             raise RefusedError("the rounds of a descent come one after another; this one does not follow the last.")
         gradient = self.batch.sums(slopes) / len(slopes)
         free = momentum_step(self.weights, self.before, self.length * gradient)
@@ -143,18 +141,16 @@ class PartDescent:
         self.late.add(number, self.weights)
 
 
-class Batches:
-    """The records of each round: every epoch goes through all of them, in an order of its own."""
+@functools.lru_cache(maxsize=4)
+def order_of(plan: Plan, epoch: int) -> NDArray[np.int64]:
+    """The order in which an epoch goes through all records."""
+    return np.asarray(plan.public_coin(f"batches of epoch {epoch}").permutation(plan.records))
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan, self._epoch, self._order = plan, -1, np.zeros(0, dtype=np.int64)
 
-    def __getitem__(self, number: int) -> NDArray[np.int64]:
-        epoch, start, stop = batch_of(self._plan, number)
-        if epoch != self._epoch:
-            order = self._plan.public_coin(f"batches of epoch {epoch}").permutation(self._plan.records)
-            self._epoch, self._order = epoch, order
-        return self._order[start:stop]
+def batch_records(plan: Plan, number: int) -> NDArray[np.int64]:
+    """The records of a round."""
+    epoch, start, stop = batch_of(plan, number)
+    return order_of(plan, epoch)[start:stop]
 
 
 def batch_of(plan: Plan, number: int) -> tuple[int, int, int]:
@@ -217,14 +213,13 @@ class BatchSlopes(Plain):
         self.plan = cast("Plan", problem)
 
     def takes_at(self, number: int) -> Mapping[str, Reals]:
-        """The scores of all parties together."""
         return {"scores": of_batch(self.plan, number)}
 
     def gives_at(self, number: int, _told: MessageArrays) -> Reals:
         return of_batch(self.plan, number)
 
     def value(self, round: Round) -> Array:
-        labels = round.rows.labels[round.memory.batches[round.number]]
+        labels = round.rows.labels[batch_records(round.plan, round.number)]
         return round.plan.scaled_loss.derivative(round.told["scores"], labels)
 
 
@@ -242,7 +237,6 @@ class FinalWeights(Plain):
         self.length = problem.part(party).preparation.dimension + 2
 
     def takes_at(self, _number: int) -> Mapping[str, Reals]:
-        """The slopes of the last batch."""
         return {"slopes": of_batch(self.plan, self.plan.rounds - 1)}
 
     def value(self, round: Round) -> Array:

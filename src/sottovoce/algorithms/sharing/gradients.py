@@ -3,14 +3,14 @@
 The coordinator knows all weights. Each party m makes slopes r_i, one for each record, of its own clean scores x_m'w_m
 and of noisy scores of the other parties, and releases sum_i r_i x_m with noise. The slopes are clipped to +-G: so a
 record moves the gradient by its own term alone, and noise of a central kind suffices. A form says how the others'
-scores are told (`SharedScores`), how a party's weights move (`PartWeights`) and what its slopes are (`PartSlopes`).
+scores are told (`NoisyRowScores`), how a party's weights move (`PartWeights`) and what its slopes are (`PartSlopes`).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -31,14 +31,12 @@ from sottovoce.algorithms.base import (
     limited,
     slope_bound,
 )
-from sottovoce.algorithms.sharing.updates import check_penalty, curvature
+from sottovoce.algorithms.sharing.updates import check_one_set, curvature
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Query, Together
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.relation import inside
 from sottovoce.queries.parts import (
@@ -70,50 +68,31 @@ class SharingNumbers(Numbers):
     label_noise: Annotated[float, Field(ge=0, le=LARGEST)]
 
 
-class SharedScores(ABC):
-    """How the scores of each party are told to the others. Made anew for every run."""
-
-    share: ClassVar[float]  # of mu^2, by default
-
-    @abstractmethod
-    def queries(self, problem: Problem, party: str) -> tuple[Query, ...]:
-        """What is asked of a party."""
-
-    @abstractmethod
-    def releases(self, problem: Problem, mu: float, rounds: int) -> list[Release]:
-        """The releases of all parties, which together cost mu."""
-
-    @abstractmethod
-    def scores_of_others(self, plan: Plan, number: int, parts: Mapping[str, PartWeights]) -> OthersScores:
-        """Each party's noisy scores, centred, and the standard deviation of their noise."""
-
-
-class NoisyRowScores(SharedScores):
-    """X~_m w_m of rows X~_m with noise that a party draws once a run.
+class NoisyRowScores:
+    """How the scores of each party reach the others: X~_m w_m of rows X~_m with noise that a party draws once a run.
 
     Guarantee: the rows cost (b_m / std_rows)^2 for each party, whatever is made of them. Edges: a party with a ledger
     that is stopped goes on with the same rows.
     """
 
-    share: ClassVar[float] = 0.6
+    share: ClassVar[float] = 0.6  # of mu^2, by default
 
     def queries(self, problem: Problem, party: str) -> tuple[Query, ...]:
-        """The rows, which stay, and their scores."""
         scores = RowScores(problem, party)
         return scores.source, scores
 
     def releases(self, problem: Problem, mu: float, rounds: int) -> list[Release]:
-        """Noise once, scores in every round."""
         rows = Release.at_mu(together(PartRows, problem), 0, 1, mu, problem.relation, "kept")
         return [rows, Release.derived("scores", 0, rounds)]
 
     def scores_of_others(self, plan: Plan, _number: int, parts: Mapping[str, PartWeights]) -> OthersScores:
-        """Asked for in every round, at the weights of that round."""
+        """Each party's noisy scores, centred, and the standard deviation of their noise; here asked in every round."""
         weights = {name: {"weights": part.weights[: part.width]} for name, part in parts.items()}
         noisy = yield from answers("scores", each=weights)
         std = plan.release("rows").std
         centred = {name: noisy[name] - part.centre for name, part in parts.items()}
-        return centred, {name: std * math.sqrt(part.size) for name, part in parts.items()}
+        sizes = {name: float(own["weights"] @ own["weights"]) for name, own in weights.items()}  # |w_m|^2
+        return centred, {name: std * math.sqrt(size) for name, size in sizes.items()}
 
 
 class OwnGradients(Algorithm):
@@ -141,7 +120,7 @@ class OwnGradients(Algorithm):
     lasts: ClassVar[tuple[str, ...]] = ("number", "noisy_labels", "current")  # the slopes, and what they follow from
     summary_share: ClassVar[float]  # of what the scores leave
 
-    def scores(self, _numbers: Numbers) -> SharedScores:
+    def scores(self, _numbers: Numbers) -> NoisyRowScores:
         return NoisyRowScores()
 
     def own_numbers(self, _problem: Problem, _options: Any) -> dict[str, float]:
@@ -157,7 +136,7 @@ class OwnGradients(Algorithm):
 
     def design(self, problem: Problem, options: ADMM | FDML) -> Design:
         """Shares of mu^2: what tells the scores, column summaries, gradients and, if they are held, labels."""
-        check_penalty(problem, self.name)
+        check_one_set(problem, self.name)
         relation, bound = problem.relation, slope_bound(problem, options)
         fields = {"slope_bound": bound, "held_bound": bound, "label_noise": 0.0, **self.own_numbers(problem, options)}
         label_share, releases = 0.0, list[Release]()
@@ -172,7 +151,7 @@ class OwnGradients(Algorithm):
         world = world_share(problem, options, scores.share, label_share) / (1 - label_share)
         rest = problem.mu * math.sqrt(1 - label_share)
         shares = (1 - world, world * self.summary_share, world * (1 - self.summary_share))
-        summaries, gradients = together(self.part_weights.summary, problem), unit_gradients(problem)
+        summaries, gradients = together(self.part_weights.summary, problem), together(PartGradient, problem, 1.0)
         single = gradients.sensitivity(relation) / (rest * math.sqrt(shares[2]))
         rule = self.default_rounds(problem, bound, problem.records / single)
         rounds = limited("rounds", given(options.rounds, rule), 2, MOST_ROUNDS)
@@ -241,13 +220,8 @@ class PartWeights(ABC):
         self.weights = np.zeros(self.width + plan.fit_intercept)
         self.own_share = 1.0
         self._half = plan.rounds // 2
-        self._early = TailAverage(len(self.weights), self._half // 2)
-        self._tail = TailAverage(len(self.weights), self._half)
-
-    @property
-    def size(self) -> float:
-        """|w_m|^2."""
-        return float(self.weights[: self.width] @ self.weights[: self.width])
+        self.early = TailAverage(len(self.weights), self._half // 2)  # its mean is that of the second quarter
+        self.tail = TailAverage(len(self.weights), self._half)  # and of the second half
 
     @property
     def centre(self) -> float:
@@ -270,8 +244,8 @@ class PartWeights(ABC):
         whole[: self.width] += self.ridge * self.weights[: self.width]
         self.weights = self.step(whole)
         if number < self._half:
-            self._early.add(number, self.weights)
-        self._tail.add(number, self.weights)
+            self.early.add(number, self.weights)
+        self.tail.add(number, self.weights)
 
     @abstractmethod
     def step(self, gradient: Array) -> Array:
@@ -281,27 +255,18 @@ class PartWeights(ABC):
     def spread(self, weights: Array) -> float:
         """How far the party's scores vary, or what stands for it."""
 
-    @property
-    def early(self) -> Array:
-        """The mean of the second quarter of the weights."""
-        return self._early.value
-
-    @property
-    def answer(self) -> Array:
-        """The mean of the second half of the weights."""
-        return self._tail.value
-
 
 def join_means(plan: Plan, parts: Mapping[str, PartWeights]) -> Array:
     """All weights, and the level of the party whose scores vary most: its intercept is the nearest."""
     weights = np.zeros(plan.dimension)
     for name, part in parts.items():
         place = plan.part(name)
-        weights[place.start : place.stop] = part.answer[: part.width]
+        weights[place.start : place.stop] = part.tail.value[: part.width]
     if plan.fit_intercept:
-        widest = max(parts.values(), key=lambda part: part.spread(part.answer))
-        centres = sum(float(part.mean @ part.answer[: part.width]) for part in parts.values() if part is not widest)
-        weights[plan.features] = float(widest.answer[-1]) - centres
+        widest = max(parts.values(), key=lambda part: part.spread(part.tail.value))
+        others = (part for part in parts.values() if part is not widest)
+        centres = sum(float(part.mean @ part.tail.value[: part.width]) for part in others)
+        weights[plan.features] = float(widest.tail.value[-1]) - centres
     return weights
 
 
@@ -330,14 +295,9 @@ def shrinkage(plan: Plan, party: str) -> float:
     return ridge
 
 
-def together(query: type[PartQuery], problem: Problem) -> Together:
+def together(query: Callable[..., PartQuery], problem: Problem, *about: float) -> Together:
     """The queries of all parties."""
-    return Together([query(problem, name) for name in problem.names])
-
-
-def unit_gradients(problem: Problem) -> Together:
-    """The gradients of all parties, each in units of its own bound."""
-    return Together([PartGradient(problem, name, 1.0) for name in problem.names])
+    return Together([query(problem, name, *about) for name in problem.names])
 
 
 def bound_of(plan: Plan, party: str) -> float:

@@ -11,21 +11,19 @@ from pydantic import Field
 
 from sottovoce.algorithms.base import Z_UPDATE, Array, Need, answers, given
 from sottovoce.algorithms.sharing.gradients import (
+    NoisyRowScores,
     OthersScores,
     OwnGradients,
     PartWeights,
-    SharedScores,
     SharingNumbers,
-    unit_gradients,
+    together,
 )
 from sottovoce.algorithms.sharing.updates import curvature, momentum_step
-from sottovoce.gate.query import Query, Reals, Round, Together, World
+from sottovoce.gate.query import Query, Reals, Round, World
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import QuadraticMetric
-from sottovoce.plan.plan import Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
-from sottovoce.queries.parts import PartGram, PartQuery, PartSlopes, PartSums
+from sottovoce.plan import Numbers, Plan, Problem, Release
+from sottovoce.queries.parts import PartGradient, PartGram, PartQuery, PartSlopes, PartSums
 from sottovoce.solvers import ADMM
 
 
@@ -67,7 +65,7 @@ class GramSteps(PartWeights):
         values, self.vectors = np.linalg.eigh(gram)
         self.values = np.maximum(values, 0.0)
         self.moments = gram[:width, :width] / plan.records - np.outer(mean, mean)
-        self.damping = damping(plan, self.bound)
+        self.damping = step_damping(plan, self.bound)
 
     def step(self, gradient: Array) -> Array:
         steepness = self.overlap * curvature(self.plan.scaled_loss)
@@ -79,11 +77,11 @@ class GramSteps(PartWeights):
         return float(weights[: self.width] @ self.moments @ weights[: self.width])
 
 
-def damping(plan: Plan, bound: float) -> float:
+def step_damping(plan: Plan, bound: float) -> float:
     """lam0 = max(T s B d / 200, 0.35 std_gram sqrt d, s^2 T d / N), s sqrt(T) the std of a gradient; d of all parts."""
     dimension = plan.features + len(plan.parties) * plan.fit_intercept
     std, gram, rounds = plan.release("gradient").std, plan.release("gram").std, plan.rounds
-    norm = unit_gradients(plan).sensitivity("zero-out")
+    norm = together(PartGradient, plan, 1.0).sensitivity("zero-out")
     return max(
         bound * std * math.sqrt(rounds) * norm * dimension / 200,
         0.35 * gram * math.sqrt(dimension),
@@ -142,7 +140,7 @@ class ClippedScores(PartQuery):
         return np.asarray(np.fmax(np.fmin(scores / self.clip, 1.0), -1.0) * round.rows.usable_rows)
 
 
-class FreshScores(SharedScores):
+class FreshScores(NoisyRowScores):
     """Nothing in the first half of the rounds, then the scores of one ask for the rest of them."""
 
     share: ClassVar[float] = 0.5
@@ -155,14 +153,14 @@ class FreshScores(SharedScores):
         return (ClippedScores(problem, party, self.clip),)
 
     def releases(self, problem: Problem, mu: float, rounds: int) -> list[Release]:
-        scores = Together([ClippedScores(problem, name, self.clip) for name in problem.names])
+        scores = together(ClippedScores, problem, self.clip)
         return [Release.at_mu(scores, rounds // 2, 1, mu, problem.relation)]
 
     def scores_of_others(self, plan: Plan, number: int, parts: Mapping[str, PartWeights]) -> OthersScores:
         """At the means of the second quarter of the weights; before they are told their noise is infinite."""
         half = plan.rounds // 2
         if number == half:
-            means = {name: (part.mean, part.early[: part.width]) for name, part in parts.items()}
+            means = {name: (part.mean, part.early.value[: part.width]) for name, part in parts.items()}
             asked = {name: {"weights": own, "centre": np.array([mean @ own])} for name, (mean, own) in means.items()}
             told = yield from answers("scores", each=asked)
             self._told = {name: self.clip * told[name] for name in parts}
@@ -195,7 +193,7 @@ class FreshADMM(OwnGradients):
     lasts: ClassVar[tuple[str, ...]] = (*OwnGradients.lasts, "duals")
     summary_share: ClassVar[float] = 0.2
 
-    def scores(self, numbers: Numbers) -> SharedScores:
+    def scores(self, numbers: Numbers) -> NoisyRowScores:
         return FreshScores(numbers.clip)
 
     def own_numbers(self, problem: Problem, options: ADMM) -> dict[str, float]:
@@ -251,6 +249,6 @@ class NoisyRowsFDML(OwnGradients):
 
     def default_rounds(self, problem: Problem, bound: float, signal: float) -> int:
         """Fewer where there is more noise: steps that do not shrink add it up."""
-        norm = unit_gradients(problem).sensitivity("zero-out")
+        norm = together(PartGradient, problem, 1.0).sensitivity("zero-out")
         most = NOISE * curvature(problem.scaled_loss) * signal * norm / bound
         return int(min(MOST, max(FEWEST, most)))

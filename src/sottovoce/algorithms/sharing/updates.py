@@ -22,15 +22,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sottovoce.algorithms.base import Array
 from sottovoce.data.matrix import Products
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
-from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Problem
-
-Array = NDArray[np.float64]
+from sottovoce.plan import Plan, Problem
 
 GRAM = 2000  # columns up to which a party makes its Gram matrix; beyond, it works with products
 MOMENTUM = 0.9
@@ -70,10 +67,10 @@ def check_exact(problem: Problem, solver: str) -> None:
             f"labels='held': without privacy solver={solver!r} tells every party the slope of each record's loss, "
             "whose sign is the label; choose a finite epsilon, or labels='shared' if all parties may know them."
         )
-    check_penalty(problem, solver)
+    check_one_set(problem, solver)
 
 
-def check_penalty(problem: Problem, solver: str) -> None:
+def check_one_set(problem: Problem, solver: str) -> None:
     """Refuse a product of sets, which has no part for a party."""
     if problem.regulariser.name == "product":
         raise InputError(

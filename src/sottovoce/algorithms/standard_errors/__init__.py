@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.standard_errors.private import PrivateStandardErrors, Start
-
-__all__ = ["FORMS", "PrivateStandardErrors", "Start"]
+from sottovoce.algorithms.standard_errors.private import PrivateStandardErrors
 
 FORMS: tuple[Algorithm, ...] = (PrivateStandardErrors(),)

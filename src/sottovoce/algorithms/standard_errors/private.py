@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,24 +24,79 @@ from sottovoce.algorithms.base import (
     public_model,
     total,
 )
-from sottovoce.algorithms.standard_errors.estimates import Sums
 from sottovoce.algorithms.standard_errors.queries import FittedCurvature, FittedGradient, SquaredSlopes
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.rule import Clips, Moments, Units
+from sottovoce.algorithms.whitened.rule import Clips, Moments, Units, denoised
 from sottovoce.gate.query import Integers, Query
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.numbers import ResidualSum
-from sottovoce.queries.projected import Shape
+from sottovoce.queries.projected import ProjectionShape
 
-SHARES = {
-    "residual": 0.02,
-    "gram": 0.18,
-    "curvature": 0.15,
-    "squared-slopes": 0.10,
-}  # of mu^2; the gradient has the rest
+CAUTION = 4.0  # times the noise of A where some direction of it is lost: v is then underestimated
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Over the records, at the released model, of rows P'x: curvature A, squared slopes S, gradient g; their noises."""
+
+    projection: Array
+    curvature: Array
+    squares: Array
+    gradient: Array
+    curvature_noise: float
+    squares_noise: float
+    gradient_noise: float
+
+    @property
+    def variance(self) -> Array:
+        """S, drawn to a multiple of A as far as noise rules: the positive part of James and Stein's rule.
+
+        With residuals of equal size, and with odds that are right, S is a multiple of A. One number of it is known
+        better than all of its entries, whose noise has the squared norm s_S^2 d (d + 1) / 2.
+        """
+        d = len(self.squares)
+        known = max(float(np.trace(self.curvature)), self.curvature_noise * math.sqrt(d), 1e-100)  # its noise is that
+        alike = max(float(np.trace(self.squares)), 0.0) / known * self.curvature
+        apart = self.squares - alike
+        norm = max(float((apart * apart).sum()), 1e-300)
+        return np.asarray(alike + max(0.0, 1.0 - self.squares_noise**2 * d * (d + 1) / 2 / norm) * apart)
+
+
+class OneStep:
+    """The step from `weights`."""
+
+    def __init__(self, sums: Sums, weights: Array) -> None:
+        self._sums, self._variance = sums, sums.variance
+        found, self._vectors = np.linalg.eigh(sums.curvature)
+        noise, least = sums.curvature_noise, max(float(found[-1]), 1e-300) * 2.0**-40
+        self._values = np.maximum(denoised(found, noise) if noise > 0 else found, least)
+        self._lost = max(noise * math.sqrt(2 * len(found)), 2 * least)  # the norm of the noise of A
+        self._step = self._inverse @ sums.gradient
+        self.weights = weights - sums.projection @ self._step
+
+    def identified(self, direction: Array) -> bool:
+        """Whether most of the variance of a sum of weights comes from directions of A that stand above its noise."""
+        parts = (self._vectors.T @ (self._sums.projection.T @ direction)) ** 2 / self._values
+        return bool(parts[self._values < self._lost].sum() <= parts.sum() / 2)
+
+    def error(self, direction: Array) -> float:
+        """The standard error of a sum of weights, sampling and noise together."""
+        sums, step = self._sums, self._step
+        across = self._inverse @ (sums.projection.T @ direction)
+        size = float(across @ across)
+        caution = CAUTION if self._values[0] < self._lost else 1.0
+        from_curvature = sums.curvature_noise**2 / 2 * (float(step @ step) * size + float(across @ step) ** 2)
+        sampling = max(float(across @ self._variance @ across), 0.0)  # noise can make it negative
+        return math.sqrt(sampling + sums.gradient_noise**2 * size + caution * from_curvature)
+
+    @functools.cached_property
+    def _inverse(self) -> Array:
+        return np.asarray((self._vectors / self._values) @ self._vectors.T)
+
+
+# Shares of mu^2; the gradient has the rest.
+SHARES = {"residual": 0.02, "gram": 0.18, "curvature": 0.15, "squared-slopes": 0.10}
 REACH = 5.0  # mean absolute residuals at which residuals are cut: 4 deviations of a normal one
 LENGTHS = 1.5, 3.0  # root mean square lengths at which whitened rows are cut: at 1.5 few far rows move the target
 
@@ -80,7 +136,7 @@ class PrivateStandardErrors(Algorithm):
     numbers: ClassVar[type[Numbers]] = StandardErrorsNumbers
 
     def design(self, problem: Problem, options: Start) -> Design:
-        queries = tuple(_queries(problem, options.weights))
+        queries = tuple(_fitted_queries(problem, options.weights))
         rest = 1 - sum(SHARES.get(query.name, 0.0) for query in queries)
         releases = []
         for place, query in enumerate(queries):
@@ -90,11 +146,11 @@ class PrivateStandardErrors(Algorithm):
         return Design(rounds=len(queries), numbers=numbers, releases=tuple(releases))
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
-        return tuple(_queries(plan, public_model(plan)))
+        return tuple(_fitted_queries(plan, public_model(plan)))
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Whiten, then the sums in units of the loss, as the solution's model."""
-        weights, shape = public_model(plan), Shape(plan.dimension, "triangular")
+        weights, shape = public_model(plan), ProjectionShape(plan.dimension, "triangular")
         free = np.setdiff1d(np.arange(plan.dimension), plan.numbers.fixed)
         projection, slope = np.eye(plan.dimension), 1.0
         if plan.has("gram"):
@@ -108,9 +164,9 @@ class PrivateStandardErrors(Algorithm):
             curvature=unit * curvature,
             squares=slope**2 * squares,
             gradient=slope * gradient[free],
-            curvature_noise=unit * _noise(plan, "curvature"),
-            squares_noise=slope**2 * _noise(plan, "squared-slopes"),
-            gradient_noise=slope * _noise(plan, "gradient"),
+            curvature_noise=unit * _sum_noise(plan, "curvature"),
+            squares_noise=slope**2 * _sum_noise(plan, "squared-slopes"),
+            gradient_noise=slope * _sum_noise(plan, "gradient"),
         )
         return Solution(weights, model=sums)
 
@@ -118,10 +174,10 @@ class PrivateStandardErrors(Algorithm):
 def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, float]]:
     """(P, G): how rows are whitened and cut, and where slopes are, by the Gram matrix and of numbers the residuals."""
     gram = _matrix(plan, (yield from total("gram")), free) / plan.records
-    moments, residual = rule.of_gram(gram, _noise(plan, "gram") / plan.records), 0.0
+    moments, residual = rule.of_gram(gram, _sum_noise(plan, "gram") / plan.records), 0.0
     if plan.has("residual"):
         mean = float((yield from total("residual", weights=weights))[0]) / plan.records
-        residual = max(mean, 0.0) + _noise(plan, "residual") / plan.records
+        residual = max(mean, 0.0) + _sum_noise(plan, "residual") / plan.records
     # Directions whose mean square the noise hides are stretched no more than those at its level.
     q = 1.0 / np.maximum(moments.values, moments.hidden)
     clips, projection = _clips(plan, Units.of(plan.scaled_loss, residual), q, moments), np.zeros((plan.dimension,) * 2)
@@ -140,18 +196,18 @@ def _clips(plan: Plan, units: Units, q: Array, moments: Moments) -> Clips:
     of the squared slopes, over all directions, is known to a tenth, and that the curvature stands out of its noise.
     """
     steepest, size, d = units.loss.lipschitz(), units.slope * math.sqrt(plan.records), plan.dimension
-    hidden = units.loss.curvature_bound * _noise(plan, "curvature") * math.sqrt(2 * d)
+    hidden = units.loss.curvature_bound * _sum_noise(plan, "curvature") * math.sqrt(2 * d)
     clear, usual = math.sqrt(units.curvature * plan.records / (2 * hidden)), math.sqrt(float(q @ moments.values))
     first = Clips(min(max(clear, LENGTHS[0] * usual), LENGTHS[1] * usual), min(steepest, REACH * units.slope))
-    known = size * math.sqrt(0.1 * math.sqrt(d) / _noise(plan, "squared-slopes"))
-    allowed = min(size / _noise(plan, "gradient"), known)
+    known = size * math.sqrt(0.1 * math.sqrt(d) / _sum_noise(plan, "squared-slopes"))
+    allowed = min(size / _sum_noise(plan, "gradient"), known)
     growth = max(1.0, allowed / first.product)
     steeper = min(steepest / first.slope, math.sqrt(growth))
     longest = min(max(first.cut, clear / 2), math.sqrt(q.max()))
     return Clips(min(first.cut * growth / steeper, longest), first.slope * steeper)
 
 
-def _queries(problem: Problem, weights: Array) -> Iterator[Query]:
+def _fitted_queries(problem: Problem, weights: Array) -> Iterator[Query]:
     loss = problem.scaled_loss
     if problem.private:
         yield GramMatrix(problem.dimension)
@@ -162,6 +218,6 @@ def _queries(problem: Problem, weights: Array) -> Iterator[Query]:
     yield FittedGradient(weights, loss)
 
 
-def _noise(plan: Plan, query: str) -> float:
+def _sum_noise(plan: Plan, query: str) -> float:
     """The standard deviation in the sum over the parties, each of which adds its own."""
     return plan.release(query).std * math.sqrt(plan.channel.variance)

@@ -19,7 +19,7 @@ from sottovoce.data.slopes import slopes_of
 from sottovoce.gate.query import Array, Query, Round
 from sottovoce.losses import Loss
 from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.projected import POSITIVE, Shape
+from sottovoce.queries.projected import POSITIVE, ProjectionShape
 
 
 class ShortRows(Query):
@@ -28,8 +28,7 @@ class ShortRows(Query):
     needs: ClassVar[type] = BlockRows
 
     def about(self, weights: Array, loss: Loss) -> None:
-        """Take the model and its loss."""
-        self.weights, self.loss, self.shape = weights, loss, Shape(len(weights), "triangular")
+        self.weights, self.loss, self.shape = weights, loss, ProjectionShape(len(weights), "triangular")
         self.takes = {**self.shape.takes, "slope": POSITIVE}
 
     def value(self, round: Round) -> Array:

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from sottovoce.algorithms.base import Array, Asking, Solution, check_penalty, total
+from sottovoce.algorithms.base import Array, Asking, Solution, total
+from sottovoce.algorithms.gradient.private import check_penalty
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, projection_shape
 from sottovoce.algorithms.whitened.rule import Descent, Units, White
 from sottovoce.gate.query import Query
 from sottovoce.losses import ClassesLoss
-from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.plan import Design, Plan, Problem
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
 from sottovoce.queries.numbers import ClassCounts
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, first_round
@@ -46,7 +46,9 @@ class PrivateClasses(PrivateWhitened):
     def shares(self, problem: Problem, queries: tuple[Query, ...]) -> dict[str, float]:
         """Few records need to know their classes above all."""
         moments = {"gram": rule.GRAM, "squares": rule.SQUARES}[queries[0].name]
-        one, classes, rest = rule.shares_of_classes(problem.signal, moments)
+        one = min(max((15 / problem.signal) ** 2, 0.005), 0.03)
+        classes = min(max((30 / problem.signal) ** 2, 0.01), 0.20)
+        rest = 1 - moments - classes - one
         return {queries[0].name: moments, "classes": classes, "length": one, "gradient": rest}
 
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
@@ -105,13 +107,11 @@ def units_of(plan: Plan, shares: Array) -> Units:
     loss = loss_of(plan)
     weighed = loss.reweighted(shares)
     _, lengths = loss.slopes(loss.constant(shares)[None, :], np.zeros(1))
-    slope, bend = math.sqrt(float(weighed @ lengths[0] ** 2)), loss.mean_curvatures(shares, spread(shares))
+    slope, bend = (
+        math.sqrt(float(weighed @ lengths[0] ** 2)),
+        loss.mean_curvatures(shares, np.full(len(shares), SPREAD)),
+    )
     return Units(slope, loss.slope_bound, SPREAD, float(weighed @ bend), rule.TOLERANCE, loss)
-
-
-def spread(shares: Array) -> Array:
-    """The variances of the classes' scores, before anything is known."""
-    return np.full(len(shares), SPREAD)
 
 
 @dataclass
@@ -139,7 +139,7 @@ class ClassesDescent(Descent):
         apart, bends = self.point, self.loss.mean_curvatures
         if self.loss.relative:
             apart = apart - (apart @ self.shares)[:, None]
-        least = bends(self.shares, spread(self.shares)) / 4
+        least = bends(self.shares, np.full(len(self.shares), SPREAD)) / 4
         return np.maximum(bends(self.shares, (self.squares * apart**2).sum(axis=0)), least)
 
     def _widen(self, gradient: Array) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.algorithms import NEWTON_FEATURES
 from sottovoce.algorithms.base import Array, Asking, Solution, total
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, mean_of
@@ -16,21 +17,10 @@ from sottovoce.data.slopes import cut_slopes
 from sottovoce.errors import InputError
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
-from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.plan import Design, Plan, Problem
+from sottovoce.queries import joint
 from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.joint import (
-    HeldLabels,
-    HeldResiduals,
-    HeldWeights,
-    JointScores,
-    JointSquares,
-    ScaleLookup,
-    WholeGradient,
-    WholeLength,
-    look_up_message,
-)
-from sottovoce.queries.projected import Shape
+from sottovoce.queries.projected import ProjectionShape
 from sottovoce.secure.tables import (
     CLIP_LEVELS,
     FACTOR_BITS,
@@ -51,7 +41,6 @@ from sottovoce.secure.tables import (
     step_of,
 )
 from sottovoce.solvers import Whitened
-from sottovoce.solvers.auto import NEWTON_FEATURES
 
 WHOLE = MOST_FACTOR / 2.0**FACTOR_BITS  # what a row of length C adds to a gradient, of 1
 BITS = 0.8  # variance of what the bits of a rescale add, for each record
@@ -94,14 +83,14 @@ class ColumnsWhitened(PrivateWhitened):
         loss, constant = plan.scaled_loss, plan.fit_intercept
         found: list[Query] = [GramMatrix(plan.dimension, plan.row_square)]
         if loss.kind == "regression":
-            residuals = HeldResiduals(plan, party)
-            found += [HeldLabels(plan, party), residuals] if constant else [residuals]
+            residuals = joint.HeldResiduals(plan, party, plan.dimension)
+            found += [joint.HeldLabels(plan, party), residuals] if constant else [residuals]
         if isinstance(loss, Weighted):
-            found.append(HeldWeights(plan, party, loss))
-        found += [WholeLength(plan), WholeGradient(plan)]
+            found.append(joint.HeldWeights(plan, party, loss))
+        found += [joint.WholeLength(plan), joint.WholeGradient(plan)]
         if loss.kind == "classification":
-            found += [JointScores(plan), JointSquares(plan)] if constant else [JointSquares(plan)]
-            found.append(ScaleLookup(plan))
+            found += [joint.JointScores(plan), joint.JointSquares(plan)] if constant else [joint.JointSquares(plan)]
+            found.append(joint.ScaleLookup(plan))
         return tuple(found)
 
     def noise(self, plan: Plan, query: str, clips: Clips | None = None) -> float:
@@ -148,7 +137,11 @@ class ColumnsWhitened(PrivateWhitened):
         for _ in range(descent.rounds):
             level = slope_level(loss, clips.slope, _looked_up_spread(descent))
             weights = start + white.matrix @ descent.along_columns
-            asked = {**look_up_message(weights, level), "chances": slope_chances(loss, clips.slope, level), **first}
+            asked = {
+                **joint.look_up_message(weights, level),
+                "chances": slope_chances(loss, clips.slope, level),
+                **first,
+            }
             answer = yield from total(query, **asked)
             descent.step(descent.along_directions(answer) * (clips.product / WHOLE / plan.records))
             first = {}
@@ -156,10 +149,10 @@ class ColumnsWhitened(PrivateWhitened):
     def rescale_gradients(self, plan: Plan, descent: Descent, clips: Clips, message: MessageArrays) -> Asking[None]:
         """Gradients of the slope and the intercept: bits of the mean l'(a t + b, y) (t, 1) / max(|(t, 1)|, C)."""
         size, loss = len(descent.point), descent.units.loss
-        weights = np.ascontiguousarray(Shape(plan.dimension, "vectors", size).matrix(message)[:, 0])
+        weights = np.ascontiguousarray(ProjectionShape(plan.dimension, "vectors", size).matrix(message)[:, 0])
         bounds = _bounds(clips, size)
         scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**UNIT_BITS).astype(np.int64)
-        levels = scores_at(LEVELS // 2, ScaleLookup.level)
+        levels = scores_at(LEVELS // 2, joint.ScaleLookup.level)
         rounding = 1 / 12 + (1 + len(plan.parties)) / (24 * 4**FINE)  # half of its variance, in levels
         rows = np.column_stack([levels, np.ones_like(levels)])[:, :size]
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T

@@ -8,27 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import (
-    CONVEX,
-    SMOOTH,
-    Algorithm,
-    Array,
-    Coordination,
-    Need,
-    NoNumbers,
-    check_penalty,
-    given,
-    total,
-)
+from sottovoce.algorithms.base import CONVEX, SMOOTH, Algorithm, Array, Coordination, Need, NoNumbers, given, total
 from sottovoce.algorithms.gradient.exact import Accelerated
+from sottovoce.algorithms.gradient.private import check_penalty
 from sottovoce.algorithms.newton.exact import ExactNewton
 from sottovoce.algorithms.whitened.classes import centred, loss_of
 from sottovoce.data.block import SumRows
 from sottovoce.gate.query import Plain, Query, Round
 from sottovoce.penalties.quadratic import QuadraticMetric
-from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Plan, Problem, Release
 from sottovoce.queries.gradient import GradientSum, gradient_sum
 
 
@@ -75,7 +63,6 @@ class ExactClasses(Algorithm):
     asks: ClassVar[tuple[type[Query], ...]] = (WholeGram, GradientSum)
 
     def design(self, problem: Problem, options: Any) -> Design:
-        """At most 2000 rounds, by default."""
         check_penalty(problem)
         rounds = given(options.rounds, ROUNDS)
         products, gradient = self._queries(problem)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.algorithms import NEWTON_FEATURES
 from sottovoce.algorithms.base import (
     CONVEX,
     MOST_ROUNDS,
@@ -28,14 +29,11 @@ from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedS
 from sottovoce.data.block import Block
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
-from sottovoce.plan.plan import Design, Plan
-from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan import Design, Plan, Problem, Release
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
 from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, ScoreSum, SquareSum, WeightSum
-from sottovoce.queries.projected import LengthSum, ProjectedGradient, ScaleGradient, Shape, first_round
+from sottovoce.queries.projected import LengthSum, ProjectedGradient, ProjectionShape, ScaleGradient, first_round
 from sottovoce.solvers import Whitened
-from sottovoce.solvers.auto import NEWTON_FEATURES
 
 ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are ill-conditioned, 16 are worse
 
@@ -103,7 +101,7 @@ class PrivateWhitened(Algorithm):
             found.append(WeightSum(loss))
         found += [LengthSum(shape), ProjectedGradient(shape, loss, first_round(plan, "gradient"))]
         found += [ScoreSum(d), SquareSum(d)] if constant else [SquareSum(d)]
-        rescale = ScaleGradient(Shape(d, "vectors", 1 + constant), loss, first_round(plan, "rescale"))
+        rescale = ScaleGradient(ProjectionShape(d, "vectors", 1 + constant), loss, first_round(plan, "rescale"))
         return *found, rescale
 
     def remember(self, _plan: Plan, _rows: Block) -> dict[str, Any]:
@@ -171,7 +169,9 @@ class PrivateWhitened(Algorithm):
             mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, radius))
             mean += radius * mean_score / (1 + (rule.SPREAD * self.noise(plan, "score")) ** 2)
         mean_square = yield from mean_of(plan, "square", weights=score.standardised(mean, radius))
-        unit = radius * rule.score_deviation(mean_square, self.noise(plan, "square"))
+        noise = self.noise(plan, "square")  # the deviation of the score: a little cautious, not below .22 of the radius
+        variance = (max(mean_square, 0.0) + noise**2) / (1 + (rule.SPREAD * noise) ** 2)
+        unit = radius * math.sqrt(max(variance, 0.048))
         slope, *shift = yield from self.slope_and_shift(plan, score, (mean, unit, intercept, offset), white.units)
         rescaled = max(slope, 0.0) / unit * score.weights
         if constant:
@@ -185,8 +185,11 @@ class PrivateWhitened(Algorithm):
     ) -> Asking[Array]:
         """Of the score, by a descent on rows ((score - mean) / unit, 1) that starts where it is."""
         mean, unit, intercept, offset = at
-        regulariser, projection = plan.scaled_regulariser, score.projection(mean, unit)
-        size = projection.shape[1]
+        projection = score.standardised(mean, unit)[:, None]
+        if score.constant:
+            one = np.where(np.arange(plan.dimension) < plan.dimension - 1, 0.0, 1.0)
+            projection = np.column_stack([projection, one / score.constant])
+        regulariser, size = plan.scaled_regulariser, projection.shape[1]
         clips = Clips(1.0, units.slope).widened(units, self.noise(plan, "rescale"), size, rule.FAR)
         descent = Descent(
             point=np.array([unit, mean + intercept])[:size],
@@ -200,7 +203,7 @@ class PrivateWhitened(Algorithm):
             units=units,
             penalised=lambda point, stiffness: score.penalised(point, stiffness, unit, regulariser),
         )
-        message = {"offset": np.array([offset]), **Shape(plan.dimension, "vectors", size).message(projection)}
+        message = {"offset": np.array([offset]), **ProjectionShape(plan.dimension, "vectors", size).message(projection)}
         yield from self.gradients(plan, "rescale", descent, clips, message)
         return score.penalised(descent.mean, descent.stiffness, unit, regulariser)
 
@@ -245,9 +248,9 @@ class PrivateWhitened(Algorithm):
             first = {}
 
 
-def projection_shape(problem: Problem) -> Shape:
+def projection_shape(problem: Problem) -> ProjectionShape:
     """How P is told: above 2,000 features as a diagonal."""
-    return Shape(problem.dimension, "triangular" if problem.features <= NEWTON_FEATURES else "diagonal")
+    return ProjectionShape(problem.dimension, "triangular" if problem.features <= NEWTON_FEATURES else "diagonal")
 
 
 def mean_of(plan: Plan, query: str, **told: NDArray[Any]) -> Asking[float]:

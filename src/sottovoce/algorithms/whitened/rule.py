@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from sottovoce.algorithms.base import Array
 from sottovoce.losses import Loss
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
-
-Array = NDArray[np.float64]
 
 GRAM, SQUARES = 0.15, 0.03  # shares of mu^2: a matrix of d^2 / 2 numbers, or d numbers
 CUT = 0.7  # of the mean length: rows are clipped to nearly equal length, and .5 to .9 nearly tie
@@ -38,13 +36,6 @@ def shares(signal: float, numbers: int, moments: float) -> tuple[float, float, f
     one = min(max((15 / signal) ** 2, 0.005), 0.03)
     rescale = min(max((30 / signal) ** 2, 0.10), 0.20)
     return one, rescale, 1 - moments - rescale - numbers * one
-
-
-def shares_of_classes(signal: float, moments: float) -> tuple[float, float, float]:
-    """Of mu^2, with several classes: for the length, for the class counts, and for the gradients what is left."""
-    one = min(max((15 / signal) ** 2, 0.005), 0.03)
-    classes = min(max((30 / signal) ** 2, 0.01), 0.20)
-    return one, classes, 1 - moments - classes - one
 
 
 @dataclass(frozen=True)
@@ -266,12 +257,6 @@ class FittedScore:
             found[-1] = -mean / unit / self.constant
         return found
 
-    def projection(self, mean: float, unit: float) -> Array:
-        """Of a row to ((score - mean) / unit, 1); without an intercept to the first of them."""
-        score = self.standardised(mean, unit)
-        one = np.where(np.arange(len(score)) < len(score) - 1, 0.0, 1.0)
-        return np.column_stack([score, one / self.constant] if self.constant else [score])
-
     def penalised(self, point: Array, stiffness: Array, unit: float, regulariser: ScaledRegulariser) -> Array:
         """With the slope between 0 and its own that minimises its square distance + the penalty of the weights."""
         if regulariser.is_none:
@@ -285,11 +270,6 @@ class FittedScore:
             left, right = low + (high - low) / 3, high - (high - low) / 3
             low, high = (low, right) if cost(left) <= cost(right) else (left, high)
         return np.concatenate([[low], point[1:]])
-
-
-def score_deviation(square: float, noise: float) -> float:
-    """Of a score in units of what it is measured within, from a noisy mean square: a little cautious, not below .22."""
-    return math.sqrt(max((max(square, 0.0) + noise**2) / (1 + (SPREAD * noise) ** 2), 0.048))
 
 
 def left_of(cut: float, size: int) -> Array:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Solution
+from sottovoce.algorithms.sharing.admm_exact import WeightUpdate
 from sottovoce.data.block import Matrix
 from sottovoce.lab.audit.likelihood import AdversaryView, log_likelihood
 from sottovoce.lab.audit.measure import ALARM, Measure, lower_bound, mu_of_profile
@@ -261,7 +262,7 @@ def distance_from_spans(side: Side, transcript: Transcript) -> float:
     """How far the messages are from the spans of the parties' columns, relatively; the log of the largest."""
     found = []
     for message in transcript.messages:
-        if message.query == "scores":
+        if message.query == WeightUpdate.name:
             rows, told = side.blocks[message.party].rows, message.released.arrays["value"]
             rest = told - rows @ np.linalg.lstsq(rows, told, rcond=None)[0]
             found.append(float(np.linalg.norm(rest)) / max(float(np.linalg.norm(told)), 1e-300))

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import algorithms
 from sottovoce.algorithms import Ask, Solution
 from sottovoce.algorithms.base import Algorithm, Coordination, Rounds
-from sottovoce.algorithms.evaluation import score_recipe
+from sottovoce.algorithms.evaluation.private import score_recipe
 from sottovoce.data.block import Block, Matrix
 from sottovoce.gate.gate import Gate, value_of
 from sottovoce.gate.outgoing import Released
@@ -69,7 +69,7 @@ class Side:
         self.plan = plan
         self.form = algorithms.of(plan)
         self.blocks = {name: Block.prepare(X, y, plan.part(name).preparation) for name, (X, y) in data.items()}
-        if plan.algorithm == "evaluation" and plan.split.same_people:  # of joint predictions, by a model of ones
+        if plan.numbers.evaluates and plan.split.same_people:  # of joint predictions, by a model of ones
             holder = plan.label_party_name
             scores = np.sum([np.sum(X, axis=1) for X, _ in data.values()], axis=0)
             self.blocks[holder] = Block.prepare(scores[:, None], data[holder][1], score_recipe(plan))
