@@ -140,11 +140,7 @@ class Quiet:
         return value + self.coin(name, query.name, value.shape) if value.shape == (len(rows),) else value
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("labels", ["shared", "held"])
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("tier", ["world", "parties"])
+@pairwise(form=FORMS, loss=LOSSES, labels=["shared", "held"], relation=RELATIONS, tier=["world", "parties"])
 def test_a_record_moves_its_own_slope_and_no_more_than_is_charged(
     form: str, loss: str, labels: Labels, relation: Relation, tier: str
 ) -> None:
@@ -350,9 +346,7 @@ def sizes(transcript: list[Any] | None) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("sparse", [False, True])
+@pairwise(form=FORMS, relation=RELATIONS, sparse=[False, True])
 def test_neighbours_have_messages_of_the_same_sizes(form: str, relation: Relation, sparse: bool) -> None:
     plan = plan_for(form, labels="held")
     parts, y = people(np.random.default_rng(1), plan, sparse)
@@ -545,9 +539,11 @@ def test_it_learns_and_its_size_is_known(name: str, labels: Labels, rows: str) -
     assert model.privacy_.world.epsilon < model.privacy_.coordinator.epsilon <= 20.0
 
 
-@pytest.mark.parametrize("parties", [1, 2, 8])
-@pytest.mark.parametrize("regulariser", [Named(name="box", parameters={"low": -0.5, "high": 0.5}), Named(name="none")])
-@pytest.mark.parametrize("loss", ["huber", "squared", "logistic"])
+@pairwise(
+    parties=[1, 2, 8],
+    regulariser=[Named(name="box", parameters={"low": -0.5, "high": 0.5}), Named(name="none")],
+    loss=["huber", "squared", "logistic"],
+)
 def test_any_number_of_parties_and_a_box(parties: int, regulariser: Named, loss: str) -> None:
     X, scores = problem(600, 8)
     y = np.sign(scores) if loss == "logistic" else np.clip(scores / 3, -1, 1)

@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 
 import sottovoce as sv
+from covering import pairwise
 from plans import small_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.cd.walk import BoundedSquares, CoordinateWalk, HeldScores, Moves, most_squares, shrunk, visits
@@ -263,9 +264,7 @@ def table() -> tuple[np.ndarray, np.ndarray]:
     return X, X @ (np.array([1.0, -0.5, 3.0, 0, 0, 2.0, 0.1, 0.01]) / X.std(axis=0)) + rng.standard_normal(150)
 
 
-@pytest.mark.parametrize("solver", ["cd", "greedy-cd"])
-@pytest.mark.parametrize("kind", [np.asarray, sp.csc_matrix])
-@pytest.mark.parametrize("fit_intercept", [True, False])
+@pairwise(solver=["cd", "greedy-cd"], kind=[np.asarray, sp.csc_matrix], fit_intercept=[True, False])
 def test_without_noise_it_is_scikit_learns_lasso_and_elastic_net(
     table: Any, solver: str, kind: Any, fit_intercept: bool
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
+from covering import pairwise
 from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.sharing.fdml_exact import ExactFDML, batch_records, of_batch
@@ -318,9 +319,7 @@ def test_what_a_party_refuses_without_privacy(wide: Data) -> None:
 # --- on noisy rows -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("labels", ["shared", "held"])
-@pytest.mark.parametrize("columns", [(5, 5), (2, 4, 3), (7,)])
+@pairwise(relation=RELATIONS, labels=["shared", "held"], columns=[(5, 5), (2, 4, 3), (7,)])
 def test_what_is_spent_is_what_was_declared(columns: tuple[int, ...], labels: Labels, relation: Relation) -> None:
     """The rest is lost to grids: a thousandth of each sensitivity."""
     for options in ({}, {"world_epsilon": 0.3}, {"row_share": 0.2}):

@@ -16,6 +16,7 @@ from scipy import stats
 from scipy.optimize import minimize
 
 import sottovoce as sv
+from covering import pairwise
 from plans import small_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.frank_wolfe.atoms import ROOM
@@ -112,9 +113,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("loss", LOSSES)
+@pairwise(relation=["zero-out", "replace-one"], setting=SETTINGS, loss=LOSSES)
 def test_a_record_moves_every_score_by_its_bound_at_most(loss: str, setting: str, relation: Any) -> None:
     plan = fw_plan(loss=loss, **SETTINGS[setting])
     limit, furthest = moved_by(plan, relation), 0.0
@@ -131,9 +130,7 @@ def test_a_record_moves_every_score_by_its_bound_at_most(loss: str, setting: str
         assert furthest > 0.1 * limit
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pairwise(kind=KINDS, relation=["zero-out", "replace-one"], loss=["squared", "logistic"])
 def test_a_canary_attains_the_bound(loss: str, relation: Any, kind: str) -> None:
     """At the start and later on, when G_t has grown with the point."""
     plan = fw_plan(

@@ -22,6 +22,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
 import sottovoce as sv
+from covering import pairwise
 from plans import small_problem
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.scd.private import DualSteps
@@ -107,9 +108,7 @@ def squared_distance(one: np.ndarray, two: np.ndarray) -> Fraction:
 # How far one record moves a release: the noise is left out.
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("loss", LOSSES)
+@pairwise(relation=RELATIONS, sparse=[False, True], loss=LOSSES)
 def test_a_record_moves_the_sum_by_its_own_clipped_step_alone(loss: str, sparse: bool, relation: Relation) -> None:
     """The key step of the proof: with the same coins the others' steps, duals and sum are the same to the last bit."""
     generator = np.random.default_rng(1)
@@ -645,9 +644,7 @@ def reference(loss: str, X: np.ndarray, y: np.ndarray, alpha: float) -> np.ndarr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("loss", PROBLEMS)
+@pairwise(sparse=[False, True], intercept=[False, True], loss=PROBLEMS)
 def test_without_privacy_it_is_the_optimum(
     loss: str, intercept: bool, sparse: bool, classification: Any, regression: Any
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 import sottovoce as sv
+from covering import pairwise
 from plans import columns_problem
 from sottovoce import losses
 from sottovoce.algorithms.base import Rounds
@@ -113,9 +114,7 @@ def test_scores_are_exact_before_they_are_cut() -> None:
         np.testing.assert_array_equal(clip_scores(block, weights), [int(v * 2**bits) / 2**bits for v in cut])
 
 
-@pytest.mark.parametrize("labels", ["public", "shared", "held"])
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+@pairwise(labels=["public", "shared", "held"], relation=RELATIONS, epsilon=[0.1, 1.0, 8.0])
 def test_the_joint_cost_is_the_budget_and_the_world_pays_less(
     labels: Labels, relation: Relation, epsilon: float
 ) -> None:
@@ -132,9 +131,7 @@ def test_the_joint_cost_is_the_budget_and_the_world_pays_less(
     assert math.isclose(mu_for(found["world"], delta), mu, rel_tol=2e-3)
 
 
-@pytest.mark.parametrize("columns", [(4, 3), (2, 1, 2, 1, 2)])
-@pytest.mark.parametrize("labels", ["shared", "held"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pairwise(columns=[(4, 3), (2, 1, 2, 1, 2)], labels=["shared", "held"], loss=LOSSES)
 def test_scores_and_noisy_labels_enter_the_model_by_cut_sums_alone(
     loss: str, labels: Labels, columns: tuple[int, ...]
 ) -> None:

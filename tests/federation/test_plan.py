@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from covering import pairwise
 from plans import PLANS, plan_for
 from sottovoce import losses, penalties
 from sottovoce.data.bounds import Bounds
@@ -361,9 +362,7 @@ def test_usual_grids_add_at_most_one_part_in_a_thousand() -> None:
             assert grid_step(query, std) * math.sqrt(dimension) <= 2.0**-10
 
 
-@pytest.mark.parametrize("algorithm", ["gradient", "newton"])
-@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+@pairwise(algorithm=["gradient", "newton"], relation=["zero-out", "replace-one"], epsilon=[0.1, 1.0, 10.0])
 def test_the_releases_spend_the_whole_budget_and_no_more(
     algorithm: str, relation: Any, epsilon: float, small_plan: MakePlan
 ) -> None:
