@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,11 +42,8 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
-from sottovoce.transports.authority import create_authority, issue
-from sottovoce.transports.certificates import Credentials
-from sottovoce.transports.grpc_party import serve_party
-from sottovoce.transports.grpc_wire import GrpcCoordinator
 from support import at, epsilons_of, events_of, forged, handle, plan_of, query_of
+from wires import over_grpc
 
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
 FORMS: dict[str, OwnGradients] = {"persistent": NoisyRowsADMM(), "fresh": FreshADMM()}
@@ -586,30 +582,12 @@ def test_the_wire_gives_what_the_process_gives(form: str, tmp_path: Path) -> Non
     parts, y = people(np.random.default_rng(0), plan)
     local = sv.Federation.by_columns(parts, y, labels="held", label_party=1)
     expected, rounds = local.coordinator(insecure_seed=7).run(plan, FORMS[form])
-    create_authority(tmp_path)
-    for name in ("coordinator", *dict(plan.parties)):
-        issue(tmp_path, name)
-    wire = GrpcCoordinator(
-        "localhost:0", tuple(dict(plan.parties)), Credentials.load(tmp_path, "coordinator"), timeout=30.0
-    )
-    threads = []
-    for name, X, known in zip(dict(plan.parties), parts, (None, y), strict=True):
-        party = Party(name, X, known, randomness=SeededRandomness(7, name))
-        arguments = (party, f"localhost:{wire.port}", Credentials.load(tmp_path, name))
-        threads.append(
-            threading.Thread(target=serve_party, args=arguments, kwargs={"give_up_after": 20.0}, daemon=True)
-        )
-        threads[-1].start()
-    try:
-        wire.wait_for_parties(20)
-        coordinator = Coordinator(wire)
-        found, again = coordinator.run(plan, FORMS[form])
-        np.testing.assert_array_equal(found.weights, expected.weights)
-        assert again == rounds
-    finally:
-        wire.close()
-        for thread in threads:
-            thread.join(20)
+    known = zip(dict(plan.parties), parts, (None, y), strict=True)
+    parties = [Party(name, X, labels, randomness=SeededRandomness(7, name)) for name, X, labels in known]
+    with over_grpc(tmp_path, parties) as wire:
+        found, again = Coordinator(wire).run(plan, FORMS[form])
+    np.testing.assert_array_equal(found.weights, expected.weights)
+    assert again == rounds
 
 
 def test_bad_input_is_told() -> None:

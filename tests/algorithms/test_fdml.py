@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,11 +31,8 @@ from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 from sottovoce.solvers import by_name
-from sottovoce.transports.authority import create_authority, issue
-from sottovoce.transports.certificates import Credentials
-from sottovoce.transports.grpc_party import serve_party
-from sottovoce.transports.grpc_wire import GrpcCoordinator
 from support import epsilons_of, forged, handle, plan_of
+from wires import over_grpc
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has not converged")  # short runs are what is compared
 
@@ -217,25 +213,11 @@ def test_a9a_in_ten_epochs(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_over_grpc(wide: Data, tmp_path: Path) -> None:
     X, y, _ = wide
     names, parts = ("lab", "clinic"), split(X, 2)
-    create_authority(tmp_path)
-    for name in ("coordinator", *names):
-        issue(tmp_path, name)
-    wire = GrpcCoordinator("localhost:0", names, Credentials.load(tmp_path, "coordinator"), timeout=60.0)
-    stop, policy = threading.Event(), sv.Policy(allow_without_privacy=True)
-    threads = []
-    for name, part in zip(names, parts, strict=True):
-        arguments = (sv.Party(name, part, y, policy=policy), f"localhost:{wire.port}", Credentials.load(tmp_path, name))
-        threads.append(threading.Thread(target=serve_party, args=arguments, kwargs={"stop": stop}))
+    policy = sv.Policy(allow_without_privacy=True)
+    parties = [sv.Party(name, part, y, policy=policy) for name, part in zip(names, parts, strict=True)]
     options = {"solver": by_name("fdml", rounds=30), "alpha": 0.01, "classes": (-1, 1)}
-    try:
-        for thread in threads:
-            thread.start()
+    with over_grpc(tmp_path, parties) as wire:
         remote = sv.PrivateLogisticRegression(INF, **options).fit(sv.Federation.connect(wire, split="columns"))
-    finally:
-        stop.set()
-        wire.close()
-        for thread in threads:
-            thread.join(30)
     found = np.append(remote.coef_, remote.intercept_)
     expected = central(X, y, logistic, 0.25, ridge(0.01), 30, 13, remote.plan_.coin)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)

@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 import math
-import threading
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -48,12 +47,9 @@ from sottovoce.queries.sketches import (
     sketch_of,
     sketch_room,
 )
-from sottovoce.transports.authority import create_authority, issue
-from sottovoce.transports.certificates import Credentials
-from sottovoce.transports.grpc_party import serve_party
-from sottovoce.transports.grpc_wire import GrpcCoordinator
 from sottovoce.transports.in_process import InProcess
 from support import at, epsilons_of, events_of, handle, plan_of, query_of, world_events_of
+from wires import over_grpc
 
 RECORDS, COLUMNS, NAMES = 60, (3, 2, 4), ("anna", "ben", "cleo")
 FEATURES = sum(COLUMNS)
@@ -469,29 +465,9 @@ def test_over_grpc_the_same_seeds_give_the_same_run(labels: Any, tmp_path: Path)
     plan = plan_for(labels=labels, epsilon=12.0, options={"rounds": 20})
     local = Coordinator(InProcess(list(parties_of(plan, seed=5).values())), record=True)
     expected, _ = local.run(plan, algorithms.of(plan))
-    create_authority(tmp_path)
-    for name in ("coordinator", *NAMES):
-        issue(tmp_path, name)
-    wire = GrpcCoordinator("localhost:0", NAMES, Credentials.load(tmp_path, "coordinator"), timeout=60.0)
-    stop = threading.Event()
-    threads = [
-        threading.Thread(
-            target=serve_party,
-            args=(party, f"localhost:{wire.port}", Credentials.load(tmp_path, name)),
-            kwargs={"stop": stop},
-        )
-        for name, party in parties_of(plan, seed=5).items()
-    ]
-    try:
-        for thread in threads:
-            thread.start()
+    with over_grpc(tmp_path, parties_of(plan, seed=5).values()) as wire:
         remote = Coordinator(wire, record=True)
         found, _ = remote.run(plan, algorithms.of(plan))
-    finally:
-        stop.set()
-        wire.close()
-        for thread in threads:
-            thread.join(30)
     np.testing.assert_array_equal(found.weights, expected.weights)
     assert np.abs(found.weights).sum() > 0
     said = [[(m.round, m.sender, m.name) for m in c.transcript or []] for c in (local, remote)]
