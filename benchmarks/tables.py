@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 import sottovoce as sv
+from sottovoce.data.column_kinds import Number
 from sottovoce.data.files import read_columns
-from sottovoce.data.schema import Number
 from sottovoce.lab.datasets import ADULT_CATEGORIES, ADULT_NUMBERS
 
 ADULT = sv.Schema(

@@ -24,7 +24,7 @@ import numpy as np
 import sottovoce as sv
 from sottovoce import __version__, algorithms, formats
 from sottovoce.app import model_file
-from sottovoce.data import schema
+from sottovoce.data import column_kinds, schema
 from sottovoce.federation import journal, models
 from sottovoce.federation.alignment.party import AlignmentFile
 from sottovoce.formats import Numbered
@@ -115,7 +115,7 @@ def shapes(folder: Path) -> dict[str, Any]:
         "PARTIAL_MODEL": {**plan, "keys": sorted(json.loads((folder / "models/partial.json").read_text()))},
         "SCHEMA": {
             "keys": sorted(schema.Schema.from_toml(folder / "schema.toml").table()),
-            "columns": {kind.__name__: list(kind.keys) for kind in schema.KINDS},
+            "columns": {kind.__name__: list(kind.keys) for kind in column_kinds.KINDS},
         },
         "ALIGNMENT": shape(json.loads((folder / "alignment.json").read_text())),
     }

@@ -14,7 +14,7 @@ import pytest
 import shapes
 from sottovoce import __version__
 from sottovoce.app import model_file
-from sottovoce.data import schema
+from sottovoce.data import column_kinds, schema
 from sottovoce.errors import SottovoceError
 from sottovoce.federation import journal, models
 from sottovoce.federation.alignment import party as alignment
@@ -91,7 +91,7 @@ def test_a_shape_that_changed_under_its_number_is_found(now: Any, name: str) -> 
     ("name", "module", "what", "value"),
     [
         ("FRAME", frames, "KINDS", (*frames.KINDS, "another")),
-        ("SCHEMA", schema.Number, "keys", (*schema.Number.keys, "another")),
+        ("SCHEMA", column_kinds.Number, "keys", (*column_kinds.Number.keys, "another")),
         ("LEDGER", ledger_file, "_SCHEMA", ledger_file._SCHEMA.replace("query TEXT", "query BLOB")),
     ],
 )

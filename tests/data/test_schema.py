@@ -20,7 +20,7 @@ import sottovoce as sv
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.cells import table_columns
-from sottovoce.data.schema import Number
+from sottovoce.data.column_kinds import Number
 
 SCHEMA = sv.Schema(
     {

@@ -14,8 +14,9 @@ import numpy as np
 
 from sottovoce.app.sources import is_large
 from sottovoce.data.cells import MISSING, Cells, cell_key, read_numbers, table_columns
+from sottovoce.data.column_kinds import Number
 from sottovoce.data.files import list_files, read_cells
-from sottovoce.data.schema import Number, toml_text
+from sottovoce.data.schema import toml_text
 from sottovoce.errors import InputError, did_you_mean
 
 FIRST: Final = 10_000  # records of a large file that a draft looks at

@@ -25,234 +25,21 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.arguments import is_number
-from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.data.cells import MISSING, Cells, cell_key, read_numbers, table_columns
+from sottovoce.data.cells import Cells, cell_key, read_numbers, table_columns
+from sottovoce.data.column_kinds import Category, Column, Level, Number, YesNo, level_places, read_column
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import parse_file, toml_key, toml_value, write_text
 from sottovoce.formats import SCHEMA
 
 Array = NDArray[np.float64]
-Level = str | int | float | bool
-
-PRIVATE: Final = "private"  # a range that nobody knows, and a fit buys
-
-
-@dataclass(frozen=True)
-class Column(ABC):
-    """One column that features are made of."""
-
-    name: str
-    keys: ClassVar[tuple[str, ...]]  # the entries that it may have, the first of which says what it is
-
-    @property
-    @abstractmethod
-    def features(self) -> tuple[str, ...]:
-        """Their names."""
-
-    @abstractmethod
-    def encode(self, cells: Cells) -> Array:
-        """The features of each cell."""
-
-    @abstractmethod
-    def entry(self) -> dict[str, Any]:
-        """As a schema declares it."""
-
-    @property
-    def square(self) -> float:
-        """The most that it adds to the squared norm of a rescaled row."""
-        return 1.0
-
-    @property
-    def ranges(self) -> list[tuple[float, float]]:
-        """What becomes [-1, 1], for each feature; 0 and 1 stay what they are."""
-        return [(-1.0, 1.0)] * len(self.features)
-
-    def contrasts(self) -> list[tuple[str, Array]]:
-        """What a coefficient can be told of, by name, and its weight on each feature; a cell against the base cell."""
-        return list(zip(self.features, np.eye(len(self.features)), strict=True))
-
-    def base(self) -> Array:
-        """The features of the cell that others are told against."""
-        return np.zeros(len(self.features))
-
-    def _flagged(self, first: Sequence[str], missing: bool) -> tuple[str, ...]:
-        return (*first, f"{self.name}=missing") if missing else tuple(first)
-
-
-@dataclass(frozen=True)
-class Number(Column):
-    """`{ range = [low, high] }`; for missing cells `missing = true` adds a flag, `fill` is what they count as.
-
-    `{ range = "private" }`: nobody knows it, and a fit buys it. `{ range = [low, high], narrow = true }`: it is known
-    to be within, and a fit buys a narrower one.
-    """
-
-    low: float = -math.inf
-    high: float = math.inf
-    missing: bool = False
-    fill: float | None = None
-    narrow: bool = False
-    keys: ClassVar[tuple[str, ...]] = ("range", "missing", "fill", "narrow")
-
-    def __post_init__(self) -> None:
-        if self.estimated and self.fill is not None:
-            raise InputError(
-                f"columns.{self.name}: fill = {self.fill!r} may be outside a range that a fit has yet to buy; leave "
-                "it out for the middle."
-            )
-        if self.unknown:
-            return
-        if not (self.high - self.low >= SMALLEST and max(abs(self.low), abs(self.high)) <= LARGEST):
-            raise InputError(
-                f"columns.{self.name}: range = [{self.low!r}, {self.high!r}] must be two finite numbers, low below "
-                "high. Choose them from what is publicly known; cells beyond are cut."
-            )
-        if self.fill is not None and not self.low <= self.fill <= self.high:
-            raise InputError(
-                f"columns.{self.name}: fill = {self.fill!r} must be within the range [{self.low:g}, {self.high:g}]; "
-                "leave it out for the middle."
-            )
-
-    @property
-    def unknown(self) -> bool:
-        return math.isinf(self.low) and math.isinf(self.high)
-
-    @property
-    def estimated(self) -> bool:
-        """Whether a fit buys the range."""
-        return self.narrow or self.unknown
-
-    def within(self, found: tuple[float, float] | None) -> Number | None:
-        """The column with the range that was found, as far as it is within the known one; None if none is known.
-
-        Where nothing was found, or nothing of it is within, the known range stays.
-        """
-        low, high = (self.low, self.high) if found is None else (max(self.low, found[0]), min(self.high, found[1]))
-        if not high - low >= SMALLEST:
-            low, high = self.low, self.high
-        return None if math.isinf(high - low) else Number(self.name, low, high, self.missing)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        return self._flagged([self.name], self.missing)
-
-    @property
-    def ranges(self) -> list[tuple[float, float]]:
-        """The number's is the declared one; one that nobody knows counts as [-1, 1] until it is bought."""
-        return [(-1.0, 1.0) if self.unknown else (self.low, self.high), *super().ranges[1:]]
-
-    @property
-    def square(self) -> float:
-        """1, or f^2 + 1 with the flag on."""
-        if self.estimated:  # the fill is the middle
-            return 1.0
-        rescaled = (self._fill - (self.low + self.high) / 2) * 2 / (self.high - self.low)
-        return 1.0 + rescaled**2 if self.missing else 1.0
-
-    @property
-    def _fill(self) -> float:
-        return (self.low + self.high) / 2 if self.fill is None else self.fill
-
-    def encode(self, cells: Cells) -> Array:
-        """Values clipped to the range; what is not finite counts as the fill, or is NaN if the range is estimated."""
-        values = read_numbers(cells, cell_key)
-        known = np.isfinite(values)
-        values = np.where(known, np.clip(values, self.low, self.high), math.nan if self.estimated else self._fill)
-        return np.column_stack([values, ~known]) if self.missing else values[:, None]
-
-    def entry(self) -> dict[str, Any]:
-        known = PRIVATE if self.unknown else [_short(self.low), _short(self.high)]
-        flags = {key: True for key in ("missing", "narrow") if getattr(self, key)}
-        return {"range": known} | flags | ({} if self.fill is None else {"fill": _short(self.fill)})
-
-
-@dataclass(frozen=True)
-class Category(Column):
-    """`{ levels = [...] }`; with `missing = true` and `other = true` levels for missing and for undeclared cells."""
-
-    levels: tuple[Level, ...]
-    missing: bool = False
-    other: bool = False
-    keys: ClassVar[tuple[str, ...]] = ("levels", "missing", "other")
-
-    def __post_init__(self) -> None:
-        _check_levels(self.name, "levels", self.levels)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        declared = [f"{self.name}={_shown(level)}" for level in self.levels]
-        return self._flagged(declared, self.missing) + ((f"{self.name}=other",) if self.other else ())
-
-    def encode(self, cells: Cells) -> Array:
-        count = len(self.levels)
-        places = _level_places(cells, self.levels)
-        places[places == _ABSENT] = count if self.missing else _NOWHERE
-        places[places == _UNKNOWN] = count + self.missing if self.other else _NOWHERE
-        rows = np.zeros((len(places), len(self.features)))
-        found = np.flatnonzero(places != _NOWHERE)
-        rows[found, places[found]] = 1.0
-        return rows
-
-    def contrasts(self) -> list[tuple[str, Array]]:
-        """Each level against the first: with an intercept their own sizes mean nothing."""
-        ways = np.eye(len(self.features)) - self.base()
-        against = f"against {_shown(self.levels[0])}"
-        return [(f"{name} {against}", way) for name, way in zip(self.features[1:], ways[1:], strict=True)]
-
-    def base(self) -> Array:
-        return np.asarray(np.eye(len(self.features))[0])
-
-    def entry(self) -> dict[str, Any]:
-        added = {key: True for key in ("missing", "other") if getattr(self, key)}
-        return {"levels": list(self.levels)} | added
-
-
-@dataclass(frozen=True)
-class YesNo(Column):
-    """`{ yes = ..., no = ... }`: one feature, 1 or -1, and 0 for anything else."""
-
-    yes: Level
-    no: Level
-    missing: bool = False
-    keys: ClassVar[tuple[str, ...]] = ("yes", "no", "missing")
-
-    def __post_init__(self) -> None:
-        _check_levels(self.name, "yes and no", (self.no, self.yes))
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        return self._flagged([f"{self.name}={_shown(self.yes)}"], self.missing)
-
-    def encode(self, cells: Cells) -> Array:
-        places = _level_places(cells, (self.no, self.yes))
-        known = places >= 0
-        signs = np.where(known, 2.0 * places - 1.0, 0.0)
-        return np.column_stack([signs, ~known]) if self.missing else signs[:, None]
-
-    def contrasts(self) -> list[tuple[str, Array]]:
-        """Yes against no, which is twice the coefficient; a missing cell against no."""
-        ways = np.eye(len(self.features)) - self.base()
-        return [(f"{name} against {_shown(self.no)}", way) for name, way in zip(self.features, ways, strict=True)]
-
-    def base(self) -> Array:
-        return np.array([-1.0, 0.0])[: len(self.features)]
-
-    def entry(self) -> dict[str, Any]:
-        return {"yes": self.yes, "no": self.no} | ({"missing": True} if self.missing else {})
-
-
-KINDS: Final[tuple[type[Column], ...]] = (Number, Category, YesNo)
 
 
 class Schema:
@@ -291,14 +78,11 @@ class Schema:
             raise InputError(f"label={label!r} must be the name of a column; leave it out where there is none.")
         if not isinstance(identifiers, list | tuple) or not all(isinstance(name, str) for name in identifiers):
             raise InputError(f"identifiers={identifiers!r} must be a list of names of columns.")
-        declared = {name: _column(name, entry) for name, entry in columns.items()}
+        declared = {name: read_column(name, entry) for name, entry in columns.items()}
         self.label = label
         self.target = declared.pop(label, None) if label is not None else None
         self.columns: dict[str, Column] = declared
         self.identifiers = tuple(identifiers)
-        self._check()
-
-    def _check(self) -> None:
         for name in self.identifiers:
             if name in self.columns or name == self.label:
                 raise InputError(f"identifiers: {name!r} is a column of features or the label too; take it out of one.")
@@ -425,7 +209,7 @@ class Schema:
         if self.classes is None:
             return raw
         levels = np.array([*self.classes, None], dtype=object)
-        return np.asarray(levels[np.maximum(_level_places(raw, self.classes), -1)])
+        return np.asarray(levels[np.maximum(level_places(raw, self.classes), -1)])
 
     def table(self) -> dict[str, Any]:
         """Plain values, as in the table [schema] of a job file."""
@@ -500,109 +284,3 @@ def toml_text(table: Mapping[str, Any], comments: Mapping[str, str] | None = Non
     lines += [line(key, value) for key, value in table.items() if key != "columns"]
     lines += ["", "[schema.columns]", *(line(name, entry, "columns.") for name, entry in table["columns"].items())]
     return "\n".join(lines) + "\n"
-
-
-def _column(name: str, entry: Any) -> Column:
-    """A column of its entry; which kind it is, the entry's keys say."""
-    if not isinstance(entry, Mapping):
-        raise InputError(
-            f"columns.{name} = {entry!r} must be a table that says what the column holds: {{ range = [low, high] }}, "
-            "{ levels = [...] } or { yes = ..., no = ... }."
-        )
-    kinds = [kind for kind in KINDS if kind.keys[0] in entry]
-    if len(kinds) != 1:
-        raise InputError(f"columns.{name} must have one of range (a number), levels (a category), yes and no.")
-    kind = kinds[0]
-    for key, value in entry.items():
-        if key not in kind.keys:
-            meant = did_you_mean(str(key), kind.keys)
-            raise InputError(f"columns.{name} has no key {key!r}{meant} Beside {kind.keys[0]}: {', '.join(kind.keys)}.")
-        if key in ("missing", "other", "narrow") and not isinstance(value, bool):
-            raise InputError(f"columns.{name}: {key} = {value!r} must be true or false.")
-    given = dict(entry)
-    if kind is Number:
-        return _number_column(name, given)
-    if kind is Category:
-        levels = given.pop("levels")
-        if isinstance(levels, str) or not isinstance(levels, Iterable) or isinstance(levels, Mapping):
-            raise InputError(f"columns.{name}: levels = {levels!r} must be a list of texts or numbers.")
-        return Category(name, tuple(_level(name, level) for level in levels), **given)
-    if "no" not in given:
-        raise InputError(f"columns.{name} lacks no: what a cell holds where it is not {given['yes']!r}.")
-    return YesNo(name, _level(name, given.pop("yes")), _level(name, given.pop("no")), **given)
-
-
-def _number_column(name: str, given: dict[str, Any]) -> Number:
-    """A number of its entry, the range of which is known or not."""
-    declared, fill = given.pop("range"), given.pop("fill", None)
-    if not (fill is None or is_number(fill)):
-        raise InputError(f"columns.{name}: fill = {fill!r} must be a number within the range.")
-    fill = None if fill is None else float(fill)
-    if isinstance(declared, str) and declared == PRIVATE:
-        if "narrow" in given:
-            raise InputError(f'columns.{name}: range = "private" has no range to narrow; leave narrow out.')
-        return Number(name, fill=fill, **given)
-    return Number(name, *_range_ends(name, declared), fill=fill, **given)
-
-
-def _range_ends(name: str, given: Any) -> tuple[float, float]:
-    pair = list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else []
-    if len(pair) != 2 or not all(map(is_number, pair)):
-        raise InputError(
-            f"columns.{name}: range = {given!r} must be two numbers, low and high. Choose them from what is publicly "
-            'known, not from these data; cells beyond are cut. Where nobody knows them: range = "private".'
-        )
-    return float(pair[0]), float(pair[1])
-
-
-def _short(number: float) -> float | int:
-    """A whole number without its point."""
-    return int(number) if number.is_integer() and abs(number) < 2**53 else number
-
-
-def _level(name: str, level: Any) -> Level:
-    plain = level.item() if isinstance(level, np.generic) else level
-    if not isinstance(plain, str | int | float | bool) or plain != plain:
-        raise InputError(f"columns.{name}: the level {level!r} must be a text, a number, true or false.")
-    return plain
-
-
-def _check_levels(name: str, what: str, levels: Sequence[Level]) -> None:
-    if not levels:
-        raise InputError(f"columns.{name}: {what} is empty; list the levels that are publicly known to occur.")
-    keys = [cell_key(level) for level in levels]
-    if len(set(keys)) < len(keys):
-        twice = next(level for level, key in zip(levels, keys, strict=True) if keys.count(key) > 1)
-        raise InputError(
-            f"columns.{name}: {what} has {twice!r} twice (a text that reads as a number counts as that number, true as "
-            "1 and false as 0)."
-        )
-
-
-def _shown(level: Level) -> str:
-    return str(level).lower() if isinstance(level, bool) else f"{level:g}" if isinstance(level, float) else str(level)
-
-
-_ABSENT, _UNKNOWN, _NOWHERE = -1, -2, -3  # places of cells that are missing, undeclared, or have no feature
-
-
-def _level_places(cells: Cells, levels: Sequence[Level]) -> NDArray[np.int64]:
-    """The place of each cell among the levels; a declared level is never missing, whatever it is called."""
-    found = {cell_key(level): place for place, level in enumerate(levels)}
-
-    def place(cell: Any) -> int:
-        key = cell_key(cell)
-        if key in found:
-            return found[key]
-        return _ABSENT if key is None or (isinstance(key, str) and key.lower() in MISSING) else _UNKNOWN
-
-    known: dict[str, int] = {}  # texts repeat
-    places = np.empty(len(cells), dtype=np.int64)
-    for row, cell in enumerate(cells.tolist()):
-        if not isinstance(cell, str):
-            places[row] = place(cell)
-            continue
-        if cell not in known:
-            known[cell] = place(cell)
-        places[row] = known[cell]
-    return places

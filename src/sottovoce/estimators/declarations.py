@@ -15,9 +15,10 @@ from sottovoce import losses, penalties
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.cells import label_array, number_rows
+from sottovoce.data.column_kinds import PRIVATE, Number
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.resources import check_resources
-from sottovoce.data.schema import PRIVATE, Number, Schema
+from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, warn
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.prediction import check_aligned, check_people

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sottovoce import algorithms
 from sottovoce.algorithms.ranges.private import CountedRanges, Range, share_of, wanted
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.schema import Number
+from sottovoce.data.column_kinds import Number
 from sottovoce.errors import InputError, warn
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem

@@ -26,7 +26,8 @@ from scipy.special import softmax
 
 from sottovoce.arguments import is_number
 from sottovoce.data.cells import table_columns
-from sottovoce.data.schema import Category, Column, Number, Schema, YesNo
+from sottovoce.data.column_kinds import Category, Column, Number, YesNo
+from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.plan.problem import Problem
 

@@ -104,28 +104,10 @@ def coordinate_walk_dense(
     2^(53 - bits) records the sum is exact. The gradient is g = R_k grid_step clip_j / records, and w_j becomes
     cut(soft(u, step_j l1_j) / (1 + step_j l2_j), low_j, high_j) with u = w_j - step_j g.
 
-    Args:
-        columns: The transpose of the rows, C order.
-        labels: Of all records.
-        scores: Xw, kept up to date in place.
-        weights: Updated in place.
-        order: The coordinate of each step.
-        clip: Of each coordinate.
-        steps: The step size of each coordinate.
-        l1: Of each coordinate.
-        l2: Of each coordinate.
-        low: Of each coordinate.
-        high: Of each coordinate.
-        code: The loss.
-        parameter: Its parameter.
-        records: The divisor of the gradient.
-        noise: Integers, one for each step.
-        grid_step: The grid of a release, in units of clip.
-        bits: Negative for a run without privacy: then R_k = sum_i l'_i x_ij + noise_k and g = R_k / records; the
-            noise is made of floats, zeros as a rule.
-
-    Returns:
-        R, of the type of the noise.
+    `columns` is the transpose of the rows, C order; `scores` = Xw and `weights` are updated in place; `clip`, `steps`,
+    `l1`, `l2`, `low` and `high` are those of each coordinate. `noise` has an integer for each step, in units of
+    grid_step, and `grid_step` is in units of clip. R has the type of the noise. With negative bits, for a run without
+    privacy, R_k = sum_i l'_i x_ij + noise_k and g = R_k / records; the noise is made of floats, zeros as a rule.
     """
     released = np.empty_like(noise)
     limit = 2.0**bits if bits >= 0 else 0.0
@@ -207,14 +189,8 @@ def clipped_column_sums_dense(columns: Entries, slopes: Array, clip: Array, bits
     limit = 2.0**bits if bits >= 0 else 0.0
     for start in range(0, len(slopes), _CHUNK):
         for j in range(len(columns)):
-            sums[j] += _clipped_sum(
-                slopes[start : start + _CHUNK],
-                columns[j],
-                start,
-                min(_CHUNK, len(slopes) - start),
-                limit / clip[j],
-                limit,
-            )
+            part = slopes[start : start + _CHUNK]
+            sums[j] += _clipped_sum(part, columns[j], start, len(part), limit / clip[j], limit)
     return sums / limit if limit > 0.0 else sums
 
 

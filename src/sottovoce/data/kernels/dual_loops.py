@@ -65,20 +65,11 @@ def dual_rows_dense(
 ) -> Array:
     """Step the duals of the chosen rows in place and return sum_i z_i x_i, in one pass.
 
-    Args:
-        rows: All rows of the holder, C order.
-        chosen: Which rows step.
-        labels: Of all rows.
-        norms_squared: |x_i|^2 of all rows; a row for which it is 0 or not finite takes no step.
-        weights: A score is x'weights.
-        duals: Of all rows; z_i is added to those of the chosen rows.
-        code: The loss.
-        parameter: Its parameter.
-        factor: The step minimises with s = factor |x|^2.
-        clip: |z| |x| <= clip; infinite for none.
-        grid: z is rounded toward zero to a multiple of 2^-grid; negative for no rounding.
-        scale: 0 when all steps start from the same weights; else scale z x is added to the weights, in place, after
-            every row, in the order chosen.
+    Rows (C order), labels, squared norms and duals are those of all rows of the holder; `chosen` says which step, and
+    z_i is added to their duals. A row with a squared norm of 0, or not finite, takes no step. A score is x'weights; the
+    step minimises with s = factor |x|^2, |z| |x| <= clip (infinite for none), and is rounded toward zero to a multiple
+    of 2^-grid (negative for no rounding). `scale` is 0 when all steps start from the same weights; else scale z x is
+    added to the weights, in place, after every row, in the order chosen.
     """
     total = np.zeros(rows.shape[1])
     size = _BATCH if scale == 0.0 else 1
