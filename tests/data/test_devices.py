@@ -31,7 +31,7 @@ def test_a_device_that_is_none_is_refused() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is here")
 def test_without_cupy_the_extra_is_named() -> None:
     with pytest.raises(InputError, match=r"needs CuPy \(pip install sottovoce\[gpu\]\) and an NVIDIA"):
-        resources.check_device("cuda")
+        resources.check_resources(resources.Resources(device="cuda"))
 
 
 def test_what_rows_do_not_serve_where_they_lie_is_refused() -> None:

@@ -20,7 +20,7 @@ from sottovoce.data.dataset import Dataset
 from sottovoce.data.files import find_format, format_of, is_pattern, read_cells, read_file, read_table
 from sottovoce.data.files.format import UNCOUNTED, FileOptions
 from sottovoce.data.identifiers import Identifiers, common_places, identifiers
-from sottovoce.data.resources import Resources, check_device, check_jobs
+from sottovoce.data.resources import Resources, check_resources
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
@@ -269,8 +269,7 @@ def _check_finite(rows: NDArray[np.float64], path: Path, before: int = 0) -> Non
 def read_holder(job: PartyJob, policy: Policy) -> Party:
     """The party of a party file, with its records, by its schema if it has one."""
     source, schema = job.party, job.known_schema
-    check_jobs(source.n_jobs)
-    check_device(source.device)
+    check_resources(Resources(source.n_jobs, source.device))
     labelled = source.has_label if schema is None else None
     aligned = AlignmentFile(job.aligned)
     holder = read_party(source.name, source, job.resolve, policy, schema=schema, labelled=labelled, aligned=aligned)

@@ -191,7 +191,9 @@ class Dataset:
         for source in self.sources:
             yield from source.pieces(self._step(source) if rows is None else rows)
         self._check_unchanged()
-        self._tell()
+        if not self._told:
+            self._told = True
+            report_spoilt(self.sources)
 
     def _check_unchanged(self) -> None:
         """Refuse files that were written meanwhile: places in them were counted before, and a record is read once."""
@@ -208,12 +210,6 @@ class Dataset:
             return max(1, ENTRIES * source.records // max(source.entries, source.records, 1))
         return max(1, ENTRIES // max(self.shape[1], 1))
 
-    def _tell(self) -> None:
-        """Tell the holder, once, which lines became null rows."""
-        if not self._told:
-            self._told = True
-            report_spoilt(self.sources)
-
     def distinct_labels(self, most: int) -> NDArray[Any]:
         """The labels that occur, each once, as far as they are no more than so many; one more says that there are.
 
@@ -229,7 +225,13 @@ class Dataset:
 
     def _occurring(self, most: int) -> NDArray[Any]:
         found: dict[Any, None] = {}
-        for labels in self._labels(most):
+        if self.cluster is not None:
+            from sottovoce.data.cluster.collections import distinct_labels
+
+            read = distinct_labels(self, most)
+        else:
+            read = (labels for source in self.sources for labels in source.labels(self._step(source)))
+        for labels in read:
             for label in np.unique(labels).tolist() if labels.dtype.kind in "fiub" else labels.tolist():
                 if label_key(label) is not None:
                     found.setdefault(label)
@@ -238,16 +240,6 @@ class Dataset:
         if any(source.texts for source in self.sources):
             found = dict.fromkeys(_alike(list(found)))
         return np.array(list(found), dtype=object)
-
-    def _labels(self, most: int) -> Iterator[Labels]:
-        """The labels of all sources; of one on a cluster so many different ones, and one more, will do."""
-        if self.cluster is not None:
-            from sottovoce.data.cluster.collections import distinct_labels
-
-            yield from distinct_labels(self, most)
-            return
-        for source in self.sources:
-            yield from source.labels(self._step(source))
 
     def __repr__(self) -> str:
         return f"Dataset of {self.shape[0]} records and {self.shape[1]} features in {len(self.sources)} source(s)"

@@ -110,7 +110,7 @@ def _blocks(data: Dataset, recipe: Preparation, size: int, resources: Resources)
         del rows, labels, known  # nobody has them while the next are read
         held, done, null = [*held, block], done + len(block), null + int(block.null_rows.sum())
         del block
-        if sum(_block_size(each) for each in held) >= size * 3 // 4:
+        if sum(int(each.rows.data.nbytes) + 13 * len(each) for each in held) >= size * 3 // 4:
             made = _joined(held)
             held = []
             yield made
@@ -121,10 +121,6 @@ def _blocks(data: Dataset, recipe: Preparation, size: int, resources: Resources)
     if done != records:
         raise InputError(f"the data set had {records} records when it was counted, and has {done} now; make it anew.")
     tell_null_rows(null, records)
-
-
-def _block_size(block: Block) -> int:
-    return int(block.rows.data.nbytes) + 13 * len(block)
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
@@ -227,15 +223,8 @@ class PartsInFile(Parts):
 
     def each(self, work: Work[Found], chosen: Sequence[Integers] | None = None) -> Iterator[Found]:
         """One after the other, the next ones read ahead by a thread of their own."""
-        done, total = 0, len(self)
-        for place, found in self._pass(work, chosen):
-            done += self._sizes[place]
-            self._about.resources.tell(READING, done, total)
-            yield found
-
-    def _pass(self, work: Work[Found], chosen: Sequence[Integers] | None) -> Iterator[tuple[int, Found]]:
         waiting: deque[tuple[int, Future[Read | Block] | None]] = deque()
-        rest = iter(range(len(self._sizes)))
+        rest, done = iter(range(len(self._sizes))), 0
 
         def submit() -> None:
             for place in rest:
@@ -250,12 +239,17 @@ class PartsInFile(Parts):
                 read = self._about if future is None else future.result()
                 found = self._worked(work, place, None if chosen is None else chosen[place], read)
                 submit()
-                yield place, found
+                done += self._sizes[place]
+                self._about.resources.tell(READING, done, len(self))
+                yield found
                 del found
         finally:
             for _, future in waiting:
-                if future is not None and not future.cancel():
-                    self._dropped(future)
+                if future is not None and not future.cancel():  # a pass that is left in the middle
+                    with contextlib.suppress(Exception):
+                        read = future.result()
+                        if isinstance(read, Read):
+                            self._file.give_back(read, weakref.ref(read.taken()))
 
     def _asked(self, place: int, chosen: Integers | None) -> Future[Read | Block] | None:
         """A piece, or the chosen rows of it where they are few; None where there are none."""
@@ -283,13 +277,6 @@ class PartsInFile(Parts):
         finally:
             part = None
             self._file.give_back(read, held)
-
-    def _dropped(self, future: Future[Read | Block]) -> None:
-        """Of a pass that is left in the middle."""
-        with contextlib.suppress(Exception):
-            read = future.result()
-            if isinstance(read, Read):
-                self._file.give_back(read, weakref.ref(read.taken()))
 
 
 @functools.lru_cache(maxsize=1)

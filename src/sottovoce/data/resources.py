@@ -91,25 +91,16 @@ NO_RESOURCES: Final = Resources()
 
 
 def check_resources(resources: Any) -> None:
-    """Refuse what an estimator cannot run with."""
+    """Refuse what nothing can run with: a wrong number of threads, no device, or one that is not there."""
     if resources is None:
         return
     if not isinstance(resources, Resources):
         raise InputError(f"resources={resources!r} must be sv.Resources(n_jobs=..., device=...) or None.")
-    check_jobs(resources.n_jobs)
-    check_device(resources.device)
-
-
-def check_jobs(n_jobs: Any) -> None:
-    """Refuse what is no number of threads."""
+    n_jobs, device = resources.n_jobs, resources.device
     if n_jobs is not None and not (is_whole(n_jobs) and n_jobs != 0):
         raise InputError(
             f"n_jobs={n_jobs!r} must be a number of threads, None for 1, or -1 for all processors (-2: all but one)."
         )
-
-
-def check_device(device: Any) -> None:
-    """Refuse what is no device, and one that is not there."""
     if device not in (None, *DEVICES):
         raise InputError(f"device={device!r} must be one of {', '.join(map(repr, DEVICES))}.")
     if device == "cuda":

@@ -15,7 +15,7 @@ from sottovoce.data.cells import MISSING, is_class, label_array, label_key, no_n
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import Identifiers, identifiers
 from sottovoce.data.matrix import Matrix, is_sparse
-from sottovoce.data.resources import NO_RESOURCES, Resources, check_device, check_jobs
+from sottovoce.data.resources import NO_RESOURCES, Resources, check_resources
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.alignment.party import Aligner, AlignmentFile
 from sottovoce.federation.answering import Answering, check_text
@@ -130,8 +130,7 @@ class Party(Answering):
         device: str | None = None,
     ) -> None:
         super().__init__()
-        check_jobs(n_jobs)
-        check_device(device)
+        check_resources(Resources(n_jobs, device))
         self.name = name
         self.holder = Holder(name, X, y, account, policy)
         self.holder.resources = Resources(n_jobs, device)

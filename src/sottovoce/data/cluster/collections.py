@@ -103,6 +103,8 @@ def _of_frame(cluster: Cluster, frame: Any, label: str | None, schema: Schema | 
 
 
 def _of_arrays(cluster: Cluster, X: Any, y: Any) -> Dataset:
+    from dask import delayed
+
     if X.ndim != 2 or (y is not None and (not hasattr(y, "to_delayed") or y.ndim != 1)):
         raise InputError("Dask arrays must be rows X of two dimensions and labels y of one.")
     if X.dtype.kind not in "fiub":
@@ -118,15 +120,10 @@ def _of_arrays(cluster: Cluster, X: Any, y: Any) -> Dataset:
     labels = [None] * len(blocks) if y is None else y.to_delayed().ravel().tolist()
     if len(labels) != len(blocks):
         raise InputError(f"X has {len(blocks)} chunks and y {len(labels)}; cut them alike.")
-    made = [_pair(block, own) for block, own in zip(blocks, labels, strict=True)]
+    pair = delayed(paired, pure=False, traverse=False)
+    made = [pair(block, own) for block, own in zip(blocks, labels, strict=True)]
     facts = [PartitionFacts(int(size), int(X.shape[1]), y is not None) for size in sizes] if known else None
     return _count_partitions(cluster, made, (), None, facts)
-
-
-def _pair(rows: Any, labels: Any) -> Any:
-    from dask import delayed
-
-    return delayed(paired, pure=False, traverse=False)(rows, labels)
 
 
 def paired(rows: Any, labels: Any) -> tuple[Any, Any]:

@@ -35,7 +35,12 @@ class Libsvm(Format):
             return FileShape((), 0, (FilePart(UNCOUNTED, count=UNCOUNTED),))
         with lines.open_data(path) as stream:
             blocks = (
-                (sum(map(_holds, text.split(b"\n"))), lines.count_lines(text), text.count(b":"), stream.tell())
+                (
+                    sum(bool(line.split(b"#", 1)[0].strip()) for line in text.split(b"\n")),
+                    lines.count_lines(text),
+                    text.count(b":"),
+                    stream.tell(),
+                )
                 for text in lines.read_blocks(stream)
             )
             return FileShape((), 0, cut_parts(FilePart(0), blocks, path))
@@ -78,11 +83,6 @@ class Libsvm(Format):
                 if number == self.part.count:
                     break
         self.check(done)
-
-
-def _holds(line: bytes) -> bool:
-    """Whether there is something before a comment."""
-    return bool(line.split(b"#", 1)[0].strip())
 
 
 def _read_each(held: Sequence[bytes], width: int) -> tuple[sp.csr_matrix, NDArray[Any], NDArray[np.bool_]]:
