@@ -3,8 +3,8 @@
 `preparation` says how raw rows become prepared ones, `matrix` why sums over them are exact. An algorithm asks a block
 for sums, scores and products; whether rows are dense or sparse, float32 or float64, it does not see.
 
-Every sum of a private run is exact in any order, so rows may lie in threads, in files, on a device or on several
-machines (`parts`). What they answer, with the same bits wherever they lie, is a type; a query says which one it needs.
+Every sum of a private run is exact in any order, so rows may be shared by threads, in files, on a device or on several
+machines (`block_parts`). What they answer, with the same bits in any place, is a type; a query says which it needs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Integers = NDArray[np.int64]
 ROWS = 4096  # of a dense block that are made float64 at once
 
 SPARSE = 4  # entries of dense rows that take as long as one of sparse rows
-ALL = np.zeros(0, dtype=np.int64)  # what a loop is told in the place of chosen rows
+ALL = np.zeros(0, dtype=np.int64)  # what a loop takes in the place of chosen rows
 
 _log = logging.getLogger("sottovoce.holder")
 
@@ -178,7 +178,7 @@ class Block:
         self.layout: Layout = layout
         self._arrangement = ARRANGEMENTS[layout]
         self.row_norm = self._arrangement.row_norm  # what bounds the norm of every row; infinite where entries are
-        # Whether loops over rows may take them: they lie together, and sums over them are exact. Rows that float32 does
+        # Whether loops over rows may take them: rows are contiguous, and sums over them exact. Rows that float32 does
         # not hold are eight at most, and not worth loops of their own.
         self._fused = bits is not None and bits <= 24 and self._arrangement.order == "C"
         self.usable = usable  # which rows are no null rows; None for a batch
@@ -247,7 +247,7 @@ class Block:
     def chunks(self, least: int = 1, scores: int = 1) -> Iterator[tuple[Matrix, Array]]:
         """Rows and labels piece by piece: cache-sized float64 pieces of a dense block, a sparse block at once.
 
-        A dense piece has at least so many rows. Where a row has several `scores`, pieces are so small that a number for
+        A dense piece has at least `least` rows. Where a row has several `scores`, pieces are so small that a number for
         each of them takes little memory.
         """
         rows = self.rows if self.chosen is None else self.rows[self.chosen]
@@ -484,7 +484,7 @@ class Block:
         return np.zeros(len(self), dtype=np.int8), np.zeros(len(self), dtype=np.int64)
 
     def _on_columns(self, dense: Any, sparse: Any, *arguments: Any, layout: Layout = "entries") -> Any:
-        """A kernel on the columns, which lie together; it takes a whole block, never a batch."""
+        """A kernel on the columns, which are contiguous; it takes a whole block, never a batch."""
         if self.layout != layout or self.chosen is not None:
             raise LeakError("the rows were not prepared for steps by coordinates.")
         if is_sparse(self.rows):
@@ -514,7 +514,7 @@ class Block:
         """
         public = (steps.clip, steps.sizes, steps.l1, steps.l2, steps.low, steps.high)
         loss = (steps.code, steps.parameter, steps.records)
-        order = np.array(order)  # one that was told is read-only, for which the kernel would be compiled again
+        order = np.array(order)  # one of a message is read-only: the kernel would be compiled again for it
         arguments = (self.labels, scores, weights, order, *public, *loss, noise, grid_step, bits)
         walks = (column_loops.coordinate_walk_dense, column_loops.coordinate_walk_sparse)
         return np.asarray(self._on_columns(*walks, *arguments, layout="columns"))

@@ -1,7 +1,7 @@
 """Prepared rows in several parts, such as pieces of a file or partitions at the workers of a cluster.
 
 Every sum of a private run is exact in any order (`matrix`), so the sum over all rows is that of the parts' sums, bit
-for bit. A part is a `Block`; work comes to the parts, and what is small comes back. Where the parts lie is one method,
+for bit. A part is a `Block`; work comes to the parts, and what is small comes back. Where the parts are is one method,
 `each`; all that `BlockRows` answer follows from that.
 """
 
@@ -214,5 +214,5 @@ class ProjectedParts:
 
 
 def empty(recipe: Preparation, records: int, resources: Resources = NO_RESOURCES) -> Block:
-    """A block without rows, on the grid of so many: what is public of a block with all of them."""
+    """A block without rows, on the grid of all `records`: what is public of a block with them."""
     return Block.prepare(np.zeros((0, recipe.features)), np.zeros(0), recipe, records, resources)

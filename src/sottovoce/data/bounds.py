@@ -29,7 +29,7 @@ class Bounds(BaseModel):
     """What the holder of the data declares about every row, before anybody looks at one.
 
     `row_norm`: the Euclidean norm of a row's features is at most this (rows beyond it are scaled back).
-    `entry_bound`: every entry lies in [-entry_bound, entry_bound] (entries beyond it are cut); one number, or one
+    `entry_bound`: every entry is in [-entry_bound, entry_bound] (entries beyond it are cut); one number, or one
     per feature.
     `label_low`, `label_high`: the range of a numeric label (labels beyond it are cut).
     `feature_low`, `feature_high`: public ranges, one per feature; features are rescaled to `rescale`.
@@ -101,7 +101,7 @@ class Bounds(BaseModel):
         feature_ranges: tuple[Sequence[float], Sequence[float]] | Mapping[str, Sequence[float]] | None = None,
         rescale: Literal["symmetric", "unit"] = "symmetric",
     ) -> Bounds:
-        """The bounds from a user's arguments; `label_bound=b` stands for (-b, b)."""
+        """The bounds from a user's arguments; `label_bound=b` means (-b, b)."""
         low = high = None
         if label_bound is not None:
             try:
@@ -169,7 +169,7 @@ class Bounds(BaseModel):
         return bounds if self.feature_low is None else np.minimum(bounds, 1.0)
 
     def part(self, start: int, stop: int, row_norm: float | None) -> Bounds:
-        """The bounds of some of the columns, whose part of a row has the norm `row_norm` at most."""
+        """The bounds of some of the columns; their part of a row has the norm `row_norm` at most."""
 
         def some(values: Any) -> Any:
             return values[start:stop] if isinstance(values, tuple) else values

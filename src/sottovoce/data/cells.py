@@ -34,7 +34,7 @@ Cells = NDArray[Any]  # of one column
 MISSING: Final = frozenset({"", "na", "nan", "?"})  # what a missing cell may be written as
 NUMBERS: Final = "fiub"  # kinds of NumPy
 
-_PLAIN: Final = frozenset({float, int, bool, str})  # of which `float` says all that there is to say
+_PLAIN: Final = frozenset({float, int, bool, str})  # of these `float` says all that there is to say
 _READ: Final = (str, bytes, Real, Decimal, np.bool_)  # what may be a number; of others `float` could warn
 _NO_NUMBERS: Final = ("str", "large_str", "date", "time", "duration")  # types of columns that begin so
 _TRUE: Final = {"true": 1.0, "false": 0.0}
@@ -141,7 +141,7 @@ def number_rows(X: Any) -> Any:
 
 
 def real_rows(X: Any) -> Any:
-    """Rows of real numbers, of which slices can be taken; an error does not say what a cell holds."""
+    """Rows of real numbers that can be sliced; an error does not say what a cell holds."""
     rows = number_rows(X)
     rows = rows.tocsr() if is_sparse(rows) else np.asanyarray(rows)
     if rows.dtype.kind not in NUMBERS:

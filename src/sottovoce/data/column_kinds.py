@@ -27,7 +27,7 @@ class Column(ABC):
     """One column that features are made of."""
 
     name: str
-    keys: ClassVar[tuple[str, ...]]  # the entries that it may have, the first of which says what it is
+    keys: ClassVar[tuple[str, ...]]  # the entries that it may have; the first says what it is
 
     @property
     @abstractmethod
@@ -57,7 +57,7 @@ class Column(ABC):
         return list(zip(self.features, np.eye(len(self.features)), strict=True))
 
     def base(self) -> Array:
-        """The features of the cell that others are told against."""
+        """The features of the cell that others are compared with."""
         return np.zeros(len(self.features))
 
     def _flagged(self, first: Sequence[str], missing: bool) -> tuple[str, ...]:
@@ -260,7 +260,7 @@ def read_column(name: str, entry: Any) -> Column:
 
 
 def _number_column(name: str, given: dict[str, Any]) -> Number:
-    """A number of its entry, the range of which is known or not."""
+    """A number of its entry, with a known range or none."""
     declared, fill = given.pop("range"), given.pop("fill", None)
     if not (fill is None or is_number(fill)):
         raise InputError(f"columns.{name}: fill = {fill!r} must be a number within the range.")

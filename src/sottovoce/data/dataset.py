@@ -1,6 +1,6 @@
 """Rows that are read piece by piece: of files, of memory maps, of partitions on a cluster. Nobody has them all at once.
 
-A `Dataset` stands where arrays or a table stand: at an estimator, at a party, in a federation by rows. What it reads is
+A `Dataset` takes the place of arrays or a table: at an estimator, at a party, in a federation by rows. What it reads is
 a list of sources; each of them can be read anywhere, from its beginning, as often as it is needed.
 """
 
@@ -73,7 +73,7 @@ class Dataset:
     records : int or None
         How many records there are, as declared. One file of lines is then not counted first; elsewhere it is checked.
     folder : path or None
-        Where a file of prepared rows lies while it is used: by default beside the ledger, else where the system has
+        Where a file of prepared rows is while it is used: by default next to the ledger, else where the system has
         large temporary files. Who may read it can read the rows. Rows that fit in memory need none.
     cluster : str, distributed.Client or None
         The scheduler of a Dask cluster, "tls://scheduler:8786", or a client of it: its workers read the files, which
@@ -181,13 +181,13 @@ class Dataset:
     ndim = 2
     folder: Path | None = None  # for prepared rows
     in_file: bool = False  # whether prepared rows are in a file even if they would fit in memory
-    cluster: Cluster | None = None  # whose workers read the sources and hold the rows
+    cluster: Cluster | None = None  # its workers read the sources and hold the rows
     _before: Mapping[Path, Any] = MappingProxyType({})  # the files as they were when they were opened
-    _distinct: tuple[int, NDArray[Any]] | None = None  # the labels that occur, as far as so many
+    _distinct: tuple[int, NDArray[Any]] | None = None  # how many labels were looked for, and those that occur
     _told: bool = False  # whether the holder was told of lines that cannot be read
 
     def pieces(self, rows: int | None = None) -> Iterator[Piece]:
-        """Rows and labels in their order, at most so many at once."""
+        """Rows and labels in their order, at most `rows` at once."""
         for source in self.sources:
             yield from source.pieces(self._step(source) if rows is None else rows)
         self._check_unchanged()
@@ -205,13 +205,13 @@ class Dataset:
                 )
 
     def _step(self, source: Source) -> int:
-        """Rows that have so many entries, of sparse ones in the mean."""
+        """Rows that have `ENTRIES` entries, of sparse ones on average."""
         if source.entries is not None:
             return max(1, ENTRIES * source.records // max(source.entries, source.records, 1))
         return max(1, ENTRIES // max(self.shape[1], 1))
 
     def distinct_labels(self, most: int) -> NDArray[Any]:
-        """The labels that occur, each once, as far as they are no more than so many; one more says that there are.
+        """The labels that occur, each once, if they are no more than `most`; one more says that there are.
 
         In files labels are numbers if each of them is one, or is missing, and else texts, whichever piece they are in.
         """

@@ -134,7 +134,7 @@ class Products:
         return column_squares(self._rows)
 
     def square(self, most: int) -> Any:
-        """D'D: a matrix up to so many columns; beyond, these products, which answer to the same calls."""
+        """D'D: a matrix up to `most` columns; beyond, these products, which answer to the same calls."""
         if self.shape[0] > most:
             return self
         square = self._back @ self._rows

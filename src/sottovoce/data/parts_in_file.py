@@ -44,7 +44,7 @@ from sottovoce.errors import InputError, LeakError
 
 PIECE = 1 << 22  # bytes of a piece, about
 BESIDE: Final = 9  # bytes of a row's label and of its mark, if it is a null row
-FEW: Final = 32  # of so many rows of a piece one is chosen, or fewer: they are read alone
+FEW: Final = 32  # rows of a piece for each chosen one: if there are more, the chosen ones are read alone
 
 _log = logging.getLogger("sottovoce.holder")
 
@@ -75,13 +75,13 @@ def prepared_size(data: Dataset, recipe: Preparation) -> int:
 
 
 def size_of(recipe: Preparation, dense: int, sparse: int = 0, entries: int = 0) -> int:
-    """The same of so many dense rows, and so many sparse ones with these entries in all."""
+    """The same of some dense rows, and of sparse ones with these entries in all."""
     width = 8 if recipe.layout == "raw" else recipe.arrangement.kind(recipe.bits if recipe.exact else None)(0).nbytes
     return dense * recipe.dimension * width + 12 * entries + sparse * (4 + 12) + BESIDE * (dense + sparse)
 
 
 def check_row_room(folder: Path, size: int, records: int) -> None:
-    """Refuse a folder without room for so many bytes of rows, with marks of pieces and what is known of rows."""
+    """Refuse a folder without room for `size` bytes of rows, with marks of pieces and what is known of rows."""
     room.check_free(folder, size + size // 50 + VIEWS * 8 * records)
 
 
@@ -101,7 +101,7 @@ class PreparedRows(NamedTuple):
 
 
 def _blocks(data: Dataset, recipe: Preparation, size: int, resources: Resources) -> Iterator[Block]:
-    """Prepared blocks of about so many bytes. The holder is told once how many rows are null rows."""
+    """Prepared blocks of about `size` bytes. The holder is told once how many rows are null rows."""
     held, done, null, records = list[Block](), 0, 0, data.shape[0]
     resources.tell(PREPARING, 0, records)
     for rows, labels in data.pieces():
@@ -184,7 +184,7 @@ class _Numbers:
                 self._without_room()
 
     def _without_room(self) -> None:
-        """What was found so far stays, and the rest is found anew in every pass: the run may be charged already."""
+        """What was found so far stays, and the rest is found again in every pass: the run may be charged already."""
         self._full = True
         _log.warning("%s has no room for what is known of rows; it is found anew in every pass", self._folder)
 

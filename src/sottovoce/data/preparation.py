@@ -43,7 +43,7 @@ class Arrangement(ABC):
 
     promise: ClassVar[str]  # in the report
     row_norm: ClassVar[float] = math.inf  # what bounds the norm of every prepared row
-    order: ClassVar[Literal["C", "F"]] = "F"  # which lie together: rows (C) or columns (F)
+    order: ClassVar[Literal["C", "F"]] = "F"  # what is contiguous: rows (C) or columns (F)
     on_grid: ClassVar[bool] = True  # whether entries of a private run are on the exact grid
     bounded: ClassVar[bool] = True  # whether rows are cut and rescaled by declared bounds
 
@@ -350,7 +350,7 @@ def _row_factors(squares: Array, usable: NDArray[np.bool_], recipe: Preparation)
         sqrt(1 - c^2) (1 - 8 (d + 8) u) (1 + u)^9 / (1 - (d + 2) u) < sqrt(1 - c^2).
 
     Rounding to the grid is toward zero, so no entry grows, and float32 has every number of a grid of 24 bits. Edges:
-    limits lie between 1e-100 and 1e100 and entries are at most 1e150, so no square overflows, and one that is subnormal
+    limits are between 1e-100 and 1e100 and entries are at most 1e150, so no square overflows, and one that is subnormal
     is wrong by less than 1e-323, which moves no norm near a limit.
     """
     scale, limit = recipe.scale, recipe.arrangement.limit(recipe)

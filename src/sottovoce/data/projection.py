@@ -175,7 +175,7 @@ def _each(function: Callable[[Array], Array], vectors: Array) -> Array:
 
 
 def _check_bits(block: Block) -> int:
-    """The bits of a block whose rows are on the grid and no longer than 1."""
+    """The bits of a block, if its rows are on the grid and no longer than 1."""
     if block.bits is None or block.row_norm > 1.0:
         raise LeakError("the rows were not prepared for exact scores.")
     return block.bits

@@ -78,7 +78,7 @@ class Resources:
         return self.n_jobs if self.n_jobs > 0 else max(1, cpu_count() + 1 + self.n_jobs)
 
     def threads(self, entries: int) -> int:
-        """How many threads share a loop over so many entries; fewer for a short loop."""
+        """How many threads share a loop over these entries; fewer for a short loop."""
         return 1 if entries < 2 * LEAST else max(1, min(self.jobs, entries // LEAST))
 
     def tell(self, what: str, done: int, total: int) -> None:
@@ -110,7 +110,7 @@ def check_resources(resources: Any) -> None:
 
 
 def even_cuts(count: int, parts: int) -> list[int]:
-    """Where to cut `count` rows into so many parts."""
+    """Where to cut `count` rows into `parts`."""
     return [count * part // parts for part in range(parts + 1)]
 
 

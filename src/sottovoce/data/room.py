@@ -18,7 +18,7 @@ _UNLIMITED: Final = 1 << 60
 
 
 def fits_in_memory(size: int, *, after: int = 0) -> bool:
-    """Whether so many bytes are at most a quarter of the memory that this process may still take, `after` others."""
+    """Whether `size` bytes are at most a quarter of the memory that this process may still take, `after` others."""
     return SHARE * size <= available() - after
 
 
@@ -85,7 +85,7 @@ def _of_group(root: Path, path: str, limit: str, usage: str, given_back: str) ->
 
 
 def named_place(folder: Path | None, beside: Path | None) -> Path:
-    """Where a file of rows goes: as told, beside the ledger, or where the system has large temporary files."""
+    """Where a file of rows goes: the folder, that of the ledger, or where the system has large temporary files."""
     if folder is not None or beside is not None:
         return folder or beside or Path()
     large = Path("/var/tmp")  # noqa: S108

@@ -97,7 +97,7 @@ class Read:
 
 
 class RowFile:
-    """A file of blocks, in a folder, of which pieces are read."""
+    """A file of blocks, in a folder; its pieces are read one by one."""
 
     def __init__(self, folder: Path, blocks: Iterator[Block]) -> None:
         self.handle, self.folder = open_scratch(folder), folder

@@ -45,7 +45,7 @@ class Slope:
 
     @functools.cached_property
     def numbers(self) -> Array:
-        """What `fill_terms` is told beside the code."""
+        """What `fill_terms` takes after the code."""
         loss, weights = self.loss, (1.0, 1.0)
         if isinstance(self.loss, Weighted):
             loss, weights = self.loss.inner, (self.loss.weights[0], self.loss.weights[1])

@@ -35,7 +35,7 @@ class PartsOnCluster(Parts):
         self._cluster, self._held = cluster, list(held)
         self._where: list[str] = []
         self._digests: list[bytes] | None = None
-        self._told: set[str] = set()  # names of views that all workers were told
+        self._told: set[str] = set()  # names of views that all workers have
         places = range(len(self._held))
         known = dict(self._asked(places, lambda own, _: WorkerMessage(self._keys(own))))
         facts = {place: fact for own, found in known.items() for place, fact in zip(own, found, strict=True)}
@@ -57,7 +57,7 @@ class PartsOnCluster(Parts):
             yield from found[place]
 
     def summed(self, work: Work[Any], chosen: Sequence[Integers] | None = None) -> Any:
-        """The sum of the workers' own sums; of rows on no grid, whose sums depend on the order, part by part."""
+        """The sum of the workers' own sums; of rows on no grid, where the order matters, part by part."""
         if self.bits is None:
             return super().summed(work, chosen)
         return sum((total for _, total in self._worked(work, chosen, summed=True)), start=0.0)
@@ -84,7 +84,7 @@ class PartsOnCluster(Parts):
         return found
 
     def _has(self, place: int, chosen: Sequence[Integers] | None) -> bool:
-        """Whether a source has rows of a batch; the first one is asked also for an empty batch, whose sum is 0."""
+        """Whether a source has rows of a batch; the first one is asked also for an empty batch, with the sum 0."""
         first, last = self._ends[place], self._ends[place + 1]
         return first < last and (first == 0 or chosen is None or any(map(len, chosen[first:last])))
 

@@ -35,7 +35,7 @@ from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.errors import InputError, LeakError, SottovoceError
 from sottovoce.losses import Loss
 
-Told = tuple[Any, ...]  # a view's name and length, and where it is told whole its matrix and how it is made
+Told = tuple[Any, ...]  # a view's name and length, and where it is sent whole its matrix and how it is made
 
 CODE: Final = (
     types.FunctionType,
@@ -61,7 +61,7 @@ _log = logging.getLogger("sottovoce.holder")
 
 
 class Held:
-    """The prepared rows of one source, and the views of them that this worker was told.
+    """The prepared rows of one source, and the views of them that this worker has.
 
     `lock`: of one message at a time. One that is asked again, as its answer was lost, may meet the first at work, and
     would sum rows that are being cut.
@@ -84,7 +84,7 @@ class Held:
         return sum((int(array.nbytes) for part in self.parts for array in _arrays(part.block)), start=256)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Held, ([part.block for part in self.parts],)  # to a disk or another worker: views are told again
+        return Held, ([part.block for part in self.parts],)  # to a disk or another worker: views are sent again
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def facts(source: Any) -> PartitionFacts:
 
 
 def labels_of(most: int, source: Any) -> Labels:
-    """The labels that occur in a source, as far as they are no more than so many, or one more."""
+    """The labels that occur in a source, if they are no more than `most`, or one more."""
     found: dict[Any, None] = {}
     for labels in as_source(source).labels(LABELS):
         found.update(dict.fromkeys(label for label in labels.tolist() if label == label))
@@ -194,9 +194,9 @@ def piece(rows: int, place: int, source: Any) -> Piece:
 
 
 async def answer_message(message: WorkerMessage, dask_worker: Any) -> WorkerReply:
-    """What a worker makes of a message; rows that it does not hold are told to be gone.
+    """What a worker makes of a message; it says which rows it does not hold.
 
-    Guarantee: no error of a worker carries a text that is not of this package, whose texts hold no value of the data.
+    Guarantee: no error of a worker carries a text that is not of this package; its texts hold no value of the data.
     """
     held = [dask_worker.data.get(key) for key in message.keys]
     if not all(isinstance(each, Held) for each in held):
@@ -267,7 +267,7 @@ def _digest(blocks: Sequence[Block]) -> bytes:
 
 
 class UnknownViewError(Exception):
-    """A view was told by its name, and is not there."""
+    """A view was sent by its name, and is not there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,7 +291,7 @@ class WorkerReply:
 
 
 def pack_work(work: Work[Any], *, whole: bool) -> tuple[bytes, set[str]]:
-    """Work as bytes, and the names of its views, which are told `whole` or by name.
+    """Work as bytes, and the names of its views, which are sent `whole` or by name.
 
     Guarantee: code, numbers, texts, slopes, losses and queries can travel, and no other object: no gate, ledger, key or
     source of randomness, no rows, and no bytes, such as keys are. Edges: work that holds one is refused and nothing is
@@ -331,7 +331,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def unpack_work(work: bytes, known: Mapping[str, RowView]) -> tuple[Work[Any], list[RowView]]:
-    """The work and the views that it was told, at a worker; `known` are those that it has."""
+    """The work and its views, at a worker; `known` are the views that it has."""
     reader = _Reader(io.BytesIO(work))
     reader.known = known
     reader.views = []

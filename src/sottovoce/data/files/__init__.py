@@ -97,7 +97,7 @@ def _identity(path: Path) -> Any:
 
 
 def is_pattern(path: Path) -> bool:
-    """Whether a path stands for several: it has *, ? or [ in it, and there is no file of that very name."""
+    """Whether a path means several files: it has *, ? or [ in it, and there is no file of that very name."""
     return any(mark in str(path) for mark in "*?[") and not path.exists()
 
 
@@ -208,7 +208,7 @@ def read_cells(path: str | Path, names: Sequence[str] | None = None, most: int =
     """Columns of a CSV or Parquet file, each cell as it is written, for a schema to read each by itself.
 
     Of CSV they are all text: a type that all cells of a column share would let one decide how another is read. Of
-    Parquet they are Arrow's. With `most` those of about so many records.
+    Parquet they are Arrow's. With `most` those of about that many records.
     """
     path, kind = Path(path), format_of(Path(path))
     if not issubclass(kind, TableFormat):

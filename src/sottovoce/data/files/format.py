@@ -6,7 +6,7 @@ rows of a file, and can be read anywhere, and again.
 Everything here runs at the holder of the data. A record is a line (of Parquet and NumPy: a row), and no record decides
 whether a file can be read or how another record is read: a record that is not of the form, or of a line beyond
 `LONGEST_LINE`, becomes a null row, all NaN, which counts and contributes nothing; a text of Parquet beyond it is a
-missing cell. The holder is told by the log, and nobody else.
+missing cell. The log tells the holder, and nobody else.
 Errors are about the file and its header; they name columns and never hold what a cell holds.
 """
 
@@ -53,7 +53,7 @@ class Source(ABC):
 
     @abstractmethod
     def pieces(self, rows: int) -> Iterator[Piece]:
-        """Rows and labels in their order, at most so many at once."""
+        """Rows and labels in their order, at most `rows` at once."""
 
     def labels(self, rows: int) -> Iterator[Labels]:
         """The labels alone."""
@@ -86,14 +86,14 @@ def file_state(path: Path) -> Mark | None:
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What is asked of files beside their names; `records=UNCOUNTED`: one file, read to its end."""
+    """What is asked of files besides their names; `records=UNCOUNTED`: one file, read to its end."""
 
     label: str | int | None = None
     schema: Schema | None = None
     features: int | None = None
     left_out: str | None = None
     records: int | None = None
-    only: tuple[str, ...] | None = None  # the features, of which labels and other columns are beside the point
+    only: tuple[str, ...] | None = None  # the features, if labels and other columns do not matter
 
 
 @dataclass(frozen=True)

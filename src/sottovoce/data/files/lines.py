@@ -1,4 +1,4 @@
-"""Text files, plain or compressed: blocks of whole lines, of which none takes more memory than the limit."""
+"""Text files, plain or compressed: blocks of whole lines, none beyond the limit of memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMPRESSED: Final[dict[str, Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": 
 BYTES = 1 << 23  # of lines that are read at once; fewer than a line may have
 PART = 1 << 27  # bytes of a large file that are a source of their own
 SPACES: Final = b" \t\r\n\x0b\x0c"  # a line of these alone is empty
-TOO_LONG: Final = b'""\rx\n'  # what stands for a line beyond the limit: one that no format can read
+TOO_LONG: Final = b'""\rx\n'  # in the place of a line beyond the limit: one that no format can read
 
 
 def is_plain(path: Path) -> bool:

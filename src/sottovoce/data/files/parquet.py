@@ -100,7 +100,7 @@ class Parquet(TableFormat):
 
 @contextmanager
 def _open_parquet(path: Path, **options: Any) -> Iterator[Any]:
-    """An open file, of which its footer was read; what Arrow says of it becomes an `InputError`."""
+    """An open file after its footer was read; what Arrow says of it becomes an `InputError`."""
     try:
         import pyarrow
         from pyarrow import parquet

@@ -62,7 +62,7 @@ def _add_and_fill(
 def _release_step(
     k: int, total: float, released: NDArray[Any], noise: NDArray[Any], grid_step: float, limit: float, clip: float
 ) -> float:
-    """Release step k from its sum of terms and return the sum of slopes that this stands for."""
+    """Release step k from its sum of terms and return the sum of slopes that it means."""
     if limit == 0.0:
         released[k] = total + noise[k]
         return float(released[k])

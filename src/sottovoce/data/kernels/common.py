@@ -1,9 +1,9 @@
 """What the loops share.
 
-What is computed for one record is a function of that record and of public numbers alone, bit for bit, wherever the
-record stands: such code is compiled without leave to reorder or to fuse operations, so that vectorised and scalar
-instructions agree. Leave to reorder is given to sums only, and these are exact: their terms lie on public grids.
-A function that is not told otherwise is compiled with its caller's leave, so every one is told.
+What is computed for one record is a function of that record and of public numbers alone, bit for bit, in any place:
+such code is compiled without leave to reorder or to fuse operations, so that vectorised and scalar instructions agree.
+Leave to reorder is given to sums only, and these are exact: their terms are on public grids. A function without
+options is compiled with its caller's leave, so every one has them.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def dual_rows_sparse(
 ) -> Array:
     """As `dual_rows_dense`, for the rows of a CSR matrix."""
     # Two sums for each of a row's products: with one, every addition would wait for the one before. Places are
-    # unsigned, so that no check for negative ones is made, and the loops stand here, since a call would cost as much.
+    # unsigned, so that no check for negative ones is made, and the loops are written out: a call would cost as much.
     total, other = np.zeros(len(weights)), np.zeros(len(weights))
     size = _BATCH if scale == 0.0 else 1
     steps = np.empty(size)

@@ -2,10 +2,10 @@
 
 Rows, weights and slopes are on the grids of `matrix`: products and sums of them are exact, so the order of a sum
 does not matter, and neither does whether a product and a sum are fused. That is why the compiler may reorder sums here,
-and why rows may lie in several threads. Slopes are made by `fill_terms`, which has no such leave. Rows of a run without
+and why several threads may share rows. Slopes are made by `fill_terms`, which has no such leave. Rows of a run without
 privacy are on no grid, and no thread shares them.
 
-A loop takes rows start, ..., stop - 1 of a block, or of a batch, whose places in the block are `chosen`; of None, or
+A loop takes rows start, ..., stop - 1 of a block, or of a batch with the places `chosen` in the block; of None, or
 without any, they are the rows themselves. It holds no lock of Python's.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sottovoce.data.kernels.common import EXACT_SUM, Array, Entries, Integers, prefetch
 from sottovoce.losses.kernels import fill_terms
 
-TILE = 256  # rows at most whose slopes are made together
+TILE = 256  # most rows that get their slopes together
 _NEAR = 6144  # entries of rows that stay in the first cache from their scores to their sum
 _LINE = 16  # entries of float32; a number that the compiler knows
 _ONE = np.uint64(1)
@@ -28,7 +28,7 @@ _ONE = np.uint64(1)
 
 @njit(cache=True, fastmath=False, nogil=True)
 def _row_place(chosen: Integers | None, row: int) -> Any:
-    """Where a row lies. Of None the compiler knows that rows lie one after the other."""
+    """The place of a row. Of None the compiler knows that rows follow one another."""
     if chosen is None:
         return np.uint64(row)
     return np.uint64(chosen[row]) if len(chosen) > 0 else np.uint64(row)
@@ -36,7 +36,7 @@ def _row_place(chosen: Integers | None, row: int) -> Any:
 
 @njit(cache=True, fastmath=False, nogil=True)
 def _rows_near(width: int) -> int:
-    """How many rows of so many entries are taken together: a multiple of four."""
+    """How many rows of `width` entries are taken together: a multiple of four."""
     return min(TILE, max(16, _NEAR // max(width, 1) // 4 * 4))
 
 
