@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.app.cli.viewing import ViewOptions, watching
+from sottovoce.app.cli.console import ViewOptions
 from sottovoce.app.job_tables import ViewTable
 from sottovoce.app.jobs import load_dealer_job, load_job
 from sottovoce.app.view.watch import Watch
+from sottovoce.app.view.watched import watching
 from sottovoce.errors import InputError
 
 

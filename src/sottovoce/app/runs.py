@@ -291,7 +291,7 @@ def open_people(job: PeopleJob, model: PrivateLinearModel, say: Say) -> Iterator
     """The people of a joint prediction: files are read here, each for itself, or remote parties are waited for."""
     if not model.plan_.split.same_people:
         raise InputError("a job of people is for a model by columns; give predict a file of records instead.")
-    with contextlib.closing(_open_columns(job, model, say)) as federation:
+    with contextlib.closing(_connect_columns(job, model, say)) as federation:
         yield federation
         federation.dismiss()
 
@@ -304,7 +304,7 @@ def open_test(job: EvaluationJob, model: PrivateLinearModel, say: Say, state: Ru
     beside the job, however the evaluation ends.
     """
     if model.plan_.split.same_people:
-        federation = _open_columns(job, model, say, state.journal)
+        federation = _connect_columns(job, model, say, state.journal)
         federation.declare_columns("held", job.parties.index(job.label_holder), None)
     elif job.federation is not None:
         federation = Federation.connect(open_wire(job.federation, job.resolve, say, state.journal))
@@ -319,7 +319,7 @@ def open_test(job: EvaluationJob, model: PrivateLinearModel, say: Say, state: Ru
             store_receipts(job, federation.receipts)
 
 
-def _open_columns(
+def _connect_columns(
     job: PeopleJob | EvaluationJob, model: PrivateLinearModel, say: Say, journal: Journal | None = None
 ) -> Federation:
     """By columns: each file has some columns of the same people, for an evaluation one party's the labels too."""

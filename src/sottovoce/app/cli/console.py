@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TextIO
 
 import typer
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from sottovoce.app.job_tables import ViewTable
+    from sottovoce.app.jobs import Job
     from sottovoce.privacy.guarantee import PrivacyReport
 
 JOB: Final = "SOTTOVOCE_JOB"  # the path of the job file, in the environment
@@ -45,6 +47,22 @@ JobPath = Annotated[Path, argument("JOB", "A job file in TOML.")]
 ModelPath = Annotated[Path, argument("MODEL", "A model file that `fit` wrote.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that are there already.")]
 
+ViewPort = Annotated[
+    int | None,
+    typer.Option(
+        "--view", metavar="PORT", min=0, max=65535, help="Serve a page for operators at this port of 127.0.0.1; 0: any."
+    ),
+]
+NoView = Annotated[bool, typer.Option("--no-view", help="Serve no page, no metrics and no health.")]
+LogJson = Annotated[
+    str | None,
+    typer.Option(
+        "--log-json",
+        metavar="FILE",
+        help="Append what happens as lines of JSON; -: to the standard output, without texts for people.",
+    ),
+]
+
 OUT_OF_MEMORY: Final = (
     "out of memory: the machine, the control group or the limits of this process (ulimit -d, ulimit -v) leave it too "
     "little. Raise them, or stop other programs."
@@ -57,6 +75,28 @@ _CODES: Mapping[type[SottovoceError], int] = {
     WireError: 4,
     LedgerError: 5,
 }
+
+
+class ViewOptions(NamedTuple):
+    """What the command line says of the view; a file's table [view] says the rest."""
+
+    port: int | None = None
+    off: bool = False
+    log: str | None = None
+
+    def over(self, table: ViewTable) -> ViewTable:
+        """The table with what the command line says in its place."""
+        if self.off and self.port is not None:
+            raise InputError("--view and --no-view: one serves the page and the other does not; leave one out.")
+        said = {"port": self.port, "off": False if self.port is not None else self.off or None, "log": self.log}
+        return table.model_copy(update={key: value for key, value in said.items() if value is not None})
+
+    def of_fit(self, job: Job, *, quiet: bool) -> ViewTable:
+        """The same for a fit: with the data here, or quietly, a page is served if it is asked for."""
+        asked = self.port is not None or "port" in job.view.model_fields_set
+        if not asked and (quiet or job.federation is None):
+            return self._replace(off=True).over(job.view)
+        return self.over(job.view)
 
 
 def exit_code(error: SottovoceError) -> int:

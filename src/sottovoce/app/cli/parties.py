@@ -12,8 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import JOB, AsJson, argument, aside, cli_option, out, print_json, seconds_text
-from sottovoce.app.cli.viewing import LogJson, NoView, ViewOptions, ViewPort, watching
+from sottovoce.app.cli.console import (
+    JOB,
+    AsJson,
+    LogJson,
+    NoView,
+    ViewOptions,
+    ViewPort,
+    argument,
+    aside,
+    cli_option,
+    out,
+    print_json,
+    seconds_text,
+)
 from sottovoce.app.superuser import warn_as_root
 from sottovoce.app.texts import readable_size, secure_balance
 from sottovoce.errors import InputError, RefusedError
@@ -72,6 +84,7 @@ def party(
     """
     from sottovoce.app.jobs import load_party_job
     from sottovoce.app.view.watch import Watch
+    from sottovoce.app.view.watched import watching
 
     own = {"name": name, "file": file, "label": label, "ledger": ledger, "account": account, "n_jobs": n_jobs}
     tables: dict[str, dict[str, Any]] = {
@@ -199,7 +212,7 @@ def dealer(
     """
     from sottovoce.app.jobs import load_dealer_job
     from sottovoce.app.view.watch import Watch
-    from sottovoce.app.view.watched import WatchedEnd
+    from sottovoce.app.view.watched import WatchedEnd, watching
     from sottovoce.federation.secure_columns.dealer import Dealer
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_party import serve_party

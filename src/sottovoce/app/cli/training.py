@@ -16,13 +16,16 @@ from sottovoce.app.cli.console import (
     OUT_OF_MEMORY,
     AsJson,
     JobPath,
+    LogJson,
+    NoView,
     Overwrite,
+    ViewOptions,
+    ViewPort,
     aside,
     cli_option,
     out,
     print_json,
 )
-from sottovoce.app.cli.viewing import LogJson, NoView, ViewOptions, ViewPort, watched_fit
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError
 
 if TYPE_CHECKING:
@@ -138,6 +141,7 @@ def fit(
     from sottovoce.app import outputs, runs
     from sottovoce.app.cli import showing
     from sottovoce.app.jobs import load_job
+    from sottovoce.app.view.watched import watched_fit
 
     beside, loaded = aside(), load_job(job)
     table = ViewOptions(view, no_view, log_json).of_fit(loaded, quiet=quiet)

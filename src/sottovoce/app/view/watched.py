@@ -1,27 +1,33 @@
-"""Ends of a wire that are watched: what passes them becomes events, by headings and public texts alone.
+"""Commands and ends of a wire that are watched: what passes an end becomes events, by headings and public texts alone.
 
-Both look at frames, since these are all that an end says or hears. Of an array they see how many numbers it has.
+Both ends look at frames, since these are all that an end says or hears. Of an array they see how many numbers it has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from pydantic import ValidationError
 
 from sottovoce import algorithms
-from sottovoce.app.view.events import CODES, nothing
-from sottovoce.app.view.watch import Watch
-from sottovoce.errors import WireError
+from sottovoce.app.job_tables import ViewTable
+from sottovoce.app.jobs import Job
+from sottovoce.app.sources import accounts_of
+from sottovoce.app.view.events import CODES, nothing, safe_text
+from sottovoce.app.view.server import new_token, read_token, serve_view
+from sottovoce.app.view.watch import LogForwarder, Watch, say_to, write_to
+from sottovoce.errors import InputError, WireError
 from sottovoce.federation.party import Party
 from sottovoce.federation.replies import Accepted, RefusedFacts
 from sottovoce.federation.secure_columns.dealer import Dealer
-from sottovoce.files import write_text
+from sottovoce.files import open_to_append, write_text
 from sottovoce.gate.frames import Frame, heading, numbers_in, peek
 from sottovoce.gate.outgoing import Outgoing
 from sottovoce.plan.plan import Plan
@@ -320,3 +326,64 @@ class WatchedWire:
             if accepted.budget is not None:
                 numbers = [accepted.budget[place] for place in _BUDGET]
                 self._watch.tell("budget", party=name, **dict(zip(_BUDGET_FIELDS, numbers, strict=True)))
+
+
+@contextlib.contextmanager
+def watched_fit(job: Job, table: ViewTable, say: Callable[[str], None]) -> Iterator[WatchedWire]:
+    """Have a fit watched: who is waited for, and what ledgers of this process have before and after."""
+    meets_at = "" if job.federation is None else job.federation.listen or ""
+    watch = Watch("coordinator", job.path.stem, data_here=job.federation is None, meets_at=meets_at)
+    with watching(watch, table, job.resolve, say, "done"):
+        if job.federation is not None:
+            watch.tell("expected", ends=job.federation.ends)
+        accounts = {party: (account, account.balance()) for party, account in accounts_of(job).items()}
+        for party, (_, before) in accounts.items():
+            watch.tell("budget", party=party, **describe_budget(before, before))
+        yield WatchedWire(watch, say)
+        for party, (account, before) in accounts.items():
+            watch.tell("budget", party=party, **describe_budget(before, account.balance()))
+
+
+@contextlib.contextmanager
+def watching(
+    watch: Watch, table: ViewTable, resolve: Callable[[str], Path], say: Callable[[str], None], ending: str = "stopped"
+) -> Iterator[Watch]:
+    """Have a command watched: at the terminal, in a log, on a page. How it ends is told, then all of that ends too."""
+    watch.add(say_to(say, watch.role))
+    with contextlib.ExitStack() as stack:
+        if table.log is not None:
+            try:
+                stream = sys.stdout if table.log == "-" else open_to_append(resolve(table.log))
+                if table.log != "-":
+                    stack.callback(_close_log, stream)
+                watch.add(write_to(stream))
+            except OSError as error:
+                raise InputError(
+                    f"view.log={table.log!r} cannot be written ({error.strerror}); give another path."
+                ) from None
+        handler, logger = LogForwarder(watch), logging.getLogger("sottovoce")
+        logger.addHandler(handler)
+        stack.callback(logger.removeHandler, handler)
+        if not table.off:
+            token = new_token() if table.token is None else read_token(resolve(table.token))
+            try:
+                say(f"for operators, in a browser here: {stack.enter_context(serve_view(watch, table.port, token))}")
+            except InputError:
+                if "port" in table.model_fields_set:  # it was asked for
+                    raise
+                say("no page for operators: this machine has no address 127.0.0.1 to listen on")
+        try:
+            yield watch
+        except KeyboardInterrupt:
+            watch.tell("ended", outcome="stopped")
+            raise
+        except BaseException as error:
+            watch.tell("ended", outcome="failed", error=type(error).__name__, why=safe_text(error))
+            raise
+        watch.tell("ended", outcome=ending)
+
+
+def _close_log(stream: TextIO) -> None:
+    """If the disk is full, what could not be written is tried once more; the run does not fail for it."""
+    with contextlib.suppress(OSError):
+        stream.close()
