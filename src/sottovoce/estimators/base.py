@@ -69,7 +69,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         the coefficients of the rescaled features. "auto" is for penalties with an l1 norm, where few features matter:
         a fit without a penalty, then the best of its path, chosen for 2% of the budget (`alpha_`, `path_`).
     radius : float or None
-        A ball that the weights must lie in, instead of a penalty.
+        The radius of a ball that the weights stay in, instead of a penalty.
     row_norm : float or None
         Declared bound: the largest Euclidean norm of a row. One of the three bounds is needed for a private fit;
         nothing is inferred from the data.

@@ -41,8 +41,8 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         public. As everywhere in scikit-learn `classes_` has them sorted, of two the positive class last.
     class_weight : mapping of class to weight, or None
         A record's loss is multiplied by the weight of its class; one that is not named weighs 1. Weights are declared
-        and public. They are divided by the largest, so that no record counts more than without them: `alpha` stands
-        beside weights of at most 1. For `whitened`, `newton`, `gradient` and `sgd`.
+        and public. They are divided by the largest, so that no record counts more than without them, and
+        `alpha` keeps its meaning. For `whitened`, `newton`, `gradient` and `sgd`.
     """
 
     classes: Any = None
@@ -133,7 +133,7 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         return self.scores(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class on whose side of the plane each row lies, of several the one with the largest score."""
+        """The class of each row by the sign of its score; with several classes, the one with the largest score."""
         scores = self.scores(X)
         if scores.ndim == 2:
             return np.asarray(self.classes_[scores.argmax(axis=1)])
@@ -203,8 +203,8 @@ class PrivateLogisticRegression(WithStandardErrors, _Classifier):
 class PrivateLinearSVC(_Classifier):
     """min (1/N) sum loss(y (x'w + b)) + alpha/2 |w|^2 under differential privacy, or |w|_2 <= radius.
 
-    With more than two classes each is told from the rest, all in one run and under one budget: the sum over the classes
-    of this, with y = 1 for its records and -1 for all others, and weights for each class.
+    With more than two classes it is the sum of this over the classes, in one run and under one budget: each class has
+    its own weights, with y = 1 for its records and -1 for all others.
 
     Parameters
     ----------

@@ -123,7 +123,7 @@ class CoefficientTable:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class WithStandardErrors:
-    """Models whose coefficients can be told with standard errors.
+    """Models that can have standard errors of their coefficients.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ class StandardErrors(Purchase):
 def tabulate(plan: Plan, sums: Any, names: tuple[str, ...], schema: Schema | None = None) -> CoefficientTable:
     """The table that the sums of a plan give, in the units of the columns and the label.
 
-    By a schema the levels of a category are told against the first, and the intercept is where all are at the first.
+    With a schema, levels of a category are compared with the first, and the intercept belongs to all first levels.
     """
     step, zero = OneStep(sums, np.array(plan.numbers.weights)), np.append(*plan.unprepare(np.zeros(plan.dimension)))
     values = np.append(*plan.unprepare(step.weights))

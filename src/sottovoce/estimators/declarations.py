@@ -146,7 +146,7 @@ def is_private(bound: Any) -> bool:
 
 
 def unknown_columns(model: PrivateLinearModel, names: tuple[str, ...], features: int) -> dict[int, Number]:
-    """By place, the columns whose range is to be estimated; the place behind the features is the label's."""
+    """The columns with a range to be estimated, by column number; the number after the features is the label's."""
     label = getattr(model, "label_bound", None)
     if (schema := model.schema_) is not None:
         columns = schema.of_features(names or schema.feature_names).estimated
@@ -238,7 +238,7 @@ def no_solver(value: Any) -> InputError:
 
 
 def warn_of_delta(problem: Problem) -> None:
-    """Of a private run whose delta says little."""
+    """Warn if the delta of a private run is too large to promise anything."""
     if problem.delta >= 1 / problem.records and problem.epsilon < math.inf:
         warn(
             f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
@@ -247,7 +247,7 @@ def warn_of_delta(problem: Problem) -> None:
 
 
 def warn_of(problem: Problem) -> None:
-    """What public numbers say against a fit, before anything is spent."""
+    """Warn of what public numbers say against a fit, before anything is spent."""
     if problem.epsilon == math.inf:
         return
     warn_of_delta(problem)

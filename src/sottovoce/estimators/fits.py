@@ -67,7 +67,7 @@ class Session:
         )
         self.resources = resources
         self.within: Whole | None = None  # what several plans may cost together
-        self.plans: tuple[Plan, ...] = ()  # of which something may have been released
+        self.plans: tuple[Plan, ...] = ()  # that may have released something
 
     def __enter__(self) -> Self:
         self._lent = self.federation.lend(self.resources)
@@ -161,7 +161,7 @@ class Purchase(ABC):
 
     @abstractmethod
     def options(self, fit: Fit) -> Any:
-        """What its plan is designed by. Before the fit has run numbers stand in on which no cost depends."""
+        """What its plan is designed by; before the fit has run, placeholders, on which no cost depends."""
 
     @abstractmethod
     def use(self, fit: Fit, solution: Solution) -> None:
@@ -169,7 +169,7 @@ class Purchase(ABC):
 
 
 def check_gaussian(plan: Plan, form: Algorithm) -> None:
-    """Refuse a solver whose releases do not add up as Gaussian ones do, where something is bought beside the fit."""
+    """Refuse a solver with releases other than Gaussian ones, where something is bought with the fit's budget."""
     mu = gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation)
     if mu is None or not math.isfinite(mu):
         raise InputError(

@@ -59,7 +59,7 @@ def _row_lines(progress: Progress) -> Hear:
         if done >= total:
             begun.pop(what)
             line = shown.pop(what, None)
-            if line is not None and what == READING:  # of which there is one for every round
+            if line is not None and what == READING:  # every round has one
                 progress.remove_task(line)
 
     return hear

@@ -27,7 +27,7 @@ _TAILS = 0.10  # the share that is wanted above which tails are cut
 
 @dataclass(frozen=True)
 class EstimatedRanges:
-    """The columns whose range is estimated, by place, the plan of it, and the problem that waits for them."""
+    """The columns with a range to be estimated, by number, the plan that estimates them, and the fit's problem."""
 
     columns: Mapping[int, Number]
     plan: Plan

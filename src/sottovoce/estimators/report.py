@@ -83,7 +83,7 @@ def privacy_report(
     left: Sequence[tuple[str, str]] = (),
     pinned: bool | None = None,
 ) -> PrivacyReport:
-    """The true guarantee of a plan, and of plans beside it on the same people, computed from what they release.
+    """The true guarantee of a plan and of other plans on the same people, computed from what they release.
 
     Of secure sums `left` has who left the run and when, and `pinned` says how the parties' keys are known.
     """
@@ -156,7 +156,7 @@ def warn_of_repeats(plan: Plan, guarantee: Guarantee, *, family: int | None = No
     if one estimator was cloned from the other, as these wrappers do: `family` is that of a cloned one.
 
     No row decides it: numbers of records and features are public, and so is who cloned what. A warning that looked at
-    rows would tell whoever sees it that one of them was fitted before. Edges: fits on a part of the people by an
+    rows would reveal that one of them was fitted before. Edges: fits on a part of the people by an
     estimator that is no clone go unnoticed, and other people of the same number are taken for the same, so the text
     says "if". Processes do not know of one another's fits (`n_jobs`), so in a worker process a cloned estimator warns
     of that at its first fit. A ledger notices all of them. Scores are counted nowhere.

@@ -1,4 +1,4 @@
-"""A search over anything under one budget: a secret number of private fits, of which only the best is shown."""
+"""A search over anything under one budget: a secret number of private fits, and only the best is shown."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TrialScore(Purchase):
     form = ComparedLosses()
     share = 0.1  # of the mu squared of a trial
 
-    def problem(self, plan: Plan) -> Problem:  # whose rows may be prepared otherwise than the fit's
+    def problem(self, plan: Plan) -> Problem:  # its rows may be prepared otherwise than the fit's
         return plan.changed_problem(epsilon=self.epsilon, regulariser=Named(name="none"), layout="rows")
 
     def options(self, fit: Fit) -> Candidates:
@@ -75,7 +75,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
 
     A search of mean 10 costs about twice the epsilon of one of its fits, whatever is searched (Papernot and Steinke
     2022), if only the best is ever seen: so neither the other trials nor their number are kept, logged or timed. It is
-    for data in one place; whoever runs it sees every trial in its memory and is trusted.
+    for data in one place; the process that runs it sees every trial and is trusted.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         epsilon, delta and ledger do not matter.
     param_distributions : mapping, or list of mappings
         By parameter the values to draw from, a list or a distribution with `rvs`, as in scikit-learn. Every trial draws
-        anew. A mapping of a list is drawn first, then from it.
+        its own. Of a list one mapping is drawn first.
     epsilon, delta : float
         The budget of the whole search.
     mean_trials : float
@@ -175,7 +175,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
     ) -> tuple[dict[str, Any], Fit]:
         """One value of each parameter, drawn independently of all other trials, and the fit by them.
 
-        What is wrong with it is told before anything is charged.
+        A trial that cannot run is refused before anything is charged.
         """
         tables = self.param_distributions
         table = tables if isinstance(tables, Mapping) else tables[int(generator.integers(len(tables)))]

@@ -107,15 +107,6 @@ class Numbers(Frozen):
 
         def __getattr__(self, name: str) -> Any: ...
 
-    @staticmethod
-    def read(algorithm: object, form: object, values: Mapping[str, Any]) -> Numbers:
-        """The numbers of a form, checked."""
-        if not {type(algorithm), type(form)} <= {str, type(None)}:  # what would be read as a text is none yet
-            raise ValueError("a plan names its algorithm and its form by texts")
-        forms = getattr(family(str(algorithm)), "FORMS", ())
-        kinds = (one.numbers for one in forms if (one.name, one.form) == (str(algorithm), str(form)))
-        return next(kinds, Numbers).model_validate(dict(values))
-
 
 if TYPE_CHECKING:
     FormNumbers = Any  # a plan's numbers are those of its form, which its own text knows
@@ -161,7 +152,12 @@ class Plan(Problem, Design):
             raise RefusedError(PLAN.refusal("the plan", number))
         if not isinstance(fields, Mapping) or not isinstance(numbers := fields.get("numbers", {}), Mapping):
             return fields
-        return {**fields, "numbers": Numbers.read(fields.get("algorithm"), fields.get("form"), numbers)}
+        algorithm, form = fields.get("algorithm"), fields.get("form")
+        if not {type(algorithm), type(form)} <= {str, type(None)}:  # what would be read as a text is none yet
+            raise ValueError("a plan names its algorithm and its form by texts")
+        forms = getattr(family(str(algorithm)), "FORMS", ())
+        kinds = (one.numbers for one in forms if (one.name, one.form) == (str(algorithm), str(form)))
+        return {**fields, "numbers": next(kinds, Numbers).model_validate(dict(numbers))}
 
     @model_validator(mode="after")
     def _check(self) -> Plan:

@@ -12,7 +12,7 @@ from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
 from sottovoce.privacy.relation import RELATIONS, Relation, either
 
-HIDDEN = 2.0**-8  # of the noise, the most that dropped bits stand for
+HIDDEN = 2.0**-8  # the largest share of the noise that dropped bits may carry
 ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity
 MOST_DROPPED = 31
 MOST_BATCHES = 64  # values a party draws, and keeps in memory, for one message
@@ -162,7 +162,7 @@ class Release(Frozen):
             raise LeakError(f"query {query.name!r} is more sensitive than the plan charged for; nothing was released.")
 
     def event(self, relation: Relation, *, count: int | None = None, noises: float = 1.0) -> Event:
-        """What `count` of these releases cost; `noises` > 1: only a sum is seen, with so many times the variance."""
+        """The cost of `count` of these releases; `noises` is the variance of the sum that is seen, in that of one."""
         times = self.total if count is None else count * self.batches
         if self.mechanism == "derived":
             return Gaussian(mu=0.0)
@@ -174,7 +174,7 @@ class Release(Frozen):
         if std == 0.0:
             return Unbounded(reason=f"{self.query} is released without noise")
         if self.rate is not None and self.rate < 1.0:
-            # whose accounting knows both relations: replace-one is two such terms
+            # its accounting knows both relations: replace-one is two such terms
             return PoissonGaussian(rate=self.rate, noise_multiplier=std / self.charged_zero_out, rounds=times)
         return Gaussian(mu=self.charged(relation) * math.sqrt(times) / std)
 

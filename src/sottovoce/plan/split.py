@@ -32,7 +32,7 @@ OPENED: Final = "What is opened: sums over all parties, with this noise against 
 
 
 class Coalition(NamedTuple):
-    """Who colludes: so many parties, and whether the dealer is with them."""
+    """Who colludes: the number of parties, and whether the dealer is with them."""
 
     parties: int
     dealer: bool
@@ -264,7 +264,7 @@ class Split(str):
         return core_schema.no_info_after_validator_function(SPLITS.__getitem__, core_schema.literal_schema([*SPLITS]))
 
     def count_features(self, widths: Sequence[int]) -> int:
-        """How many features parties with so many each have together."""
+        """How many features the parties have together."""
         return sum(widths) if self.same_people else widths[0]
 
     def width(self, problem: Problem, party: str) -> int:
@@ -272,7 +272,7 @@ class Split(str):
         return problem.columns[problem.names.index(party)] if self.same_people else problem.features
 
     def priced(self, problem: Problem) -> tuple[str, ...]:
-        """Parties among whose records is the one that pays most."""
+        """Parties that include one with the record that pays most."""
         return problem.names[:1] if self.same_people else problem.names
 
     def part(self, problem: Problem, party: str) -> RowPart:  # noqa: ARG002
@@ -280,7 +280,7 @@ class Split(str):
         return RowPart(0, problem.features, problem.fit_intercept, problem.preparation)
 
     def check(self, plan: Plan) -> None:
-        """Refuse a plan whose parties cannot have the data so."""
+        """Refuse a plan with data that its parties cannot have."""
 
     def describe(self, parties: int) -> str:
         """Where the data are, in a page's words."""
