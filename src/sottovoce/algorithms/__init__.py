@@ -95,17 +95,15 @@ def mismatch(solver: str, loss: Loss, split: str, *, secure: bool = False) -> st
     serving = [form for form in forms(solver) if form.serves(split, secure=secure)]
     if secure and not serving:
         return f"solver={solver!r} uses more than sums over the parties, and only sums can be secure"
-    if serving and all(form.several != (loss.outputs > 1) for form in serving):
+    fitting = [form for form in serving if form.several == (loss.outputs > 1)]
+    if serving and not fitting:
         return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
-    serving = [form for form in serving if form.several == (loss.outputs > 1)]
-    if not serving:
+    if not fitting:
         return f"solver={solver!r} does not serve {SPLITS[split].data}{SPLITS[split].refusal}"
-    if loss.weighted and not any(form.weighted for form in serving):
+    if loss.weighted and not any(form.weighted for form in fitting):
         return f"solver={solver!r} takes no class_weight"
-    lacks = [next((need for need in form.needs if not need.met(loss)), None) for form in serving]
-    if all(need is not None for need in lacks):
-        return f"solver={solver!r} {lacks[0].words.format(loss.name)}"  # type: ignore[union-attr]
-    return None
+    unmet = [[need for need in form.needs if not need.met(loss)] for form in fitting]
+    return f"solver={solver!r} {unmet[0][0].words.format(loss.name)}" if all(unmet) else None
 
 
 def serves(solver: str, loss: Loss, *, secure: bool) -> bool:

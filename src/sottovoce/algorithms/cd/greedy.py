@@ -141,27 +141,25 @@ class GreedyScores(Choice):
         return distance(relation) * self.bound + 2.0**-20
 
     def value(self, round: Round) -> Array:
-        """All clipped coordinate gradients in one pass, then the rule."""
+        """All clipped coordinate gradients in one pass, then the rule.
+
+        Public numbers so large that the rounding of a score would exceed what the sensitivity allows for are refused.
+        """
         plan, rows = round.plan, round.rows
         weights, curvatures = round.told["weights"], round.told["curvatures"]
         moves = Moves(plan, curvatures)
         unit = plan.numbers.clip / (len(rows) * math.sqrt(moves.loss.curvature_bound))
         if plan.private:
-            check_resolution(moves, weights, curvatures, unit)
+            l1, l2, low, high = moves.terms
+            size = np.abs(np.clip(weights, low, high)) * (curvatures + l2) + l1 + moves.clip
+            if not bool(np.all(size * 2.0**-48 <= 2.0**-22 * unit * moves.roots)):
+                raise RefusedError("the weights or the penalty are too large for exact scores; nothing was released.")
         scores = round.memory.follow(rows, weights)
         bits = rows.sum_bits if plan.private else -1
         sums = rows.clipped_column_sums(slopes(moves.loss, scores, rows.labels), moves.clip, bits)
         gradient = (sums * moves.clip if plan.private else sums) / len(rows)
         found = greedy_scores(self.rule, gradient, weights, curvatures, moves.terms)
         return found / unit if plan.private else found
-
-
-def check_resolution(moves: Moves, weights: Array, curvatures: Array, unit: float) -> None:
-    """Refuse public numbers so large that the rounding of a score would exceed what the sensitivity allows for."""
-    l1, l2, low, high = moves.terms
-    size = np.abs(np.clip(weights, low, high)) * (curvatures + l2) + l1 + moves.clip
-    if not bool(np.all(size * 2.0**-48 <= 2.0**-22 * unit * moves.roots)):
-        raise RefusedError("the weights or the penalty are too large for exact scores; nothing was released.")
 
 
 def greedy_scores(rule: Rule, gradient: Array, weights: Array, curvatures: Array, terms: tuple[Array, ...]) -> Array:

@@ -280,7 +280,9 @@ class PartScores(AtomChoice):
         radius, places, values = plan.numbers.radius, told["places"], told["values"]
         mine = [self.part.local(place, plan.features) for place in places.tolist()]
         others = float(sum(v**2 for v, local in zip(values.tolist(), mine, strict=True) if local is None))
-        scores = sketch.back(trust(plan, others, self.slope_bound) * told["sketch"])
+        noise = (plan.release("feature").std ** 2 + plan.records / plan.numbers.sketch_size) * others  # of J'q, sigma^2
+        theta = min(1.0, 0.7 * self.slope_bound / math.sqrt(noise)) if noise > 0 else 1.0
+        scores = sketch.back(theta * told["sketch"])
         for local, value in zip(mine, values.tolist(), strict=True):
             if local is not None:
                 rows.add_column(scores, local, value)
@@ -295,12 +297,6 @@ class PartScores(AtomChoice):
         found: Array = np.append(rows.column_dots(slopes)[chosen], stay) / -self.slope_bound
         found[-1] += plan.release("atom").std * (math.log(2 * len(chosen)) + math.log(plan.rounds))
         return found
-
-
-def trust(plan: Plan, squares: float, bound: float) -> float:
-    """Theta = min(1, 0.7 omega / sigma), sigma^2 = (tau^2 + N / m) |w of the other parties|^2 the noise of J'q."""
-    noise = (plan.release("feature").std ** 2 + plan.records / plan.numbers.sketch_size) * squares
-    return min(1.0, 0.7 * bound / math.sqrt(noise)) if noise > 0 else 1.0
 
 
 def clipped_slopes(loss: Loss, rows: Block, scores: Array, noisy_labels: Array | None, bound: float) -> Array:

@@ -125,12 +125,6 @@ class Units:
         slope = min(residual, loss.lipschitz(), 1.0)
         return cls(slope, min(loss.lipschitz(), 1.0), slope**2 / 2, 1.0, TOLERANCE * slope**2, loss)
 
-    def curvature_at(self, variance: float) -> float:
-        """The mean curvature at scores of that variance; a floor, below which a step could run away."""
-        if self.loss.kind == "regression":
-            return 1.0
-        return max(self.curvature / 4, self.weight * self.loss.mean_curvature(variance))
-
     def weighed(self, weight: float) -> Units:
         """Where records weigh so much on average: losses, and what noise may cost of them, are in proportion to it."""
         return replace(self, weight=weight, curvature=weight * self.curvature, tolerance=weight * self.tolerance)
@@ -206,13 +200,17 @@ class White:
         """Coordinates along the directions as those along the columns; of several classes column by column."""
         if self.moments.vectors is None:
             return coordinates
-        return by_column(lambda u: self.matrix.T @ self.moments.out(u / np.sqrt(self.q)), coordinates)
+        if coordinates.ndim > 1:
+            return np.column_stack([self.out(column) for column in coordinates.T])
+        return np.asarray(self.matrix.T @ (self.moments.vectors @ (coordinates / np.sqrt(self.q))))
 
     def into(self, vectors: Array) -> Array:
         """The inverse."""
         if self.moments.vectors is None:
             return vectors
-        return by_column(lambda v: self.moments.into(self.matrix @ v) / np.sqrt(self.q), vectors)
+        if vectors.ndim > 1:
+            return np.column_stack([self.into(column) for column in vectors.T])
+        return np.asarray(self.moments.vectors.T @ (self.matrix @ vectors) / np.sqrt(self.q))
 
     def clips(self, noise: float) -> Clips:
         """Nearly equal lengths and ordinary slopes, widened where the noise allows it; no row is longer than sqrt q."""
@@ -330,6 +328,7 @@ class Descent:
         self._estimate += gain * (k * (known + self.damping) * self.point - gradient - self._estimate)
         self._curvature += gain * (k - self._curvature)
         k, early = self._curvature, max(1.0, self._window / self._count)
+        self.curvature = np.asarray(k * self.left * self.squares)  # what the records have of the stiffness
         self.stiffness = k * (known + self.damping) + early * self.noise**2 / (self.prior * k * known)
         free = self._estimate / self.stiffness
         self.point = self.penalised(free, self.stiffness)
@@ -346,8 +345,11 @@ class Descent:
         return answer if self.white is None else self.white.into(answer)
 
     def bend(self) -> Any:
-        """The mean curvature at the point."""
-        return self.units.curvature_at(float(self.squares @ self.point**2))
+        """The mean curvature at scores of the point; a floor, below which a step could run away."""
+        units, variance = self.units, float(self.squares @ self.point**2)
+        if units.loss.kind == "regression":
+            return 1.0
+        return max(units.curvature / 4, units.weight * units.loss.mean_curvature(variance))
 
     def _widen(self, gradient: Array) -> None:
         """A window of r steps where the loss bends r times as much as known, beyond noise: shorter ones would diverge.
@@ -364,19 +366,9 @@ class Descent:
             self._window = min(max(self._window, ratio), float(self.rounds))
 
     @property
-    def curvature(self) -> Array:
-        """The part of the stiffness that the records have: without damping and prior."""
-        return np.asarray(self._curvature * self.left * self.squares)
-
-    @property
     def mean(self) -> Array:
         """Of the points, before a penalty moved them, of the second half whose window was full."""
         return np.asarray(np.mean(self._taken, axis=0))
-
-
-def by_column(function: Callable[[Array], Array], array: Array) -> Array:
-    """A function of vectors, of a matrix column by column."""
-    return function(array) if array.ndim == 1 else np.column_stack([function(column) for column in array.T])
 
 
 @dataclass(frozen=True)
