@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sottovoce import losses
-from sottovoce.data.slopes import cut_slopes
+from sottovoce.data.slopes import shrink_slopes
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss, OneVsRest, weighted
 from sottovoce.secure.tables import (
@@ -52,7 +52,7 @@ def test_the_mean_of_a_bit_is_the_slope_at_every_level(loss: Loss, share: float)
     level, half = slope_level(loss, most, 0.0), LEVELS // (2 if loss.kind == "regression" else 4)
     for place in range(-half, half):
         for label in (-1.0, 1.0) if loss.kind == "classification" else (0.0,):
-            wanted = cut_slopes(loss, most, np.array([place * level]), np.array([label]))[0]
+            wanted = shrink_slopes(loss, most, np.array([place * level]), np.array([label]))[0]
             assert mean_slope(loss, most, level, place * level, label) == pytest.approx(wanted, abs=2.0**-CHANCE_BITS)
 
 
@@ -64,7 +64,7 @@ def test_between_levels_the_error_is_small(name: str, error: float) -> None:
     most = min(loss.lipschitz(), 1.0)
     level, scores = slope_level(loss, most, 0.0), np.linspace(-3.0, 3.0, 200)
     found = [mean_slope(loss, most, level, score, 1.0) for score in scores]
-    wanted = cut_slopes(loss, most, scores.copy(), np.ones(200))
+    wanted = shrink_slopes(loss, most, scores.copy(), np.ones(200))
     assert np.abs(found - wanted).max() < error
     shifted = [mean_slope(loss, most, level, score + level / 4, 1.0) for score in scores]
     assert np.abs(shifted - wanted).max() > error  # planted: rounded by a quarter of a level more

@@ -68,7 +68,7 @@ class Slope:
         if self.most is None:
             found = _clip_slopes(slopes_of(self.loss, at, labels), self.bound)
         else:
-            found = cut_slopes(self.loss, self.most, at, labels)
+            found = shrink_slopes(self.loss, self.most, at, labels)
         if len(shares):
             found *= shares
         return toward_zero(found, self.grid)
@@ -107,7 +107,7 @@ def slopes_of(loss: Loss, scores: Array, labels: Array) -> Array:
         return np.array(loss.derivative(scores, labels), dtype=np.float64)
 
 
-def cut_slopes(loss: Loss, most: float, scores: Array, labels: Array) -> Array:
+def shrink_slopes(loss: Loss, most: float, scores: Array, labels: Array) -> Array:
     """Slopes in units of `most`, within [-1, 1]; a NaN counts as 1.
 
     Residuals are cut one by one. Of classes the slopes of both labels at a score are scaled alike, so that the larger

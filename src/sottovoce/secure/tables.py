@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.slopes import cut_slopes
+from sottovoce.data.slopes import shrink_slopes
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses.base import Loss
 from sottovoce.losses.regression import Huber, Squared
@@ -167,11 +167,11 @@ def slope_chances(loss: Loss, most: float, level: float) -> NDArray[np.int64]:
     """Of the bits of slopes clipped at `most`, in units of it: t - [y = 1] for classes, 2 t - 1 for numbers; (1, L)."""
     if loss.kind == "regression":
         scores = scores_at(LEVELS, level)
-        return chances_of((1 + cut_slopes(loss, most, scores, np.zeros(LEVELS)))[None] / 2)
+        return chances_of((1 + shrink_slopes(loss, most, scores, np.zeros(LEVELS)))[None] / 2)
     scores = scores_at(LEVELS // 2, level)
     ones = np.ones(LEVELS // 2)
     return chances_of(
-        np.concatenate([1 + cut_slopes(loss, most, scores, ones), cut_slopes(loss, most, scores, -ones)])[None]
+        np.concatenate([1 + shrink_slopes(loss, most, scores, ones), shrink_slopes(loss, most, scores, -ones)])[None]
     )
 
 

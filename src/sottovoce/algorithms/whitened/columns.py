@@ -13,7 +13,7 @@ from sottovoce.algorithms.base import Array, Asking, Solution, total
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, mean_of
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedScore, White
-from sottovoce.data.slopes import cut_slopes
+from sottovoce.data.slopes import shrink_slopes
 from sottovoce.errors import InputError
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
@@ -158,7 +158,7 @@ class ColumnsWhitened(PrivateWhitened):
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
         for _ in range(descent.rounds):
             scores = rows @ descent.point + message["offset"][0]
-            slopes = [cut_slopes(loss, clips.slope, scores, np.full(len(scores), label)) for label in (1.0, -1.0)]
+            slopes = [shrink_slopes(loss, clips.slope, scores, np.full(len(scores), label)) for label in (1.0, -1.0)]
             means = np.hstack([sharpened(shares * each, rounding) for each in slopes])
             chances = chances_of((1 + means) / 2)
             answer = yield from total("rescale", weights=weights, chances=chances, scales=scales)
