@@ -42,7 +42,7 @@ def test_the_page_leads_from_nothing_to_models_and_predictions(tmp_path: Path) -
     ):
         report = json.loads((office / f"{path}.privacy.json").read_text())
         assert not list(office.rglob("*.run"))
-        assert bool(report.get("colluding_with_dealer")) is secure
+        assert bool(report.get("colluding")) is secure
     for name in (*TOWN, *CLINICS):
         book = Ledger(organisations.folder(name) / "budget.ledger").account().book()
         assert len(book.reservations) == 2, name

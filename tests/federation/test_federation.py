@@ -409,7 +409,7 @@ def test_nothing_of_the_rows_is_in_what_a_federation_shows() -> None:
 
 
 class Liar:
-    """A party that answers what it likes; the secure is not its own, so it only says what may be said."""
+    """A party that answers what it likes; the gate's key is not its own, so it only says what may be said."""
 
     def __init__(self, kind: str, query: str | None = None) -> None:
         self.name = "anna"

@@ -70,7 +70,7 @@ class ScriptedEndpoint:
 
     @staticmethod
     def echo(frame: Frame, serial: int) -> Outgoing:
-        # The wire is under test here, not the gate: the secure is taken so that any bytes can be sent.
+        # The wire is under test here, not the gate: the gate's key is taken so that any bytes can be sent.
         kind = "done" if frame.kind == "done" else "answer"
         answer = Frame(kind, serial, frame.plan, frame.round, frame.query, frame.arrays, frame.text)
         return Outgoing(encode(answer), made_by=GATE)

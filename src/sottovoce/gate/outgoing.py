@@ -1,4 +1,4 @@
-"""What may leave a party, secure: made in this folder alone, then neither changed nor copied.
+"""What may leave a party: values that only this package makes, and that nobody changes or copies afterwards.
 
 A wire accepts only `Outgoing`; an `Outgoing` is made only by `reply`; `reply` takes only what passed a
 `Gate` (`Released`, or a `Share` of a sum that is opened with all others), was declared public by name and with a reason
@@ -64,7 +64,7 @@ PUBLIC_NAMES: Final[Mapping[str, PublicName]] = {
 
 
 class _Guarded:
-    """Made with the secure of this module, then neither changed nor copied."""
+    """Made with the key `GATE` of this module, then neither changed nor copied."""
 
     __slots__ = ()
 
@@ -183,7 +183,7 @@ class Outgoing(_Guarded):
         self._fill(data=data)
 
 
-LEAVES: Final = (Released, Share, Masked, Disclosed)  # a subclass could skip the secure
+LEAVES: Final = (Released, Share, Masked, Disclosed)  # a subclass could skip the check of `made_by`
 
 
 def declare_public(name: str, value: Any, *, reason: str) -> Declared:
@@ -199,8 +199,8 @@ def declare_public(name: str, value: Any, *, reason: str) -> Declared:
     if not PUBLIC_NAMES[name].fits(value):
         raise LeakError(
             f"declare_public({name!r}) got a value of another kind than this name has: records and features are int, "
-            "feature_names and solvers lists of str, classes a few plain values, accepted a bool, the others "
-            "a str."
+            "feature_names and solvers lists of str, classes a few plain values, budget a list of floats, accepted a "
+            "bool, the others a str."
         )
     return Declared(name, tuple(value) if isinstance(value, list) else value, reason, made_by=GATE)
 

@@ -1,4 +1,4 @@
-"""The doors of a plan whose sums are secure, of a party and of a dealer: shares of sums and, by columns, masked words.
+"""The gates of a plan with secure sums, of a party and of a dealer: shares of sums and, by columns, masked elements.
 
 Each label of a mask is registered before anything leaves under it (`UsedLabels`).
 """

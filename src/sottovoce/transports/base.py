@@ -105,7 +105,7 @@ def answer_request(endpoint: Endpoint, request: bytes, limit: int) -> bytes:
     names the type alone) and nothing is sent.
     """
     outgoing: object = endpoint.handle(request)
-    # a subclass could skip the secure that Outgoing asks for
+    # a subclass could skip the check that Outgoing makes
     if type(outgoing) is not Outgoing:
         raise LeakError(
             f"party {endpoint.name!r} tried to send {type(outgoing).__name__}; a wire takes only Outgoing,"
