@@ -164,8 +164,8 @@ def test_a_row_that_is_longer_is_seen(fault: str, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(preparation, "round_rows", nearest)
     else:
-        real = preparation._row_factors
-        monkeypatch.setattr(preparation, "_row_factors", lambda *told: real(*told) * (1.0 + 2.0**-18))
+        real = preparation._row_norm_factors
+        monkeypatch.setattr(preparation, "_row_norm_factors", lambda *told: real(*told) * (1.0 + 2.0**-18))
     assert max(longest(features, 400) for features in (1, 2, 5, 90)) > 1
 
 

@@ -321,7 +321,7 @@ def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Mat
             np.clip(raw.data, low[raw.indices], high[raw.indices], out=raw.data)
         else:
             raw = _clip_dense(raw, usable, recipe, np.empty(raw.shape))
-        return _multiplied(raw, _row_factors(row_squares(raw), usable, recipe), recipe)
+        return _multiplied(raw, _row_norm_factors(row_squares(raw), usable, recipe), recipe)
 
 
 def _clip_dense(raw: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, made: Array) -> Array:
@@ -338,7 +338,7 @@ def _clip_dense(raw: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparatio
     return made
 
 
-def _row_factors(squares: Array, usable: NDArray[np.bool_], recipe: Preparation) -> Array:
+def _row_norm_factors(squares: Array, usable: NDArray[np.bool_], recipe: Preparation) -> Array:
     """What a row is multiplied by: the scale, times limit / norm where its norm is above the limit; 0 if not usable.
 
     Guarantee, layout "rows": the prepared row is no longer than 1, its constant c included. Let u = 2^-53, and x a row
@@ -385,7 +385,7 @@ def _prepare_dense(
             stop = min(start + step, last)
             part = usable[start:stop]
             cut = _clip_dense(X[start:stop], part, recipe, room[: stop - start])
-            factors = _row_factors(row_squares(cut), part, recipe)
+            factors = _row_norm_factors(row_squares(cut), part, recipe)
             if bits is not None and rows.dtype == np.float32 and how.order == "C":
                 round_rows(cut, factors, 2.0**bits, rows[start:stop])
             else:

@@ -99,7 +99,7 @@ class Plans:
         form, queries = check_plan(plan, own, known)
         if plan.secure_columns:
             self.check_aligned(plan)
-        masker = self._make_sealer(plan) if plan.channel.secure else None
+        masker = self._make_masker(plan) if plan.channel.secure else None
         if frame.query == "check":
             own.keys.hold(plan)
             self._check_charge(form, plan)
@@ -198,7 +198,7 @@ class Plans:
             raise RefusedError(f"{own.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
         return rows, recipe
 
-    def _make_sealer(self, plan: Plan) -> Masker:
+    def _make_masker(self, plan: Plan) -> Masker:
         """The own side of secure sums; a plan that has another key for it is refused."""
         own = self._holder
         pins = own.policy.needs_pins(plan)

@@ -122,7 +122,7 @@ class UsedLabels:
 
 
 class SecureGate(Gate):
-    """The same door, through which nothing leaves alone: `share` is one part of a sum, `masked` is for other parties.
+    """A gate through which nothing leaves alone: `share` is one part of a sum, `masked` is for other parties.
 
     Guarantee: what leaves looks uniform to whoever lacks the keys of the others. A label has one content: asked again,
     alike, the same bytes leave. Proof: `secure/proofs`.
@@ -175,7 +175,7 @@ class SecureGate(Gate):
         if not isinstance(self._masker, ColumnMasker) or not self._masker.holder:
             raise RefusedError("the holder of the labels makes the key of the parties, and nobody else.")
         if self._group is None:
-            self._group = Masked("group", self._masker.group_boxes(), made_by=GATE)
+            self._group = Masked("group", self._masker.group_envelopes(), made_by=GATE)
         return self._group
 
     def share(

@@ -86,7 +86,7 @@ class Channel:
         """Whose answers about one record of a party add up."""
         return problem.names if self.split.same_people else (party,)
 
-    def left_to(self, _pool: Coalition) -> float:
+    def left_to(self, _coalition: Coalition) -> float:
         """The variance of a sum that is left to those who collude."""
         return 1.0
 

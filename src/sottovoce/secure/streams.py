@@ -118,13 +118,13 @@ def stream(
 
 def seal_envelope(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
     """Data for whoever has the key, under a label that is used once by this sender."""
-    return _box_cipher(key, label, sender).encrypt(bytes(12), data, write_label(label))
+    return _envelope_cipher(key, label, sender).encrypt(bytes(12), data, write_label(label))
 
 
 def open_envelope(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
     """What was in an envelope; refused if it was altered, cut, or sent under another label or by another sender."""
     try:
-        return _box_cipher(key, label, sender).decrypt(bytes(12), data, write_label(label))
+        return _envelope_cipher(key, label, sender).decrypt(bytes(12), data, write_label(label))
     except InvalidTag:
         raise RefusedError("a secure message was altered, or is of another sender, round or run.") from None
 
@@ -153,7 +153,7 @@ def hash_of(arrays: Mapping[str, NDArray[Any]]) -> str:
     return said.hexdigest()
 
 
-def _box_cipher(key: bytes, label: Label, sender: str) -> AESGCM:
+def _envelope_cipher(key: bytes, label: Label, sender: str) -> AESGCM:
     return AESGCM(hmac.digest(key, b"envelope" + write_label([list(label), sender]), "sha256"))
 
 

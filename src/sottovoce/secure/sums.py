@@ -172,7 +172,7 @@ class ColumnMasker(Masker):
         """What it shares with the dealer."""
         return self._keys[self.aggregation.dealer]
 
-    def group_boxes(self) -> dict[str, NDArray[np.int64]]:
+    def group_envelopes(self) -> dict[str, NDArray[np.int64]]:
         """The key of the group for each other party, by its place."""
         return {
             str(place): packed_envelope(seal_envelope(self._keys[name], ["group"], self.name, self.group))

@@ -120,8 +120,8 @@ class _Pending:
 class _DaemonThreads(futures.ThreadPoolExecutor):
     """A thread for each task, and none that keeps the interpreter alive.
 
-    A stream holds its thread as long as it lives: a coalition of fixed size could be used up, and the threads of
-    a coalition are joined at exit, so that a program which forgot to close its wire would never end.
+    A stream holds its thread as long as it lives: a pool of fixed size could be used up, and the threads of
+    a pool are joined at exit, so that a program which forgot to close its wire would never end.
     """
 
     def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:

@@ -339,11 +339,11 @@ def _(real: Any = scd.move) -> Iterator[None]:
     sensitivity=on(checks.sensitivity, "newton, central"),
     sensitivity__by_columns=on(checks.sensitivity, "fdml, columns"),
 )
-def _(real: Any = preparation._row_factors) -> Iterator[None]:
+def _(real: Any = preparation._row_norm_factors) -> Iterator[None]:
     def longer(squares: Any, usable: Any, recipe: Any) -> Any:
         return 2.0 * real(squares, usable, recipe)
 
-    with patch(preparation, "_row_factors", longer):
+    with patch(preparation, "_row_norm_factors", longer):
         yield
 
 

@@ -1,4 +1,4 @@
-"""The two updates of ADMM sharing over columns, as plain numerics.
+"""What the updates of ADMM sharing over columns have in common: their checks and defaults.
 
 Party m has the columns D_m and their weights x_m. With the scores S = sum_m D_m x_m, a copy z of them and duals y,
 

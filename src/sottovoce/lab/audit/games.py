@@ -20,7 +20,7 @@ from sottovoce.algorithms.sharing.admm_exact import WeightUpdate
 from sottovoce.data.block import Matrix
 from sottovoce.lab.audit.likelihood import AdversaryView, log_likelihood
 from sottovoce.lab.audit.measure import ALARM, Measure, lower_bound, mu_of_profile
-from sottovoce.lab.audit.secure import Anew, Coalition, SecureColumns, SecureRows, with_keys
+from sottovoce.lab.audit.secure import Anew, AttackingView, SecureColumns, SecureRows, with_keys
 from sottovoce.lab.audit.transcript import Question, Side, Transcript
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
@@ -109,7 +109,7 @@ class Game:
 
     def _secure(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
         """The log-likelihood ratios of sums that were secure, less what the adversary knows of them."""
-        coalition: Coalition = "coordinator and parties" if self.coalitions else self.adversary
+        coalition: AttackingView = "coordinator and parties" if self.coalitions else self.adversary
         plan, keys = with_keys(self.plan, randomness)
         data = neighbours(self.plan, self.records, self.relation)
         sources = {name: Anew(randomness(name)) for name in (*plan.names, COORDINATOR)}

@@ -1,7 +1,7 @@
 """How likely a transcript is under a data set, for any algorithm: its queries, asked again at a shadow of the gate.
 
-The shadow has the gate's door. It takes the value that the query has on the data set, adds the log-density of what was
-released given that value, and hands back what was released: so whatever the party keeps follows the transcript. The
+The shadow has the interface of the gate. It takes the value of the query on the data set, adds the log-density of what
+was released given that value, and hands back what was released: so whatever the party keeps follows the transcript. The
 difference between two data sets is the statistic that tells them apart best, by Neyman and Pearson.
 """
 

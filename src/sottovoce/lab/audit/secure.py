@@ -47,7 +47,7 @@ from sottovoce.secure.sums import Call, ColumnMasker, Masker, Noise, Opener, fro
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Coalition = Literal["world", "coordinator", "parties", "coordinator and parties"]
+AttackingView = Literal["world", "coordinator", "parties", "coordinator and parties"]
 Data = Mapping[str, tuple[Matrix, ArrayLike]]
 Keys = Mapping[str, PairKeys]
 
@@ -141,7 +141,7 @@ def with_keys(plan: Plan, randomness: Callable[[str], Randomness]) -> tuple[Plan
     return plan.model_copy(update={"keys": tuple(prints.items())}), keys
 
 
-def noise_left(plan: Plan, coalition: Coalition) -> float:
+def noise_left(plan: Plan, coalition: AttackingView) -> float:
     """Of sigma^2, to an adversary that has no part of the canary; 0 where nothing hides it."""
     if not plan.channel.secure:
         return 1.0
@@ -153,7 +153,7 @@ def noise_left(plan: Plan, coalition: Coalition) -> float:
 class SecureRows(Side):
     """One of two data sets by rows, all of it null but for the first party's rows: others know what they put in."""
 
-    def __init__(self, plan: Plan, data: Data, coalition: Coalition) -> None:
+    def __init__(self, plan: Plan, data: Data, coalition: AttackingView) -> None:
         super().__init__(plan, data)
         self.coalition, self.own = coalition, plan.names[0]
         if not all(block.null_rows.all() for name, block in self.blocks.items() if name != self.own):
@@ -191,7 +191,7 @@ class SecureColumns:
     """One of two data sets by columns."""
 
     def __init__(
-        self, plan: Plan, data: Data, coalition: Coalition, script: tuple[tuple[float, ...], ...] = ()
+        self, plan: Plan, data: Data, coalition: AttackingView, script: tuple[tuple[float, ...], ...] = ()
     ) -> None:
         self.plan, self.coalition, self.script = plan, coalition, script
         self.form = algorithms.of(plan)
@@ -297,7 +297,7 @@ class _Protocol:
     def sum(self, number: int, ask: Ask) -> Array:
         return self.sums.sum(number, ask, {name: self.side.queries[name][ask.query] for name in self.plan.names})
 
-    def left(self, number: int, ask: Ask, coalition: Coalition) -> OpenedSum:
+    def left(self, number: int, ask: Ask, coalition: AttackingView) -> OpenedSum:
         """The last sum as an adversary sees it, in the order of the parties' columns."""
         plan, bits = self.plan, next(iter(self.maskers.values())).bits
         noise = noise_of(self.side.queries[plan.names[0]][ask.query], plan)
