@@ -40,7 +40,8 @@ def problem_for(
         "epsilon": INF,
         "classes": (-1, 1) if classification else None,
     }
-    return columns_problem(columns, records, Bounds.declare(), first=1, **declared | fields)
+    bounds = fields.pop("bounds", Bounds.declare())
+    return columns_problem(columns, records, bounds, first=1, **declared | fields)
 
 
 def run(

@@ -57,7 +57,7 @@ def test_the_keys_of_secure_sums_are_read(write_job) -> None:
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ('sums = "secure"', 'federation.sums = .secure. is not allowed: give by rows: "secure"'),
+        ('sums = "masked"', 'federation.sums = .masked. is not allowed: give by rows: "secure"'),
         ('sumz = "secure"', "no key 'sumz'; did you mean 'sums'"),
         ('products = "secure"', "federation.products = 'secure' does not go with data split by rows"),
         ("colluding_with_dealer = 1", "federation.colluding_with_dealer = 1 is for secure sums; set sums"),
@@ -131,9 +131,9 @@ def test_a_plan_of_secure_rows_says_everything_without_asking_anybody(write_job,
     assert "dealt" not in text
     told = json.loads(invoke("plan", path, "--json").stdout)
     assert told["privacy"]["against"]["coordinator"]["assumes"][0] == APART
-    assert told["privacy"]["colluding_with_dealer"]["coordinator"] == told["privacy"]["epsilon"]
+    assert told["privacy"]["colluding"]["coordinator"] == told["privacy"]["epsilon"]
     plain = json.loads(invoke("plan", write_job(data=None, more=FEDERATION), "--json").stdout)
-    assert "colluding_with_dealer" not in plain["privacy"]
+    assert "colluding" not in plain["privacy"]
 
 
 def test_a_plan_of_secure_columns_says_what_is_dealt_and_what_is_left_open(write_job, invoke) -> None:

@@ -23,8 +23,8 @@ import numpy as np
 from sottovoce.data.kernels import compiling, row_loops
 compiling.PATIENCE = 0.0
 for _ in range(3):
-    row_loops.scores(np.ones((2, 3)), np.array([0, 1]), np.ones(3))
-row_loops.weighted_sum(np.ones((2, 3)), np.array([0, 1]), np.ones(2))
+    row_loops.chosen_scores(np.ones((2, 3)), np.array([0, 1]), np.ones(3))
+row_loops.chosen_sum(np.ones((2, 3)), np.array([0, 1]), np.ones(2))
 """
 
 

@@ -107,7 +107,7 @@ def coordinators(monkeypatch: pytest.MonkeyPatch) -> list[Coordinator]:
 def test_a_run_goes_on_without_a_party_that_hangs_and_its_late_answer_is_not_used(
     ends: Ends, coordinators: list[Coordinator]
 ) -> None:
-    federation = ends.serve().secure_aggregation(absent=1, retries=1)
+    federation = ends.serve().secure_aggregation(dropouts=1, retries=1)
     hanging = ends.parties["south"]
     hanging.until = threading.Event()
     ends.wire._timeout = 3.0
