@@ -156,7 +156,7 @@ class Coordinator:
 
     @property
     def secure_before(self) -> bool | None:
-        """Whether an interrupted run of this fit secure its sums; None if there is none."""
+        """Whether an interrupted run of this fit had secure sums; None if there is none."""
         plans = self.journal.plans
         return plans[0].channel.secure if plans else None
 

@@ -5,9 +5,9 @@ of one to the other (`secure/pair_keys.py`); both derive one mask from it, which
 modulo
 2^128.
 
-    answer_m = s_m + sum_{k > m} pad_mk - sum_{k < m} pad_km,        sum_m answer_m = sum_m s_m
+    answer_m = s_m + sum_{k > m} mask_mk - sum_{k < m} mask_km,        sum_m answer_m = sum_m s_m
 
-Guarantee, where coordinator and parties follow the protocol, though they may be curious: one answer, and any sum of
+Guarantee, where coordinator and parties are semi-honest (they follow the protocol): one answer, and any sum of
 answers that lacks a party's, looks uniform to whoever lacks that party's secrets. A coordinator that is the recipient
 adds all answers and learns the sums. One that serves a recipient among the parties adds the answers of the others and
 passes them on: they lack the masks of the recipient, which alone can read them. All parties but one, together with the

@@ -213,7 +213,7 @@ def read_share(party: str, words: int, reply: CheckedReply) -> NDArray[np.int64]
     if reply.frame.kind == "unknown-plan":
         raise _forgotten(party)
     if share is None or len(reply.frame.arrays) > 1 or share.dtype != np.int64 or share.shape != (words,):
-        raise _unexpected(party, reply.frame, f"something else than {words} words under 'secure'")
+        raise _unexpected(party, reply.frame, f"something else than {words} ring elements under 'share'")
     return share
 
 
