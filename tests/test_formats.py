@@ -57,7 +57,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], Any]] = {
     "LEDGER": (ledger_of, ledger_file),
     "JOURNAL": (journal_of, journal),
     "MODEL": (lambda folder: model_file.load_model(folder / "model.json"), model_file),
-    "PARTIAL_MODEL": (lambda folder: models._read(folder / "models" / "partial.json"), models),
+    "PARTIAL_MODEL": (lambda folder: models._read_model(folder / "models" / "partial.json"), models),
     "SCHEMA": (lambda folder: schema.Schema.from_toml(folder / "schema.toml"), schema),
     "ALIGNMENT": (lambda folder: alignment.AlignmentFile(folder / "alignment.json").kept, alignment),
 }
