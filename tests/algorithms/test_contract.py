@@ -798,7 +798,7 @@ def test_a_forgery_that_is_answered_is_found(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("place", "wrong"),
     [
-        ("sottovoce.plan.split.ByColumns.sharers", lambda self, plan, party: (party,)),
+        ("sottovoce.plan.split.Channel.sharers", lambda self, plan, party: (party,)),
         ("sottovoce.gate.query.Turn.rounds", lambda self, plan, party, first, count: int(self(plan, party, first))),
     ],
 )

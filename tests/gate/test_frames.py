@@ -251,7 +251,7 @@ def assert_canonical_or_refused(data: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused_or_canonical(data: bytes) -> None:
     assert_canonical_or_refused(data)
-    assert_canonical_or_refused(b"sotv\x04" + data)
+    assert_canonical_or_refused(b"sotv\x05" + data)
 
 
 @pytest.mark.slow

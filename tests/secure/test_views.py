@@ -21,7 +21,7 @@ from sottovoce.federation.secure_columns import dealer
 from sottovoce.federation.secure_columns.messages import place_of, widths_of
 from sottovoce.gate.query import Round
 from sottovoce.lab.audit import secure as audited
-from sottovoce.lab.audit.secure import Coalition, Keys, OpenedSum, SecureColumns, SecureRows, _Protocol, with_keys
+from sottovoce.lab.audit.secure import AttackingView, Keys, OpenedSum, SecureColumns, SecureRows, _Protocol, with_keys
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import wide_gaussian
@@ -38,7 +38,7 @@ from hostile import secure_plan
 
 pytestmark = pytest.mark.slow
 
-POOLS: tuple[Coalition, ...] = ("world", "coordinator", "parties", "coordinator and parties")
+POOLS: tuple[AttackingView, ...] = ("world", "coordinator", "parties", "coordinator and parties")
 WITHIN = 0.05
 
 
@@ -134,7 +134,7 @@ def test_by_columns_gradients_have_the_noise_that_is_declared(relation: Any) -> 
     side, run, keys = by_columns(plan)
     rng, query = np.random.default_rng(5), side.queries[plan.names[0]]["gradient"]
     assert isinstance(query, JointGradient)
-    seen: dict[Coalition, list[OpenedSum]] = {coalition: [] for coalition in POOLS}
+    seen: dict[AttackingView, list[OpenedSum]] = {coalition: [] for coalition in POOLS}
     for number in range(rounds):
         ask = Ask("gradient", query.message(rng.normal(size=2 * width)))
         run.sum(number, ask)

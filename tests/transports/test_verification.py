@@ -203,7 +203,7 @@ def test_the_coordinator_says_who_is_there_who_is_missing_and_who_came_back(
 # ----- Bad frames and silence -----
 
 
-@pytest.mark.parametrize("bad", [b"", b"garbage", b"sotv\x04\xff" + bytes(40), bytes(300)])
+@pytest.mark.parametrize("bad", [b"", b"garbage", b"sotv\x05\xff" + bytes(40), bytes(300)])
 def test_a_party_outlives_a_message_that_is_no_frame(
     folder: Path, endpoint: Callable[[str], Any], caplog: pytest.LogCaptureFixture, bad: bytes
 ) -> None:
