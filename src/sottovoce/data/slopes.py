@@ -26,7 +26,7 @@ NONE = np.zeros(0)
 class Slope:
     """l'(u + offset, y) clipped to [-bound, bound] and rounded toward zero on the exact grid: enforced, not assumed.
 
-    With `most` slopes are in units of it, and clipped to [-1, 1] as `cut` says; the bound is 1.
+    With `most` slopes are in units of it, and clipped to [-1, 1] (`shrink_slopes`); the bound is 1.
 
     Guarantee: |slope| <= bound for any record, loss and score; a NaN counts as the bound.
     """

@@ -238,7 +238,7 @@ def coalition_epsilon(runs: Sequence[Run], relation: Relation, coalition: Coalit
 
     Without secure sums a record pays what it pays against everybody.
     """
-    first, worst = runs[0][1], 0.0
+    first, every = runs[0][1], set[tuple[Event, ...]]()
     alike = all(plan.channel.secure for _, plan, _ in runs)  # all parties answer everything
     for name in first.names[:1] if alike else first.split.priced(first):
         events: tuple[Event, ...] = ()
@@ -248,8 +248,8 @@ def coalition_epsilon(runs: Sequence[Run], relation: Relation, coalition: Coalit
                 events += secure_events(plan, queries, relation, plan.channel.left_to(coalition))
             else:
                 events += pricing.events(form, plan, relation, name)
-        worst = max(worst, _epsilon(events, inside(delta), relation))
-    return worst
+        every.add(events)
+    return max(_epsilon(events, inside(delta), relation) for events in every)
 
 
 def price_coalitions(runs: Sequence[Run], relation: Relation) -> dict[str, float]:

@@ -11,8 +11,8 @@ the parties of what they said, less the sum of their masks, which the dealer kno
     length    sum_i of a bit with the mean min(1, |P'x| / 2C)
     look_up   sum_i (v t - v y') R_i, t a bit looked up at the shared score, v = n or f, R the rows or P times them
 
-Words are modulo 2^k. What a method returns or a program says is neither masked nor masked, and nothing of it may leave
-so: the gate takes masks off, or adds noise and masks. Proof: `proofs/columns.md`.
+Words are modulo 2^k. What a method returns or a program says is in the clear, and nothing of it may leave so: the gate
+takes the masks that the dealer knows off, or adds noise and masks of pairs. Proof: `proofs/columns.md`.
 """
 
 from __future__ import annotations

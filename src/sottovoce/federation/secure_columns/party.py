@@ -85,7 +85,8 @@ class ColumnRun:
         a sum         `share`; the "end" of the last piece may come with it
 
     A piece that is asked from its first message begins again, and says the same. The message that it is at is said
-    again where the answer was lost. A message that is refused for its order or its envelopes changes nothing.
+    again where the answer was lost. A message that is refused for its order, or for the envelopes of a
+    later message, changes nothing.
     """
 
     def __init__(self, plan: Plan, masker: ColumnMasker, rows: Block, gate: SecureGate, randomness: Randomness) -> None:
