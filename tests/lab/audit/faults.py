@@ -764,7 +764,7 @@ def _() -> Iterator[None]:
         noisy = yield Ask("scores", {}, round=number, each=weights)
         std = plan.release("rows").std
         away = {name: noisy[name] - float(noisy[name].mean()) for name in parts}
-        return away, {name: std * math.sqrt(part.size) for name, part in parts.items()}
+        return away, {name: std * float(np.linalg.norm(part.weights[: part.width])) for name, part in parts.items()}
 
     with patch(own_gradients.NoisyRowScores, "scores_of_others", centred):
         yield
