@@ -31,8 +31,8 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.cluster.cluster_parts import on_cluster
 from sottovoce.data.cluster.connection import Cluster
+from sottovoce.data.matrix import Slope
 from sottovoce.data.preparation import Preparation
-from sottovoce.data.slopes import Slope
 
 COMMON: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 3.0, "insecure_seed": 1, "classes": (0, 1)}
 

@@ -101,7 +101,7 @@ def limited(path: Path, features: int, limit: int, folder: Path) -> dict[str, An
     """In a process of its own: the fit within the limit, and passes over its rows."""
     import sottovoce as sv
     from sottovoce.data import parts_in_file
-    from sottovoce.data.slopes import Slope
+    from sottovoce.data.matrix import Slope
 
     rng = np.random.default_rng(0)
     small = rng.standard_normal((2000, features))

@@ -37,9 +37,9 @@ from sottovoce import losses
 from sottovoce.algorithms.frank_wolfe.central import Path
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.matrix import Slope
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import even_cuts, run_parts
-from sottovoce.data.slopes import Slope
 from sottovoce.errors import RepeatedFitWarning, SottovoceError
 from sottovoce.lab import datasets
 

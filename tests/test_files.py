@@ -316,7 +316,7 @@ WRITING = {
     "app/demo.py": {"_clear_folder", "_prepare", "_start_clinics"},  # in its own folder, which it has just made
     "app/provisioning.py": {"make_sites", "_issue"},  # folders and keys that it has just made
     "app/view/server.py": {"read_token"},  # a new file
-    "data/room.py": {"open_scratch"},  # a new file without a name
+    "data/resources.py": {"open_scratch"},  # a new file without a name
     "gate/secure_gate.py": {"_register"},  # a file that it has made new
     "estimators/plots.py": {"picture"},  # into memory
     "federation/journal.py": {"_have"},  # a file that begins as states of runs do

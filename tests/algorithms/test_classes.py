@@ -18,8 +18,7 @@ from sottovoce.app import model_file
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.cells import match_labels
-from sottovoce.data.matrix import rows_at_once
-from sottovoce.data.slopes import clip_rows
+from sottovoce.data.matrix import clip_rows, rows_at_once
 from sottovoce.errors import InputError
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan

@@ -41,8 +41,8 @@ from sottovoce.algorithms.standard_errors.private import PrivateStandardErrors, 
 from sottovoce.data import projection
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.data.matrix import Slope
 from sottovoce.data.projection import short_rows
-from sottovoce.data.slopes import Slope
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.gate.query import Choice, Query, Reals, Round, Walk
 from sottovoce.lab.audit.catalogue import audit_plan
@@ -718,7 +718,12 @@ def one_by_one(loss: Any, most: float, u: np.ndarray, y: np.ndarray) -> np.ndarr
     return np.clip(loss.derivative(u, y) / most, -1.0, 1.0)
 
 
-counts_of, lengths_of, numbers_of = PowerCounts.value, projection._lengths, Slope.__dict__["numbers"].func
+def shorter_rows(self: projection.Projected, found: Any) -> None:
+    lengths_of(self, found)
+    self.lengths = 0.9 * self.lengths
+
+
+counts_of, lengths_of, numbers_of = PowerCounts.value, projection.Projected._find, Slope.__dict__["numbers"].func
 ERRORS = "sottovoce.algorithms.standard_errors.queries"
 FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece of code, and a class that then passes
     "a value in two cells": (
@@ -737,7 +742,7 @@ FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece o
         for kind in ("ScoreCells", "ClassCells", "ResidualCells")
     },
     **{
-        f"slopes cut one by one, {kind}": ("sottovoce.data.slopes.clip_rows", one_by_one, kind)
+        f"slopes cut one by one, {kind}": ("sottovoce.data.matrix.clip_rows", one_by_one, kind)
         for kind in ("ClassesSum", "ProjectedGradient")
     },
     **{
@@ -749,12 +754,12 @@ FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece o
         for kind in ("SquaredSlopes", "FittedGradient")
     },
     "rows cut too late": (
-        "sottovoce.data.projection._lengths",
-        lambda *about: 0.9 * lengths_of(*about),
+        "sottovoce.data.projection.Projected._find",
+        shorter_rows,
         "ProjectedGradient",
     ),
     "slopes cut too late": (
-        "sottovoce.data.slopes.Slope.numbers",
+        "sottovoce.data.matrix.Slope.numbers",
         property(lambda slope: numbers_of(slope) * np.array([1.0, 1.0, 1.0, 1.0, 1.1, 1.0, 1.0])),
         "ProjectedGradient",
     ),

@@ -18,7 +18,8 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app import estimate
 from sottovoce.app.estimate import Cost, FitRows, cost_of
-from sottovoce.data import parts_in_file, room
+from sottovoce.data import parts_in_file
+from sottovoce.data import resources as room
 from sottovoce.plan.plan import Plan
 
 OPTIONS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "entry_bound": 1.0, "classes": (-1, 1), "insecure_seed": 3}

@@ -12,7 +12,7 @@ import pytest
 
 from interrupting import keyed
 from sottovoce.app import outputs, previews
-from sottovoce.data import devices
+from sottovoce.federation import training
 from sottovoce.federation.journal import _MAGIC, Journal
 from sottovoce.gate.frames import peek
 from sottovoce.gate.gate import Gate
@@ -207,7 +207,7 @@ def test_a_fit_that_stops_says_what_it_has_cost(
     def words(text: str) -> str:
         return said.format(text if code == 130 else text.capitalize())
 
-    for place, name in ((devices, "prepare_rows"), (previews, "make_preview")):
+    for place, name in ((training, "prepare_rows"), (previews, "make_preview")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, name, stops)
             told = invoke("fit", job, "--quiet", code=code).stderr

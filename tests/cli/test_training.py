@@ -15,7 +15,7 @@ from sottovoce.app import estimate, outputs, runs
 from sottovoce.app.cli import showing
 from sottovoce.app.jobs import load_job
 from sottovoce.app.model_file import load_model
-from sottovoce.data import room
+from sottovoce.data import resources as room
 from sottovoce.data.parts_in_file import PreparedRows
 from sottovoce.errors import InputError
 from sottovoce.privacy import ledger_file

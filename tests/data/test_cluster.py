@@ -31,10 +31,9 @@ from sottovoce.app import previews, sources
 from sottovoce.app.job_tables import SourceTable
 from sottovoce.data.block_parts import BlockPart, RowView
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.matrix import is_sparse
+from sottovoce.data.matrix import Slope, is_sparse
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import Resources
-from sottovoce.data.slopes import Slope
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.privacy.randomness import SystemRandomness

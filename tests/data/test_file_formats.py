@@ -22,7 +22,8 @@ from sklearn.datasets import dump_svmlight_file
 import sottovoce as sv
 from sottovoce.app.job_tables import SourceTable
 from sottovoce.app.sources import source_shape
-from sottovoce.data import dataset, room
+from sottovoce.data import dataset
+from sottovoce.data import resources as room
 from sottovoce.data.cells import match_labels, read_numbers
 from sottovoce.data.files import FORMATS, format_of, lines, list_files, read_columns, read_table
 from sottovoce.data.files.format import Format

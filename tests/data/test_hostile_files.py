@@ -10,7 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.data import dataset, parts_in_file, room
+from sottovoce.data import dataset, parts_in_file
+from sottovoce.data import resources as room
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.files import lines
 from sottovoce.data.files.npy import Npy

@@ -65,12 +65,14 @@ def step_by_step(X: np.ndarray, made: Preparation, usable: np.ndarray) -> np.nda
         rows *= stretch
     usable &= np.isfinite(rows).all(axis=1)
     rows[~np.isfinite(rows)] = 0.0
-    np.clip(rows, *made.entry_range, out=rows)
+    np.clip(rows, *made.cuts[2:], out=rows)
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     factor, by_column = (1.0, made.scale) if isinstance(made.scale, np.ndarray) else (made.scale, None)
     if by_column is not None:
         rows *= by_column
-    scale, limit = np.where(usable, factor, 0.0), how.limit(made)
+    scale, limit = np.where(usable, factor, 0.0), bounds.row_norm
+    if made.layout == "rows":
+        limit = bounds.norm(made.features)
     if limit is not None:
         scale[norms > limit] *= limit / norms[norms > limit]
     rows *= scale[:, None]
@@ -78,7 +80,7 @@ def step_by_step(X: np.ndarray, made: Preparation, usable: np.ndarray) -> np.nda
         rows = np.trunc(rows * 2.0**made.bits) * 2.0**-made.bits
     if made.fit_intercept:
         rows = np.column_stack([rows, np.where(usable, made.intercept_entry, 0.0)])
-    return rows.astype(how.kind(made.bits if made.exact else None))
+    return rows.astype(np.float32 if made.exact and (made.bits <= 24 or not how.on_grid) else np.float64)
 
 
 def bits_of(rows: np.ndarray) -> np.ndarray:

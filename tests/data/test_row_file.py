@@ -17,7 +17,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.data import dataset, parts_in_file, resources, room, row_file
+from sottovoce.data import dataset, parts_in_file, resources, row_file
 from sottovoce.data.block_parts import PartsInMemory
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.parts_in_file import PartsInFile, in_memory_or_file
@@ -42,7 +42,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a few rows, in a file."""
     monkeypatch.setattr(dataset, "ENTRIES", 5 * 100)
     monkeypatch.setattr(parts_in_file, "PIECE", 1 << 12)
-    monkeypatch.setattr(room, "SHARE", 1 << 60)
+    monkeypatch.setattr(resources, "SHARE", 1 << 60)
 
 
 def numbers(name: str = "newton") -> tuple[Any, Any]:
@@ -89,7 +89,7 @@ def test_buffers_are_few_and_never_used_again_while_somebody_has_them(
 ) -> None:
     made, taken, buffer = parts(tmp_path), list[int](), row_file._buffer
     with monkeypatch.context() as told:
-        told.setattr(room, "SHARE", 0)
+        told.setattr(resources, "SHARE", 0)
         whole = in_memory_or_file(sv.Dataset.from_arrays(*numbers()), RECIPE, None)
     assert isinstance(whole, PartsInMemory)
     monkeypatch.setattr(row_file, "_buffer", lambda size: taken.append(size) or buffer(size))
@@ -150,27 +150,24 @@ def test_few_chosen_rows_are_read_alone(form: str, tmp_path: Path, monkeypatch: 
 
 
 def test_what_fits_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, size = (
-        sv.Dataset.from_arrays(*numbers()),
-        parts_in_file.prepared_size(sv.Dataset.from_arrays(*numbers()), RECIPE),
-    )
+    data, size = sv.Dataset.from_arrays(*numbers()), RECIPE.size_of(600)
     assert size == 600 * (6 * 4 + 9)
-    monkeypatch.setattr(room, "SHARE", 4)
-    monkeypatch.setattr(room, "available", lambda: 4 * size)
+    monkeypatch.setattr(resources, "SHARE", 4)
+    monkeypatch.setattr(resources, "available", lambda: 4 * size)
     assert isinstance(in_memory_or_file(data, RECIPE, None), PartsInMemory)
-    monkeypatch.setattr(room, "available", lambda: 4 * size - 1)
+    monkeypatch.setattr(resources, "available", lambda: 4 * size - 1)
     assert isinstance(in_memory_or_file(data, RECIPE, None), PartsInFile)
 
 
 def test_memory_that_is_left_is_below_every_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the process and of the control groups above it."""
-    assert room.available() > 0
+    assert resources.available() > 0
     program = (
         "import resource, sys\n"
-        "from sottovoce.data import room\n"
+        "from sottovoce.data import resources\n"
         "most = int(sys.argv[2])\n"
         "resource.setrlimit(getattr(resource, sys.argv[1]), (most, most))\n"
-        "print(room.available())\n"
+        "print(resources.available())\n"
     )
     for limit in ("RLIMIT_AS", "RLIMIT_DATA"):
         most = 1 << 33
@@ -184,24 +181,24 @@ def test_memory_that_is_left_is_below_every_limit(tmp_path: Path, monkeypatch: p
         (place / "memory.max").write_text(most)
         (place / "memory.current").write_text("3000000")
         (place / "memory.stat").write_text("anon 2500000\ninactive_file 500000\n")
-    found = list(room._of_group(tmp_path, "/a/b", "memory.max", "memory.current", "inactive_file"))
+    found = list(resources._of_group(tmp_path, "/a/b", "memory.max", "memory.current", "inactive_file"))
     assert found == [2_500_000]
 
 
 def test_views_lie_in_a_file_where_memory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, opened = parts(tmp_path), list[Path]()
-    scratch = room.open_scratch
+    scratch = resources.open_scratch
 
     def counted(folder: Path) -> int:
         opened.append(folder)
         return scratch(folder)
 
-    monkeypatch.setattr(room, "open_scratch", counted)
+    monkeypatch.setattr(resources, "open_scratch", counted)
     seen = made.projected(np.tril(np.ones((6, 6))))
     lengths = seen.number_sum(lambda lengths, _: np.minimum(lengths, 1.0))
     assert seen.number_sum(lambda lengths, _: np.minimum(lengths, 1.0)) == lengths
     assert opened == [tmp_path]
-    monkeypatch.setattr(room, "SHARE", 0)
+    monkeypatch.setattr(resources, "SHARE", 0)
     again = made.projected(np.tril(np.ones((6, 6))))
     assert again.number_sum(lambda lengths, _: np.minimum(lengths, 1.0)) == lengths
     assert opened == [tmp_path]
@@ -293,8 +290,8 @@ def test_a_file_system_without_nameless_files_serves_too(tmp_path: Path, monkeyp
 KILLED = """
 import pathlib, sys, time
 import sottovoce as sv
-from sottovoce.data import dataset, parts_in_file, room, row_file
-room.SHARE, dataset.ENTRIES = 1 << 60, 50
+from sottovoce.data import dataset, parts_in_file, resources, row_file
+resources.SHARE, dataset.ENTRIES = 1 << 60, 50
 class Slow(dataset.ArraySource):
     def pieces(self, rows):
         for number, piece in enumerate(super().pieces(rows)):
@@ -332,13 +329,13 @@ LIMITED = """
 import json, resource, sys
 import numpy as np
 import sottovoce as sv
-from sottovoce.data import dataset, parts_in_file, room, row_file
+from sottovoce.data import dataset, parts_in_file, resources, row_file
 rows, labels, folder, more = sys.argv[1:]
 common = dict(delta=1e-7, row_norm=1.0, classes=(0, 1), insecure_seed=1, solver="newton")
 small = np.eye(40)[np.arange(4000) % 40]
-room.SHARE, dataset.ENTRIES, parts_in_file.PIECE = 1 << 60, 1 << 18, 1 << 20
+resources.SHARE, dataset.ENTRIES, parts_in_file.PIECE = 1 << 60, 1 << 18, 1 << 20
 sv.PrivateLogisticRegression(**common).fit(sv.Dataset.from_arrays(small, np.arange(4000) % 2))  # all is loaded
-room.SHARE = 4
+resources.SHARE = 4
 def taken():
     return int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
 limit = taken() + int(more)

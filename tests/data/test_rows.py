@@ -22,9 +22,8 @@ from sottovoce.data import dataset, resources
 from sottovoce.data.block import Block
 from sottovoce.data.block_parts import PartsInMemory
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.matrix import exact_weights
+from sottovoce.data.matrix import Slope, Slopes, exact_weights
 from sottovoce.data.preparation import Preparation
-from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses.kernels import fill_terms
 from sottovoce.transports.in_process import InProcess
@@ -135,14 +134,15 @@ def test_no_term_is_above_the_bound_whatever_the_score(loss: str, more: dict[str
     labels = np.where(rng.random(len(scores)) < 0.5, 1.0, -1.0)
     terms = terms_at(slope, scores, labels)
     assert np.all(np.abs(terms) <= slope.bound)
-    assert np.all(terms * 2.0**slope.grid == np.trunc(terms * 2.0**slope.grid))
-    assert terms[0] == np.trunc(slope.bound * 2.0**slope.grid) / 2.0**slope.grid  # a NaN counts as the bound
+    grid = slope.bits - math.ceil(math.log2(slope.bound))
+    assert np.all(terms * 2.0**grid == np.trunc(terms * 2.0**grid))
+    assert terms[0] == np.trunc(slope.bound * 2.0**grid) / 2.0**grid  # a NaN counts as the bound
     shares = rng.random(len(scores))
     assert np.all(np.abs(terms_at(slope, scores, labels, shares)) <= np.abs(slope.bound * shares))
     # rounded toward zero, never away from it
     fine = terms_at(slope_of(loss, 45, **more), scores, labels)
     assert np.all(np.abs(terms) <= np.abs(fine))
-    assert np.all(np.abs(terms - fine) < 2.0**-slope.grid)
+    assert np.all(np.abs(terms - fine) < 2.0**-grid)
 
 
 def test_a_loop_that_is_told_another_bound_passes_it() -> None:

@@ -216,7 +216,7 @@ def test_a_party_refuses_before_anything_is_charged(case: str, tmp_path: Path, m
     part, count = plan.part(NAMES[0]), dict(plan.parties)[NAMES[0]]
     rows = np.zeros((count, part.stop - part.start))
     labels = np.zeros(count) if plan.split == "rows" or plan.label_party_name == NAMES[0] else None
-    monkeypatch.setattr("sottovoce.data.devices.prepare_rows", lambda *_, **__: pytest.fail("rows were touched"))
+    monkeypatch.setattr("sottovoce.federation.training.prepare_rows", lambda *_, **__: pytest.fail("rows were touched"))
     for place, policy in enumerate((Policy(secure=True), Policy(secure=True, **agrees))):
         account = sv.Ledger.create(tmp_path / f"{place}.db").open("people", epsilon=1e3, delta=1e-2)
         ids = range(count) if knows.unaligned else None

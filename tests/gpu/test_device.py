@@ -20,8 +20,8 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.device import device_block as device
 from sottovoce.data.device import loops, pieces
+from sottovoce.data.matrix import Slope, Slopes
 from sottovoce.data.preparation import Preparation
-from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.errors import InputError, LeakError, RefusedError
 
 try:

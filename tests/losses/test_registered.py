@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 
 import sottovoce as sv
 from sottovoce import losses
-from sottovoce.data.slopes import shrink_slopes as projected_cut
+from sottovoce.data.matrix import shrink_slopes as projected_cut
 from sottovoce.errors import InputError
 from sottovoce.losses import base
 from sottovoce.losses.base import Kind, Loss, Vector

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sottovoce import losses
-from sottovoce.data.slopes import shrink_slopes
+from sottovoce.data.matrix import shrink_slopes
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss, OneVsRest, weighted
 from sottovoce.secure.tables import (

@@ -25,11 +25,12 @@ from sottovoce.app.job_file import JobFile, tables_of
 from sottovoce.app.job_tables import SourceTable
 from sottovoce.app.superuser import AS_ROOT, is_root
 from sottovoce.app.texts import readable_size
-from sottovoce.data import room
+from sottovoce.data import resources as room
 from sottovoce.data.cells import table_columns
 from sottovoce.data.files import format_of, list_files
 from sottovoce.data.identifiers import identifiers
-from sottovoce.data.parts_in_file import BESIDE, PreparedRows
+from sottovoce.data.parts_in_file import PreparedRows
+from sottovoce.data.preparation import BESIDE
 from sottovoce.errors import InputError, SottovoceError, WireError
 from sottovoce.federation.journal import Journal
 from sottovoce.files import check_writable

@@ -21,10 +21,12 @@ import numpy as np
 from sottovoce import losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.scd.duals import DualQuery
-from sottovoce.data import devices, room, slopes
+from sottovoce.data import resources as room
+from sottovoce.data.block import prepare_rows
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.parts_in_file import PIECE, PreparedRows, size_of
+from sottovoce.data.matrix import Slope
+from sottovoce.data.parts_in_file import PIECE, PreparedRows
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import Resources
 from sottovoce.errors import InputError
@@ -90,7 +92,7 @@ class FitRows:
         files, size = list[PreparedRows](), 0
         for (name, count), folder in zip(plan.parties, self.folders or (None,) * len(plan.parties), strict=True):
             counts = (count,) if self.sparse_entries is None else (0, count, int(self.sparse_entries * count))
-            own = size_of(plan.part(name).preparation, *counts)
+            own = plan.part(name).preparation.size_of(*counts)
             if folder is not None and not room.fits_in_memory(own, after=size):
                 files.append(PreparedRows(own, "file", folder, count))
             else:
@@ -193,8 +195,8 @@ def _rates(width: int, device: str | None, n_jobs: int | None, folder: Path | No
         X.in_file = True
     for _ in range(3):
         start = clock()
-        block = devices.prepare_rows(X, y, recipe, Resources(n_jobs, device), sums=True)
+        block = prepare_rows(X, y, recipe, Resources(n_jobs, device), sums=True)
         ready = clock()
-        block.weighted_sum(np.ones(width), slopes.Slope(losses.get("logistic"), 1.0, recipe.bits))
+        block.weighted_sum(np.ones(width), Slope(losses.get("logistic"), 1.0, recipe.bits))
         taken.append((clock() - ready, ready - start))
     return min(one for one, _ in taken) / count, min(one for _, one in taken) / count

@@ -15,8 +15,8 @@ from sottovoce.app.jobs import Job, PartyJob
 from sottovoce.app.outputs import describe_columns
 from sottovoce.app.runs import IDS_READ, SHAPE_READ, JobRun, PartyFacts, make_federation, prepare_run, read_facts
 from sottovoce.app.sources import accounts_of, goes_by_pieces
-from sottovoce.data import room
-from sottovoce.data.devices import kind_of_rows
+from sottovoce.data import resources as room
+from sottovoce.data.block import kind_of_rows
 from sottovoce.data.files import format_of, is_pattern, list_files
 from sottovoce.data.parts_in_file import PreparedRows
 from sottovoce.data.resources import NO_RESOURCES

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sottovoce.app.job_tables import PartyTable, SourceTable
 from sottovoce.app.jobs import EvaluationJob, Job, PartyJob, PeopleJob
-from sottovoce.data import room
+from sottovoce.data import resources as room
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.files import find_format, format_of, is_pattern, read_cells, read_file, read_table

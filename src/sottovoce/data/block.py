@@ -13,8 +13,10 @@ import functools
 import hashlib
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,8 +28,12 @@ from sottovoce.data.kernels import row_loops as kernels
 from sottovoce.data.kernels.dual_loops import dual_rows_dense, dual_rows_sparse
 from sottovoce.data.matrix import (
     MANY_ROWS,
+    NONE,
     Matrix,
     Products,
+    Slope,
+    Slopes,
+    Term,
     bounded,
     column_squares,
     dense,
@@ -40,8 +46,7 @@ from sottovoce.data.matrix import (
 )
 from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
 from sottovoce.data.projection import Projected, ProjectedRows
-from sottovoce.data.resources import NO_RESOURCES, Resources, even_cuts, plain_blas, run_parts, sum_parts
-from sottovoce.data.slopes import NONE, Slope, Slopes, Term
+from sottovoce.data.resources import NO_RESOURCES, Resources, even_cuts, plain_blas, run_parts, sum_parts, take_buffers
 from sottovoce.errors import InputError, LeakError
 
 __all__ = [
@@ -126,6 +131,38 @@ class RecordRows(BlockRows, Protocol):
         """x_i'w of every row."""
 
 
+def kind_of_rows(resources: Resources, *, by_pieces: bool) -> type:
+    """What a holder's rows answer where they are prepared; `by_pieces`: they are a `Dataset`."""
+    if resources.device == "cuda":
+        return SumRows
+    return BlockRows if by_pieces else RecordRows
+
+
+def prepare_rows(  # noqa: PLR0913
+    X: Matrix, y: ArrayLike, recipe: Preparation, resources: Resources, *, sums: bool, beside: Path | None = None
+) -> Any:
+    """The prepared rows in memory, in a file `beside`, on a cluster or, if no more than `sums` is asked, on a device.
+
+    The model is the same.
+    """
+    from sottovoce.data.dataset import Dataset
+
+    take_buffers(os.getpid(), resources.jobs)
+    if isinstance(X, Dataset) and X.cluster is not None:
+        from sottovoce.data.cluster.cluster_parts import on_cluster
+
+        return on_cluster(X, recipe, resources)
+    if sums and resources.device == "cuda":
+        from sottovoce.data.device.device_block import DeviceBlock
+
+        return DeviceBlock.prepare(X, y, recipe, resources)
+    if isinstance(X, Dataset):
+        from sottovoce.data.parts_in_file import in_memory_or_file
+
+        return in_memory_or_file(X, recipe, beside, resources)
+    return Block.prepare(X, y, recipe, resources=resources)
+
+
 @dataclass(frozen=True)
 class CoordinateSteps:
     """The public numbers of proximal steps along single coordinates; `coordinate_walk_dense` has the formulas."""
@@ -145,12 +182,8 @@ def tell_null_rows(null: int, count: int) -> None:
     """Tell the holder, and nobody else, that rows cannot be used."""
     if null:
         remedy = "" if null < count else ". Are classes and bounds those of these data? Columns of texts need a schema"
-        _log.warning(
-            "%d of %d rows cannot be used (not finite, or label not declared); they count as null rows%s",
-            null,
-            count,
-            remedy,
-        )
+        text = "%d of %d rows cannot be used (not finite, or label not declared); they count as null rows%s"
+        _log.warning(text, null, count, remedy)
 
 
 class Block:
@@ -328,9 +361,9 @@ class Block:
             cuts = even_cuts(len(self), parts)
             if self.chosen is None and parts > 1:  # parts of as many entries each
                 cuts[1:-1] = np.searchsorted(starts, even_cuts(int(starts[-1]), parts)[1:-1]).tolist()
-            return sum_parts(lambda start, stop: sparse(*held, *arguments, start, stop), cuts)
+            return sum_parts(functools.partial(sparse, *held, *arguments), cuts)
         cuts = even_cuts(len(self), self.resources.threads(len(self) * self.dimension))
-        return sum_parts(lambda start, stop: dense(self.rows, self.chosen, *arguments, start, stop), cuts)
+        return sum_parts(functools.partial(dense, self.rows, self.chosen, *arguments), cuts)
 
     def scores(self, weights: Array) -> Array:
         """x_i'w of every row, w rounded toward zero on a grid on which the sums are exact.
@@ -345,12 +378,12 @@ class Block:
             return np.concatenate(pieces) if pieces else np.zeros(0)
         found, chosen = np.empty(len(self)), ALL if self.chosen is None else self.chosen
         if is_sparse(self.rows):
-            held = (self.rows.indptr, self.rows.indices, self.rows.data, chosen, exact)
+            held = (self.rows.indptr, self.rows.indices, self.rows.data, chosen, exact, found)
             work, entries = functools.partial(kernels.scores_sparse, *held), len(held[2])
         else:
-            work, entries = functools.partial(kernels.scores_dense, self.rows, chosen, exact), self.rows.size
+            work, entries = functools.partial(kernels.scores_dense, self.rows, chosen, exact, found), self.rows.size
         parts = self.resources.threads(entries if self.chosen is None else len(self) * self.dimension)
-        run_parts(lambda start, stop: work(start, stop, found), even_cuts(len(self), parts))
+        run_parts(work, even_cuts(len(self), parts))
         return found
 
     def several_scores(self, models: Array) -> Iterator[tuple[Array, Array]]:
@@ -367,7 +400,8 @@ class Block:
         padded[: len(weights)] = weights
         if self.bits is None:
             return padded
-        return exact_weights(padded, self.bits, self._arrangement.weight_norm(padded))
+        # The norm of w that is dual to the one that bounds rows: Euclidean, or where entries are bounded the sum.
+        return exact_weights(padded, self.bits, None if self.row_norm <= 1.0 else float(np.abs(padded).sum()))
 
     def number_sum(
         self,
@@ -383,7 +417,7 @@ class Block:
         if numbers is None:
             numbers = np.zeros(len(self)) if weights is None else self.scores(weights)
         found = bounded(term(numbers, self.labels), low, self.sum_bits)
-        found[self.null_rows] = 0.0
+        found[~self.usable_rows] = 0.0
         return float(found.sum())
 
     def projected(self, matrix: Array, *, made: bool = False) -> Projected:
@@ -614,7 +648,7 @@ class Block:
     @functools.cached_property
     def entries(self) -> NDArray[Any]:
         """The entries of sparse rows, as float32 where that holds their grid without loss: half the traffic."""
-        return np.asarray(self.rows.data, dtype=self._arrangement.kind(self.bits))
+        return np.asarray(self.rows.data, dtype=np.float32 if self._fused else np.float64)
 
     @functools.cached_property
     def squares(self) -> Array:

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
-from sottovoce.data.matrix import Matrix
+from sottovoce.data.matrix import Matrix, Term
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected
 from sottovoce.data.resources import NO_RESOURCES, Resources
-from sottovoce.data.slopes import Term
 from sottovoce.errors import LeakError
 
 Array = NDArray[np.float64]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -61,8 +63,8 @@ class Bounds(BaseModel):
     def _check(self) -> Bounds:
         for name in ("row_norm", "entry_bound"):
             value = getattr(self, name)
-            several = value if isinstance(value, tuple) else () if value is None else (value,)
-            if value == () or not all(SMALLEST <= number <= LARGEST for number in several):
+            numbers = np.array(() if value is None else value, dtype=np.float64)
+            if value == () or not ((numbers >= SMALLEST) & (numbers <= LARGEST)).all():
                 raise InputError(
                     f"{name}={value!r} must be a positive number from {SMALLEST:g} to {LARGEST:g}; "
                     "declare the largest you expect."
@@ -112,7 +114,7 @@ class Bounds(BaseModel):
         if entry_bound is not None:
             alone = isinstance(entry_bound, str) or not np.iterable(entry_bound)
             several = [entry_bound] if alone else list(entry_bound)  # type: ignore[arg-type]
-            if not all(is_number(value) for value in several):
+            if not all(map(is_number, several)):
                 raise InputError(
                     f"entry_bound={entry_bound!r} must be one positive number, or one for each feature; declare the "
                     "largest you expect."
@@ -124,8 +126,7 @@ class Bounds(BaseModel):
         if feature_ranges is not None:
             try:
                 lows, highs = feature_ranges
-                feature_low = tuple(float(v) for v in lows)
-                feature_high = tuple(float(v) for v in highs)
+                feature_low, feature_high = tuple(map(float, lows)), tuple(map(float, highs))
             except (TypeError, ValueError):
                 raise InputError(
                     "feature_ranges must be a pair (lows, highs), each with one number per feature, "
@@ -154,7 +155,7 @@ class Bounds(BaseModel):
         if self.row_norm is not None:
             return self.row_norm
         if isinstance(self.entry_bound, tuple):
-            return math.sqrt(math.fsum(bound * bound for bound in self.entry_bound))
+            return math.sqrt(math.fsum(map(operator.mul, self.entry_bound, self.entry_bound)))
         if self.entry_bound is not None:
             return self.entry_bound * math.sqrt(features)
         if self.feature_low is not None:
@@ -170,14 +171,13 @@ class Bounds(BaseModel):
 
     def part(self, start: int, stop: int, row_norm: float | None) -> Bounds:
         """The bounds of some of the columns; their part of a row has the norm `row_norm` at most."""
-
-        def some(values: Any) -> Any:
-            return values[start:stop] if isinstance(values, tuple) else values
-
-        changed = {name: some(getattr(self, name)) for name in ("entry_bound", "feature_low", "feature_high")}
-        filled = tuple(place - start for place in self.filled or () if start <= place < stop)
-        changed["filled"] = filled or None
-        return Bounds.model_validate(self.model_dump() | changed | {"row_norm": row_norm})
+        places = np.array(self.filled or (), dtype=np.int64)
+        filled = tuple((places[(places >= start) & (places < stop)] - start).tolist())
+        changed: dict[str, Any] = {"row_norm": row_norm, "filled": filled or None}
+        for name in ("entry_bound", "feature_low", "feature_high"):
+            values = getattr(self, name)
+            changed[name] = values[start:stop] if isinstance(values, tuple) else values
+        return Bounds.model_validate(self.model_dump() | changed)
 
     def require(self, features: int, *, labels: bool) -> None:
         """Say, before data is touched, which bound is missing and how to choose it."""
@@ -225,11 +225,11 @@ def in_order(ranges: Mapping[str, Sequence[float]], names: Sequence[str] = ()) -
         if names and name not in names:
             meant = did_you_mean(str(name), names)
             raise InputError(f"feature_ranges: {name!r} is no feature{meant} The features are: {', '.join(names)}.")
-    missing = [name for name in names if name not in ranges]
+    missing = list(itertools.filterfalse(ranges.__contains__, names))
     if missing:
         raise InputError(f"feature_ranges has no range for: {', '.join(missing)}. Give every feature its low and high.")
-    order = list(names) or list(ranges)
-    return [ranges[name][0] for name in order], [ranges[name][1] for name in order]
+    pairs = list(map(ranges.__getitem__, list(names) or list(ranges)))
+    return list(map(operator.itemgetter(0), pairs)), list(map(operator.itemgetter(1), pairs))
 
 
 def party_norms(
@@ -240,16 +240,16 @@ def party_norms(
     With `overlap` the sum may be up to MOST_OVERLAP times as much: what is in one part of a row is not in another.
     """
     if norms is None:
-        total = sum(columns)
-        return [row_norm * math.sqrt(count / total) for count in columns]
-    whole = math.sqrt(math.fsum(norm * norm for norm in norms))
+        return (row_norm * np.sqrt(np.array(columns) / sum(columns))).tolist()  # type: ignore[no-any-return]
+    whole = math.sqrt(math.fsum(map(operator.mul, norms, norms)))
     near = math.isclose(whole, row_norm, rel_tol=2.0**-40)  # less than a sensitivity leaves room for
     near |= overlap and row_norm <= whole <= math.sqrt(MOST_OVERLAP) * row_norm
-    if len(norms) != len(columns) or not all(0 < norm <= (1 + 2.0**-40) * row_norm for norm in norms) or not near:
+    each = np.array(norms)
+    if len(norms) != len(columns) or not ((each > 0) & (each <= (1 + 2.0**-40) * row_norm)).all() or not near:
         raise InputError(
             f"norms={tuple(norms)!r} must be one positive number per party ({len(columns)}), none above row_norm, "
             f"their squares summing to row_norm squared ({row_norm**2:g}), with secure products to {MOST_OVERLAP:g} "
             "times that at most; leave norms out to share it by the number of columns, and keep the features that a "
             "schema makes of one column at one party."
         )
-    return [float(norm) for norm in norms]
+    return list(map(float, norms))

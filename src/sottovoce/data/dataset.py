@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data import room
 from sottovoce.data.cells import MISSING, label_array, label_key, real_rows
 from sottovoce.data.files import open_files
 from sottovoce.data.files.format import FileOptions, Labels, Piece, Source, file_state, report_spoilt
@@ -243,11 +242,6 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset of {self.shape[0]} records and {self.shape[1]} features in {len(self.sources)} source(s)"
-
-
-def too_large(X: Any) -> bool:
-    """Whether an array is a memory map that is read piece by piece, as it would not fit in memory."""
-    return isinstance(X, np.memmap) and X.ndim == 2 and not room.fits_in_memory(8 * X.size)
 
 
 def _alike(labels: Sequence[Any]) -> Sequence[Any]:

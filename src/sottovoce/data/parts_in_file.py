@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from sottovoce.data import room
+from sottovoce.data import resources as room
 from sottovoce.data.block import Block, tell_null_rows
 from sottovoce.data.block_parts import (
     VIEWS,
@@ -43,7 +43,6 @@ from sottovoce.data.row_file import AHEAD, Read, RowFile, write
 from sottovoce.errors import InputError, LeakError
 
 PIECE = 1 << 22  # bytes of a piece, about
-BESIDE: Final = 9  # bytes of a row's label and of its mark, if it is a null row
 FEW: Final = 32  # rows of a piece for each chosen one: if there are more, the chosen ones are read alone
 
 _log = logging.getLogger("sottovoce.holder")
@@ -54,7 +53,8 @@ def in_memory_or_file(
 ) -> Parts:
     """The rows of a data set by the recipe; by public sizes alone in memory, or in a file."""
     about = empty(recipe, data.shape[0], resources)
-    size = prepared_size(data, recipe)
+    dense = sum(source.records for source in data.sources if source.entries is None)
+    size = recipe.size_of(dense, data.shape[0] - dense, sum(source.entries or 0 for source in data.sources))
     if not data.in_file and room.fits_in_memory(size):
         return PartsInMemory(about, list(_blocks(data, recipe, PIECE, resources)))
     if not hasattr(os, "pread"):
@@ -65,19 +65,6 @@ def in_memory_or_file(
         return PartsInFile(about, RowFile(folder, _blocks(data, recipe, PIECE, resources)))
     except OSError as error:
         raise room.full(folder, error) from None
-
-
-def prepared_size(data: Dataset, recipe: Preparation) -> int:
-    """Bytes of the prepared rows, with labels and marks of null rows; of sparse ones at most."""
-    entries = sum(source.entries or 0 for source in data.sources)
-    dense = sum(source.records for source in data.sources if source.entries is None)
-    return size_of(recipe, dense, data.shape[0] - dense, entries)
-
-
-def size_of(recipe: Preparation, dense: int, sparse: int = 0, entries: int = 0) -> int:
-    """The same of some dense rows, and of sparse ones with these entries in all."""
-    width = 8 if recipe.layout == "raw" else recipe.arrangement.kind(recipe.bits if recipe.exact else None)(0).nbytes
-    return dense * recipe.dimension * width + 12 * entries + sparse * (4 + 12) + BESIDE * (dense + sparse)
 
 
 def check_row_room(folder: Path, size: int, records: int) -> None:

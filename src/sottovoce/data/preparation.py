@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import functools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -35,116 +34,41 @@ Layout = Literal["rows", "columns", "entries", "raw"]
 
 MOST_CLASSES = 100
 INTERCEPT = 0.25  # the constant column's share of the unit row norm
+BESIDE = 9  # bytes of a row's label and of its mark, if it is a null row
 HUGE = 1e150  # its square is still finite
 
 
-class Arrangement(ABC):
-    """What a layout decides: how raw rows are scaled and stored, and what is promised of them."""
+@dataclass(frozen=True)
+class Arrangement:
+    """What a layout decides: how rows are stored, and what is promised of them; `Preparation.scale` says by what."""
 
-    promise: ClassVar[str]  # in the report
-    row_norm: ClassVar[float] = math.inf  # what bounds the norm of every prepared row
-    order: ClassVar[Literal["C", "F"]] = "F"  # what is contiguous: rows (C) or columns (F)
-    on_grid: ClassVar[bool] = True  # whether entries of a private run are on the exact grid
-    bounded: ClassVar[bool] = True  # whether rows are cut and rescaled by declared bounds
-
-    @abstractmethod
-    def scale(self, recipe: Preparation) -> float | Array:
-        """What a clipped, rescaled row is multiplied by. A factor just below 1 absorbs float rounding of norms."""
-
-    def constant(self, bits: int) -> float:  # noqa: ARG002
-        """The entry of the intercept's column, on the grid."""
-        return 1.0
-
-    def limit(self, recipe: Preparation) -> float | None:
-        """The norm to which a longer row is scaled back, before it is scaled."""
-        return recipe.bounds.row_norm
-
-    def kind(self, bits: int | None) -> type[np.floating[Any]]:
-        """How entries are stored: a grid of up to 24 bits fits float32 without loss, half the memory and traffic."""
-        return np.float32 if bits is not None and (bits <= 24 or not self.on_grid) else np.float64
-
-    def weight_norm(self, weights: Array) -> float:
-        """|w| such that |x'w| <= |w| for every prepared row."""
-        return float(np.abs(weights).sum())
-
-
-class ByNorm(Arrangement):
-    """Layout "rows": a row is divided by the declared norm, so its norm is at most 1, its constant included."""
-
-    promise: ClassVar[str] = "Rows are scaled to a norm of at most 1 before they are summed."
-    row_norm: ClassVar[float] = 1.0
-    order: ClassVar[Literal["C", "F"]] = "C"
-
-    def scale(self, recipe: Preparation) -> float:
-        """sqrt(1 - constant^2) / norm."""
-        if recipe.whole is not None:
-            return recipe.whole
-        norm = recipe.bounds.norm(recipe.features) or 1.0
-        slack = 1.0 - (recipe.features + 8) * 2.0**-50
-        return math.sqrt(1.0 - recipe.intercept_entry**2) * slack / norm
-
-    def constant(self, bits: int) -> float:
-        """A share of the unit row norm."""
-        return math.floor(INTERCEPT * 2.0**bits) / 2.0**bits
-
-    def limit(self, recipe: Preparation) -> float | None:
-        """The declared norm, or what the bounds of the columns allow."""
-        return recipe.bounds.norm(recipe.features)
-
-    def weight_norm(self, weights: Array) -> float:
-        """The Euclidean norm."""
-        return math.sqrt(float(weights @ weights))
-
-
-class ByColumn(Arrangement):
-    """Layout "columns", for solvers that clip each coordinate of a gradient: a column is divided by its own bound.
-
-    Entries are at most 1, a row's norm is not bounded, and nothing is on a grid: in any private run an entry is rounded
-    to float32, each on its own, so a record changes its own row alone.
-    """
-
-    promise: ClassVar[str] = (
-        "Each column is divided by its bound before it is summed, so entries are at most 1; the norm of a row is not "
-        "bounded."
-    )
-    on_grid: ClassVar[bool] = False
-
-    def scale(self, recipe: Preparation) -> Array:
-        """1 / bound of each column."""
-        bounds = recipe.bounds.columns(recipe.features)
-        return 1.0 / np.where(np.isfinite(bounds), bounds, 1.0)
-
-
-class ByEntry(Arrangement):
-    """Layout "entries", for solvers on an l1 ball and for holders of columns: all entries are divided by one number.
-
-    It is the largest of the columns' bounds, the same at all holders. Entries are at most 1, on the grid.
-    """
-
-    promise: ClassVar[str] = "Entries are scaled to at most 1 before they are summed."
-
-    def scale(self, recipe: Preparation) -> float:
-        """1 / unit."""
-        return (1.0 - (recipe.features + 8) * 2.0**-50) / recipe.unit
-
-
-class AsTheyAre(Arrangement):
-    """Layout "raw", for queries that count cells: rows and numeric labels in the units of the table, nothing cut.
-
-    No number of such a row may be summed: its norm is not bounded. To a count a record adds 1, whatever it holds.
-    """
-
-    promise: ClassVar[str] = "Cells are counted as they are; a record adds at most 1 to one count of each column."
-    on_grid: ClassVar[bool] = False
-    bounded: ClassVar[bool] = False
-
-    def scale(self, _recipe: Preparation) -> float:
-        """1."""
-        return 1.0
+    promise: str  # in the report
+    row_norm: float = math.inf  # what bounds the norm of every prepared row
+    order: Literal["C", "F"] = "F"  # what is contiguous: rows (C) or columns (F)
+    on_grid: bool = True  # whether entries of a private run are on the exact grid
+    bounded: bool = True  # whether rows are cut and rescaled by declared bounds
 
 
 ARRANGEMENTS: Mapping[Layout, Arrangement] = MappingProxyType(
-    {"rows": ByNorm(), "columns": ByColumn(), "entries": ByEntry(), "raw": AsTheyAre()}
+    {
+        "rows": Arrangement("Rows are scaled to a norm of at most 1 before they are summed.", row_norm=1.0, order="C"),
+        # For solvers that clip each coordinate of a gradient. A row's norm is not bounded, and nothing is on a grid: in
+        # any private run an entry is rounded to float32, each on its own, so a record changes its own row alone.
+        "columns": Arrangement(
+            "Each column is divided by its bound before it is summed, so entries are at most 1; the norm of a row is "
+            "not bounded.",
+            on_grid=False,
+        ),
+        # For solvers on an l1 ball and for holders of columns.
+        "entries": Arrangement("Entries are scaled to at most 1 before they are summed."),
+        # For queries that count cells: rows and numeric labels in the units of the table, nothing cut. No number of
+        # such a row may be summed: its norm is not bounded. To a count a record adds 1, whatever it holds.
+        "raw": Arrangement(
+            "Cells are counted as they are; a record adds at most 1 to one count of each column.",
+            on_grid=False,
+            bounded=False,
+        ),
+    }
 )
 
 
@@ -166,71 +90,111 @@ class Preparation:
     whole: float | None = None  # layout "rows", of a party that has a part of each: what the whole row is multiplied by
     most_bits: int | None = None  # a coarser grid than the records need, where wide noise needs the room
 
+    # What follows from these:
+    arrangement: Arrangement = field(init=False, repr=False, compare=False)
+    scaled: bool = field(init=False, repr=False, compare=False)  # whether rows and labels are in units of their bounds
+    dimension: int = field(init=False, repr=False, compare=False)
+    bits: int = field(init=False, repr=False, compare=False)  # of the grid of rows and derivatives
+    kind: Any = field(init=False, repr=False, compare=False)  # of stored entries
+    intercept_entry: float = field(init=False, repr=False, compare=False)  # the constant column's value, on the grid
+    label_scale: tuple[float, float] = field(init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
-        if self.exact and not self.scaled:
+        how, scaled, bits = ARRANGEMENTS[self.layout], self.exact if self.units is None else self.units, self.most_bits
+        if self.exact and not scaled:
             raise LeakError("rows of a private run are in units of their bounds; noise is measured in them.")
-        if self.exact and self.arrangement.bounded:
+        if self.exact and how.bounded:
             self.bounds.require(self.features, labels=self.classes is None and self.labelled)
-
-    @property
-    def scaled(self) -> bool:
-        """Whether rows and labels are divided by their bounds, as noise needs; else bounds cut and do nothing else."""
-        return self.exact if self.units is None else self.units
-
-    @property
-    def arrangement(self) -> Arrangement:
-        return ARRANGEMENTS[self.layout]
-
-    @property
-    def dimension(self) -> int:
-        return self.features + self.fit_intercept
-
-    @property
-    def bits(self) -> int:
-        """Bits of the grid of rows and derivatives."""
-        found = exact_bits(self.records)
-        return found if self.most_bits is None else min(found, self.most_bits)
-
-    @functools.cached_property
-    def intercept_entry(self) -> float:
-        """The constant column's value, on the grid."""
-        if not self.fit_intercept:
-            return 0.0
-        return self.arrangement.constant(self.bits) if self.scaled else 1.0
-
-    @property
-    def scale(self) -> float | Array:
-        """A prepared row is the clipped, rescaled row times this: one number, or one for each column."""
-        return self.arrangement.scale(self) if self.scaled else 1.0
-
-    @property
-    def label_scale(self) -> tuple[float, float]:
-        """(centre, half-width): a prepared label is (label - centre) / half-width; the centre is 0 without privacy."""
+        bits = exact_bits(self.records) if bits is None else min(exact_bits(self.records), bits)
+        constant = math.floor(INTERCEPT * 2.0**bits) / 2.0**bits if scaled and self.layout == "rows" else 1.0
         centred = self.fit_intercept if self.centred is None else self.centred
-        return self.bounds.label_scale(fit_intercept=centred and self.scaled)
+        derived = {
+            "arrangement": how,
+            "scaled": scaled,
+            "dimension": self.features + self.fit_intercept,
+            "bits": bits,
+            # A grid of up to 24 bits fits float32 without loss: half the memory and traffic.
+            "kind": np.float32 if self.exact and (bits <= 24 or not how.on_grid) else np.float64,
+            "intercept_entry": constant if self.fit_intercept else 0.0,
+            # (centre, half-width): a label becomes (label - centre) / half-width; the centre is 0 without privacy.
+            "label_scale": self.bounds.label_scale(fit_intercept=centred and scaled),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @functools.cached_property
-    def entry_range(self) -> tuple[Array, Array]:
-        """Where every rescaled entry is cut. The outermost limit keeps squares of absurd entries finite."""
+    def scale(self) -> float | Array:
+        """A prepared row is the clipped, rescaled row times this: one number, or one for each column.
+
+        By rows sqrt(1 - constant^2) / norm, the norm with its constant being 1 at most; by columns 1 / bound of each;
+        by entries 1 / unit, the same at all holders. A factor just below 1 absorbs float rounding of norms.
+        """
+        if not self.scaled or self.layout == "raw":
+            return 1.0
+        if self.layout == "columns":
+            bounds = self.bounds.columns(self.features)
+            return 1.0 / np.where(np.isfinite(bounds), bounds, 1.0)
+        slack = 1.0 - (self.features + 8) * 2.0**-50
+        if self.layout == "entries":
+            return slack / self.unit
+        if self.whole is not None:
+            return self.whole
+        return math.sqrt(1.0 - self.intercept_entry**2) * slack / (self.bounds.norm(self.features) or 1.0)
+
+    @functools.cached_property
+    def cuts(self) -> tuple[Array, Array, Array, Array]:
+        """(shift, factor, low, high): where (x + shift) * factor is cut. HUGE keeps squares of absurd entries finite.
+
+        Without ranges x + -0.0 times 1, which is x, the sign of a zero included.
+        """
+        shift, factor = self.affine()
         high = np.minimum(HUGE if self.bounds.entry_bound is None else self.bounds.entry_bound, HUGE)
-        if self.bounds.feature_low is not None:
+        if factor is None:
+            shift, factor = np.full(self.features, -0.0), np.ones(self.features)
+        else:
             high = np.minimum(high, 1.0)
-        unit = self.bounds.feature_low is not None and self.bounds.rescale == "unit"
         high = np.array(np.broadcast_to(high, (self.features,)))
-        return np.zeros(self.features) if unit else -high, high
+        unit = self.bounds.feature_low is not None and self.bounds.rescale == "unit"
+        return shift, factor, np.zeros(self.features) if unit else -high, high
 
     def prepared(self, X: Matrix, usable: NDArray[np.bool_], resources: Resources = NO_RESOURCES) -> Matrix:
         """Raw rows of all features prepared; a row that is not usable, now or from here on, is zero everywhere."""
-        bits = self.bits if self.exact else None
-        if not self.arrangement.bounded:
-            if is_sparse(X):
+        how, bits = self.arrangement, self.bits if self.exact else None
+        if is_sparse(X):
+            if not how.bounded:
                 raise InputError(
                     "ranges of a sparse matrix are not estimated, since they would shift its zeros; declare them."
                 )
-            return np.asarray(X, dtype=np.float64)
-        if is_sparse(X):
             return _prepare_sparse(X, usable, self, bits)
-        return _prepare_dense(np.asarray(X), usable, self, bits, resources)
+        if not how.bounded:
+            return np.asarray(X, dtype=np.float64)
+        X = np.asarray(X)
+        rows, step = np.empty((X.shape[0], self.dimension), self.kind, how.order), rows_at_once(self.dimension)
+
+        def prepare(first: int, last: int) -> None:
+            room = np.empty((min(step, last - first), self.features))
+            for start in range(first, last, step):
+                stop = min(start + step, last)
+                part = usable[start:stop]
+                cut = _clip_dense(X[start:stop], part, self, room[: stop - start])
+                factors = _row_norm_factors(row_squares(cut), part, self)
+                if bits is not None and rows.dtype == np.float32 and how.order == "C":
+                    round_rows(cut, factors, 2.0**bits, rows[start:stop])
+                else:
+                    made = _multiplied(cut, factors, self)
+                    if bits is not None and how.on_grid:
+                        toward_zero(made, bits)
+                    rows[start:stop, : self.features] = made
+                if self.fit_intercept:
+                    rows[start:stop, self.features] = np.where(part, self.intercept_entry, 0.0)
+
+        run_parts(prepare, even_cuts(X.shape[0], resources.threads(X.size)))
+        return rows
+
+    def size_of(self, dense: int, sparse: int = 0, entries: int = 0) -> int:
+        """Bytes of some dense rows, prepared, and of sparse ones with these entries in all; their labels included."""
+        width = 8 if self.layout == "raw" else np.dtype(self.kind).itemsize
+        return dense * self.dimension * width + 12 * entries + sparse * (4 + 12) + BESIDE * (dense + sparse)
 
     def unprepare(self, weights: Array) -> tuple[Array, float]:
         """(coef, intercept) in the units of the raw features and labels."""
@@ -276,19 +240,13 @@ class Preparation:
             return -low, 1.0 / (high - low)
         return -(low + high) / 2, 2.0 / (high - low)
 
-    @functools.cached_property
-    def rescaling(self) -> tuple[Array, Array]:
-        """(shift, factor) in any case: without ranges x + -0.0 times 1, which is x, the sign of a zero included."""
-        shift, factor = self.affine()
-        return (np.full(self.features, -0.0), np.ones(self.features)) if factor is None else (shift, factor)
-
     def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
         """Labels as the losses want them and which are usable: -1/+1, places of classes, or cut and in [-1, 1]."""
         if not self.labelled:
             return np.zeros(len(np.asarray(y))), np.ones(len(np.asarray(y)), dtype=np.bool_)
         if self.classes is not None:
             raw = np.asarray(y)
-            each = [match_labels(raw, value) for value in self.classes]
+            each = list(map(functools.partial(match_labels, raw), self.classes))
             if len(each) == 2:
                 return np.where(each[1], 1.0, -1.0), each[0] | each[1]
             places = np.array(each).argmax(axis=0).astype(np.float64)
@@ -317,7 +275,7 @@ def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Mat
             if not finite.all():
                 usable[np.repeat(np.arange(raw.shape[0]), np.diff(raw.indptr))[~finite]] = False
                 raw.data[~finite] = 0.0
-            low, high = recipe.entry_range
+            *_, low, high = recipe.cuts
             np.clip(raw.data, low[raw.indices], high[raw.indices], out=raw.data)
         else:
             raw = _clip_dense(raw, usable, recipe, np.empty(raw.shape))
@@ -334,7 +292,7 @@ def _clip_dense(raw: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparatio
         low, high = (np.asarray(ends)[places] for ends in (recipe.bounds.feature_low, recipe.bounds.feature_high))
         cells = raw[:, places]
         raw[:, places] = np.where(np.isfinite(cells), np.clip(cells, low, high), (low + high) / 2)
-    clip_raw_rows(raw, *recipe.rescaling, *recipe.entry_range, usable, made)
+    clip_raw_rows(raw, *recipe.cuts, usable, made)
     return made
 
 
@@ -353,7 +311,9 @@ def _row_norm_factors(squares: Array, usable: NDArray[np.bool_], recipe: Prepara
     limits are between 1e-100 and 1e100 and entries are at most 1e150, so no square overflows, and one that is subnormal
     is wrong by less than 1e-323, which moves no norm near a limit.
     """
-    scale, limit = recipe.scale, recipe.arrangement.limit(recipe)
+    scale, limit = recipe.scale, recipe.bounds.row_norm
+    if recipe.layout == "rows":  # the declared norm, or what the bounds of the columns allow
+        limit = recipe.bounds.norm(recipe.features)
     factors = np.where(usable, 1.0 if isinstance(scale, np.ndarray) else scale, 0.0)
     if limit is not None:
         norms = np.sqrt(squares)
@@ -372,34 +332,6 @@ def _multiplied(rows: Matrix, by_row: Array, recipe: Preparation) -> Matrix:
     return rows
 
 
-def _prepare_dense(
-    X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None, resources: Resources
-) -> Matrix:
-    how = recipe.arrangement
-    rows = np.empty((X.shape[0], recipe.dimension), dtype=how.kind(bits), order=how.order)
-    step = rows_at_once(recipe.dimension)
-
-    def prepare(first: int, last: int) -> None:
-        room = np.empty((min(step, last - first), recipe.features))
-        for start in range(first, last, step):
-            stop = min(start + step, last)
-            part = usable[start:stop]
-            cut = _clip_dense(X[start:stop], part, recipe, room[: stop - start])
-            factors = _row_norm_factors(row_squares(cut), part, recipe)
-            if bits is not None and rows.dtype == np.float32 and how.order == "C":
-                round_rows(cut, factors, 2.0**bits, rows[start:stop])
-            else:
-                made = _multiplied(cut, factors, recipe)
-                if bits is not None and how.on_grid:
-                    toward_zero(made, bits)
-                rows[start:stop, : recipe.features] = made
-            if recipe.fit_intercept:
-                rows[start:stop, recipe.features] = np.where(part, recipe.intercept_entry, 0.0)
-
-    run_parts(prepare, even_cuts(X.shape[0], resources.threads(X.size)))
-    return rows
-
-
 def _prepare_sparse(X: Matrix, usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
     shift, _ = recipe.affine()
     if np.any(shift != 0.0):
@@ -415,4 +347,4 @@ def _prepare_sparse(X: Matrix, usable: NDArray[np.bool_], recipe: Preparation, b
         rows = sp.csr_matrix(sp.hstack([rows, column], format="csr"))
     if recipe.arrangement.order == "C":
         return rows
-    return rows.tocsc().astype(recipe.arrangement.kind(bits), copy=False)
+    return rows.tocsc().astype(recipe.kind, copy=False)

@@ -6,6 +6,7 @@ Proof: `algorithms/whitened/proof.md`.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -14,9 +15,8 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dtrmm
 
 from sottovoce.data.kernels import row_loops as kernels
-from sottovoce.data.matrix import MANY_ROWS, Matrix, dense, exact_product, exact_weights, is_sparse, toward_zero
-from sottovoce.data.resources import Resources, even_cuts, plain_blas, run_parts
-from sottovoce.data.slopes import Term
+from sottovoce.data.matrix import MANY_ROWS, Term, dense, exact_product, exact_weights, is_sparse, toward_zero
+from sottovoce.data.resources import even_cuts, plain_blas, run_parts
 from sottovoce.errors import LeakError
 
 if TYPE_CHECKING:
@@ -37,22 +37,43 @@ class Projected:
     triangular: ClassVar[bool] = True
 
     def __init__(self, block: Block, projection: Array) -> None:
-        self._block, self.bits = block, _check_bits(block)
-        self._matrix = _put_on_grid(
-            np.tril(projection) if projection.ndim == 2 and self.triangular else projection, self.bits
-        )
-        self._length, self._shares = 0.0, np.ones(0)
+        self._block, self.ready = block, False  # whether the rows were cut
+        matrix = np.tril(projection) if projection.ndim == 2 and self.triangular else projection
+        self.bits, self._matrix = _put_on_grid(block, matrix)
         self._find(None)
 
     def of(self, block: Block, found: Array | None = None) -> Self:
         """The same view of other rows, not cut yet; `found` is what was found of them before, if anything was."""
         other = copy.copy(self)
-        other._block, other._length, other._shares = block, 0.0, np.ones(0)
+        other._block, other.ready = block, False
         other._find(found)
         return other
 
     def _find(self, found: Array | None) -> None:
-        self.lengths = _lengths(self._block.rows, self._matrix, self._block.resources) if found is None else found
+        """The lengths of all rows."""
+        rows, matrix, resources = self._block.rows, self._matrix, self._block.resources
+        if found is None and is_sparse(rows) and matrix.ndim == 1:
+            found = np.asarray(kernels.lengths_sparse(rows.indptr, rows.data * matrix[rows.indices]))
+        if found is not None:
+            self.lengths = found
+            return
+        lengths = self.lengths = np.empty(rows.shape[0])
+
+        def fill(first: int, last: int) -> None:
+            for start in range(first, last, MANY_ROWS):
+                stop = min(start + MANY_ROWS, last)
+                part = rows[start:stop].astype(np.float64)
+                if matrix.ndim == 1:
+                    part *= matrix
+                elif is_sparse(part):
+                    part = part @ matrix
+                else:
+                    part = dtrmm(1.0, matrix.T, part.T, overwrite_b=1).T  # half of the work of part @ matrix
+                lengths[start:stop] = kernels.lengths_dense(part)
+
+        parts = resources.threads(rows.shape[0] * rows.shape[1])
+        with plain_blas(parts):
+            run_parts(fill, even_cuts(rows.shape[0], parts))
 
     @property
     def found(self) -> Array:
@@ -68,11 +89,6 @@ class Projected:
         """sum_i of term(|z_i|, y_i) clipped to [0, 1], as `Block.number_sum`."""
         return self._block.number_sum(term, numbers=self.lengths)
 
-    @property
-    def ready(self) -> bool:
-        """Whether the rows were cut."""
-        return self._length > 0.0
-
     def cut(self, length: float) -> None:
         """Count each row as z min(1, C / |z|), C the length; once. The sums are in units of C.
 
@@ -82,10 +98,7 @@ class Projected:
             raise LeakError("the rows were cut already.")
         room = 1.0 - (self._matrix.shape[-1] + self._block.records + 8) * 2.0**-50
         self._length, self._shares = length, room * length / np.maximum(self.lengths, length)
-        self._cut()
-
-    def _cut(self) -> None:
-        """Nothing: rows stay as they are."""
+        self.ready = length > 0.0
 
     def weighted_sum(self, point: Array, term: Term) -> Array:
         """sum_i term(z_i'u, y_i) times the cut row, u the point; exact but for a last rounding of the sum.
@@ -100,14 +113,13 @@ class Projected:
 
     def exact_sum(self, point: Array, term: Term) -> Array:
         """What is exact of it: those of parts of the rows add up to that of all."""
-        matrix = self._matrix
-        weights = _each(lambda u: matrix * u if matrix.ndim == 1 else matrix @ u, point)
-        return self._block.weighted_sum(weights, term, self._shares)
+        times = functools.partial(np.multiply if self._matrix.ndim == 1 else np.matmul, self._matrix)
+        return self._block.weighted_sum(_each(times, point), term, self._shares)
 
     def finished(self, total: Array) -> Array:
         """Seen through the matrix, in units of C: the last rounding."""
-        matrix, size = self._matrix, self._block.records
-        return _each(lambda v: exact_product(matrix, v, self.bits, size), total) / self._length
+        times = functools.partial(exact_product, self._matrix, bits=self.bits, size=self._block.records)
+        return _each(times, total) / self._length
 
 
 class ProjectedRows(Projected):
@@ -118,7 +130,7 @@ class ProjectedRows(Projected):
     def _find(self, found: Array | None) -> None:
         if found is None:
             block = self._block
-            self._rows = np.empty((len(block), self.width))
+            self._rows = np.empty((len(block), self._matrix.shape[1]))
             for start in range(0, len(block), MANY_ROWS):
                 rows = block.rows[start : start + MANY_ROWS].astype(np.float64, copy=False)
                 self._rows[start : start + MANY_ROWS] = rows @ self._matrix
@@ -134,8 +146,9 @@ class ProjectedRows(Projected):
     def width(self) -> int:
         return int(self._matrix.shape[1])
 
-    def _cut(self) -> None:
-        self._shares /= self._length
+    def cut(self, length: float) -> None:
+        super().cut(length)
+        self._shares /= length
         self._rows *= self._shares[:, None]
         toward_zero(self._rows, self.bits)
 
@@ -159,8 +172,8 @@ def short_rows(block: Block, projection: Array, weights: Array) -> Iterator[tupl
         for rows, labels in block.chunks(MANY_ROWS, block.dimension):
             yield dense(rows), np.ones(len(labels)), rows @ weights, labels
         return
-    bits, exact = _check_bits(block), exact_weights(weights, block.bits)
-    matrix, room = _put_on_grid(np.tril(projection), bits), 1.0 - (block.dimension + 8) * 2.0**-50
+    bits, matrix = _put_on_grid(block, np.tril(projection))
+    exact, room = exact_weights(weights, bits), 1.0 - (block.dimension + 8) * 2.0**-50
     for narrow, labels in block.chunks(MANY_ROWS, block.dimension):
         rows = narrow.astype(np.float64, copy=False)
         short = np.ascontiguousarray(dense(rows @ matrix))
@@ -174,37 +187,12 @@ def _each(function: Callable[[Array], Array], vectors: Array) -> Array:
     return function(vectors) if vectors.ndim == 1 else np.column_stack([function(column) for column in vectors.T])
 
 
-def _check_bits(block: Block) -> int:
-    """The bits of a block, if its rows are on the grid and no longer than 1."""
+def _put_on_grid(block: Block, projection: Array) -> tuple[int, Array]:
+    """The bits of the rows, and P such that every entry of x'P is exact in any order.
+
+    A diagonal has columns of one entry each. Rows that are not on a grid, or may be longer than 1, are refused.
+    """
     if block.bits is None or block.row_norm > 1.0:
         raise LeakError("the rows were not prepared for exact scores.")
-    return block.bits
-
-
-def _put_on_grid(projection: Array, bits: int) -> Array:
-    """P such that every entry of x'P is exact in any order; a diagonal has columns of one entry each."""
     columns = np.abs(projection) if projection.ndim == 1 else np.sqrt(np.einsum("ij,ij->j", projection, projection))
-    return exact_weights(projection, bits, float(columns.max(initial=0.0)))
-
-
-def _lengths(rows: Matrix, matrix: Array, resources: Resources) -> Array:
-    if is_sparse(rows) and matrix.ndim == 1:
-        return np.asarray(kernels.lengths_sparse(rows.indptr, rows.data * matrix[rows.indices]))
-    found = np.empty(rows.shape[0])
-
-    def part(first: int, last: int) -> None:
-        for start in range(first, last, MANY_ROWS):
-            stop = min(start + MANY_ROWS, last)
-            part = rows[start:stop].astype(np.float64)
-            if matrix.ndim == 1:
-                part *= matrix
-            elif is_sparse(part):
-                part = part @ matrix
-            else:
-                part = dtrmm(1.0, matrix.T, part.T, overwrite_b=1).T  # half of the work of part @ matrix
-            found[start:stop] = kernels.lengths_dense(part)
-
-    parts = resources.threads(rows.shape[0] * rows.shape[1])
-    with plain_blas(parts):
-        run_parts(part, even_cuts(rows.shape[0], parts))
-    return found
+    return block.bits, exact_weights(projection, block.bits, float(columns.max(initial=0.0)))

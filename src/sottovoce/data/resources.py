@@ -1,4 +1,4 @@
-"""Threads, a device and a listener for work on rows; no result depends on any of them.
+"""Threads, a device, a listener and room for work on rows, in memory and on disk; no result depends on any of them.
 
 Threads of this process call loops that release Python's lock. So rows are not copied, nothing is forked, and no second
 pool of threads competes with that of BLAS, as OpenMP or numba's own would. Each part has its own sum, and sums on the
@@ -7,19 +7,21 @@ grids of `matrix` are exact, so a result is the same bit for bit for any number 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
+import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from sottovoce.arguments import is_whole
-from sottovoce.data.room import in_words, within_limits
 from sottovoce.errors import InputError
 
 DEVICES: Final = ("cpu", "cuda")
@@ -28,6 +30,10 @@ BLAS_NEEDS: Final = 96_000_000  # bytes: two libraries with a buffer of 34 MB ea
 THREAD_NEEDS: Final = 68_000_000  # bytes for each further thread that calls them at the same time
 PREPARING: Final = "preparing rows"
 READING: Final = "reading rows"
+SHARE: Final = 4  # rows take at most this part of the memory that is left
+UNKNOWN: Final = 1 << 32  # bytes that are taken for free where the system does not say
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_UNLIMITED: Final = 1 << 60
 
 Hear = Callable[[str, int, int], None]  # what is done, records done, records in all: public counts
 Result = TypeVar("Result")
@@ -111,7 +117,7 @@ def check_resources(resources: Any) -> None:
 
 def even_cuts(count: int, parts: int) -> list[int]:
     """Where to cut `count` rows into `parts`."""
-    return [count * part // parts for part in range(parts + 1)]
+    return (np.arange(parts + 1) * count // parts).tolist()
 
 
 def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int]) -> list[Result]:
@@ -143,10 +149,10 @@ def sum_parts(work: Callable[[int, int], Any], cuts: Sequence[int]) -> Any:
     return total
 
 
-@contextmanager
+@contextlib.contextmanager
 def plain_blas(parts: int) -> Iterator[None]:
     """Where several parts call BLAS, each call has one thread: pools of BLAS would wait for one another."""
-    with nullcontext() if parts == 1 else _controller(os.getpid()).limit(limits=1, user_api="blas"):
+    with contextlib.nullcontext() if parts == 1 else _controller(os.getpid()).limit(limits=1, user_api="blas"):
         yield
 
 
@@ -160,7 +166,7 @@ def take_buffers(_process: int, jobs: int) -> None:
     """
     from scipy.linalg.blas import dtrmm
 
-    needed, left = BLAS_NEEDS + THREAD_NEEDS * (jobs - 1), within_limits()
+    needed, left = BLAS_NEEDS + THREAD_NEEDS * (jobs - 1), min(_of_process(), default=None)
     if left is not None and left < needed:
         fewer = ", or take a smaller n_jobs" if jobs > 1 else ""
         raise InputError(
@@ -182,3 +188,122 @@ def _controller(_process: int) -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
+
+
+def fits_in_memory(size: int, *, after: int = 0) -> bool:
+    """Whether `size` bytes are at most a quarter of the memory that this process may still take, `after` others."""
+    return SHARE * size <= available() - after
+
+
+def too_large(X: Any) -> bool:
+    """Whether an array is a memory map that is read piece by piece, as it would not fit in memory."""
+    return isinstance(X, np.memmap) and X.ndim == 2 and not fits_in_memory(8 * X.size)
+
+
+def available() -> int:
+    """Bytes that this process may still take: by the machine, its control groups and its own limits."""
+    found = _of_process()
+    try:
+        free = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        free = None
+    if free is not None:
+        found.append(1024 * int(free[1]))
+    else:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds == "":
+                found += _of_group(_GROUPS, path, "memory.max", "memory.current", "inactive_file")
+            elif "memory" in kinds.split(","):
+                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+                found += _of_group(_GROUPS / "memory", path, *names)
+    return max(0, min(found, default=UNKNOWN))
+
+
+def _of_process() -> list[int]:
+    """What the soft limits of RLIMIT_AS and RLIMIT_DATA leave, where there are any."""
+    found = list[int]()
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        pages = list(map(int, Path("/proc/self/statm").read_text().split()))
+        for limit, used in ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5])):
+            soft, _ = resource.getrlimit(limit)
+            if soft != resource.RLIM_INFINITY:
+                found.append(soft - used * resource.getpagesize())
+    return found
+
+
+def _of_group(root: Path, path: str, limit: str, usage: str, given_back: str) -> Iterator[int]:
+    """Of a control group and those above it: the limit, less what is used and cannot be given back."""
+    place = root / path.lstrip("/")
+    for folder in (place, *place.parents):
+        if folder == root.parent:
+            return
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a folder that is not seen here has no numbers
+            most = int((folder / limit).read_text())
+            if most < _UNLIMITED:
+                lines = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                yield most - int((folder / usage).read_text()) + int(lines.get(given_back, 0))
+
+
+def resident() -> int:
+    """Bytes that this process has now; 0 where the system does not say."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def named_place(folder: Path | None, beside: Path | None) -> Path:
+    """Where a file of rows goes: the folder, that of the ledger, or where the system has large temporary files."""
+    if folder is not None or beside is not None:
+        return folder or beside or Path()
+    large = Path("/var/tmp")  # noqa: S108
+    return large if "TMPDIR" not in os.environ and large.is_dir() else Path(tempfile.gettempdir())
+
+
+def place_for(folder: Path | None, beside: Path | None) -> Path:
+    """Where a file of rows goes, which is a folder."""
+    found = named_place(folder, beside)
+    if not found.is_dir():
+        raise InputError(f"folder={str(found)!r} for prepared rows is no folder; make it, or name another.")
+    return found
+
+
+def check_free(folder: Path, needed: int) -> None:
+    """Refuse to fill a disk."""
+    stats = os.statvfs(folder) if hasattr(os, "statvfs") else None
+    if stats is not None and (free := stats.f_bavail * stats.f_frsize) < needed:
+        raise InputError(
+            f"prepared rows need {in_words(needed)} in {folder}, which has {in_words(free)} free. Make room, or name "
+            "another folder with folder=. Nothing was charged."
+        )
+
+
+def full(folder: Path, error: OSError) -> InputError:
+    """What is said when a file of rows could not be written."""
+    return InputError(
+        f"prepared rows could not be written to {folder} ({error.strerror}); nothing of them is left there. Make room, "
+        "or name another folder with folder=."
+    )
+
+
+def open_scratch(folder: Path) -> int:
+    """A new file that this user alone may read. It has no name, and is gone once it is closed, or with its process."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except (OSError, AttributeError):  # a file system without such files
+        try:
+            handle, name = tempfile.mkstemp(".new", ".sottovoce-", folder)
+        except OSError as error:
+            raise full(folder, error) from None
+        Path(name).unlink()
+        return handle
+
+
+def in_words(count: int) -> str:
+    """A number of bytes."""
+    return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"

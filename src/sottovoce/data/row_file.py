@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
 from sottovoce.data.matrix import Matrix, is_sparse
-from sottovoce.data.room import open_scratch
+from sottovoce.data.resources import open_scratch
 from sottovoce.errors import InputError, LeakError
 
 Integers = NDArray[np.int64]

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.room import open_scratch
+from sottovoce.data.resources import open_scratch
 from sottovoce.data.row_file import write
 from sottovoce.errors import InputError, RefusedError
 

@@ -22,8 +22,8 @@ from sklearn.utils.validation import check_is_fitted
 from sottovoce.algorithms import Solution
 from sottovoce.data.bounds import Bounds, in_order
 from sottovoce.data.cells import table_columns
-from sottovoce.data.dataset import Dataset, too_large
-from sottovoce.data.resources import Resources
+from sottovoce.data.dataset import Dataset
+from sottovoce.data.resources import Resources, too_large
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, WireError
 from sottovoce.estimators import ranges

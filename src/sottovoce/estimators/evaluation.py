@@ -31,7 +31,8 @@ from sottovoce.algorithms.evaluation.private import (
     total_noise,
 )
 from sottovoce.arguments import is_number
-from sottovoce.data.dataset import Dataset, too_large
+from sottovoce.data.dataset import Dataset
+from sottovoce.data.resources import too_large
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots
 from sottovoce.estimators.base import PrivateLinearModel

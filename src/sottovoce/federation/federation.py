@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 from sottovoce.arguments import is_whole
 from sottovoce.data.bounds import party_norms
 from sottovoce.data.cells import table_columns
-from sottovoce.data.dataset import Dataset, too_large
-from sottovoce.data.resources import Resources
+from sottovoce.data.dataset import Dataset
+from sottovoce.data.resources import Resources, too_large
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.algorithms import served
-from sottovoce.data import devices
-from sottovoce.data.block import RecordRows
+from sottovoce.data.block import RecordRows, kind_of_rows
 from sottovoce.data.cells import MISSING, is_class, label_array, label_key, no_numbers, number_rows
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import Identifiers, identifiers
@@ -186,7 +185,7 @@ class Party(Answering):
             declare_public("feature_names", list(map(str, own.feature_names)), reason="the schema is public"),
             *self.alignment_fact(),
         ]
-        kind = devices.kind_of_rows(own.resources, by_pieces=isinstance(own.rows, Dataset))
+        kind = kind_of_rows(own.resources, by_pieces=isinstance(own.rows, Dataset))
         if kind is not RecordRows:
             reason = "where the rows lie is the holder's choice"
             facts.append(declare_public("solvers", list(served(kind)), reason=reason))

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm, check_sums, served
-from sottovoce.data import devices
-from sottovoce.data.block import RecordRows, SumRows
+from sottovoce.data.block import RecordRows, SumRows, kind_of_rows
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, LeakError, RefusedError
@@ -259,7 +258,7 @@ def check_plan(plan: Plan, own: Holder, known: Known) -> tuple[Algorithm, Mappin
     try:
         form = algorithms.of(plan)
         form.check_loss(plan.scaled_loss)
-        kind = devices.kind_of_rows(own.resources, by_pieces=by_pieces)
+        kind = kind_of_rows(own.resources, by_pieces=by_pieces)
         check_place(plan, name, kind, by_pieces=by_pieces, clustered=by_pieces and rows.cluster is not None)
         if plan.layout != form.layout or not form.serves(plan.split, secure=plan.channel.secure):
             raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")

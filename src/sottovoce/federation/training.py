@@ -11,8 +11,7 @@ import numpy as np
 
 from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.evaluation.private import Evaluated, score_recipe
-from sottovoce.data import devices
-from sottovoce.data.block import Block, Matrix, Preparation, SumRows, is_sparse
+from sottovoce.data.block import Block, Matrix, Preparation, SumRows, is_sparse, prepare_rows
 from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation.answering import (
@@ -115,7 +114,7 @@ class Plans:
             self._prepared[plan.digest] += 1
         beside = None if own.account is None else own.account.path.parent
         sums = all(query.needs is SumRows for query in queries.values())
-        rows = devices.prepare_rows(matrix, own.labels, recipe, own.resources, sums=sums, beside=beside)
+        rows = prepare_rows(matrix, own.labels, recipe, own.resources, sums=sums, beside=beside)
         memory = self.recall_memory(form, plan, rows)
         if masker is not None:
             masker.records = rows.digest()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, SumRows
-from sottovoce.data.slopes import Slope, Slopes
+from sottovoce.data.matrix import Slope, Slopes
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Array, Plain, Query, Reals, Round
 from sottovoce.losses import ClassesLoss, Loss

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, SumRows
 from sottovoce.data.bounds import LARGEST, SMALLEST
+from sottovoce.data.matrix import Slope, Slopes
 from sottovoce.data.projection import Projected
-from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.gate.query import Array, ForgottenError, MessageArrays, Query, Reals, Round, Wholes, misfit
 from sottovoce.losses import ClassesLoss, Loss
 from sottovoce.plan import Plan, Problem

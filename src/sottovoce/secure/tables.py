@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.slopes import shrink_slopes
+from sottovoce.data.matrix import shrink_slopes
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses.base import Loss
 from sottovoce.losses.regression import Huber, Squared

@@ -34,8 +34,8 @@ from sottovoce.algorithms.sgd import private as sgd
 from sottovoce.algorithms.sgd import published as named
 from sottovoce.algorithms.sharing import gradients as own_gradients
 from sottovoce.data import block as blocks
+from sottovoce.data import matrix as row_slopes
 from sottovoce.data import preparation, projection
-from sottovoce.data import slopes as row_slopes
 from sottovoce.data.files import csv as csv_files
 from sottovoce.data.files import lines
 from sottovoce.errors import InputError, LeakError, RefusedError
@@ -350,7 +350,7 @@ def _(real: Any = preparation._row_norm_factors) -> Iterator[None]:
 planted(
     "whitened rows not cut",
     "a whitened row that is longer than the cut is left as long",
-    lambda: patch(projection, "_lengths", lambda rows, *_: np.zeros(rows.shape[0])),
+    lambda: patch(projection.Projected, "_find", lambda self, _: setattr(self, "lengths", np.zeros(len(self._block)))),
     sensitivity=on(checks.sensitivity, "whitened, central"),
 )
 
@@ -361,7 +361,7 @@ planted(
     sensitivity=on(checks.sensitivity, "whitened, central"),
 )
 def _(real: Any = projection.exact_product) -> Iterator[None]:
-    with patch(projection, "exact_product", lambda matrix, *others: real(2.0 * matrix, *others)):
+    with patch(projection, "exact_product", lambda matrix, *told, **more: real(2.0 * matrix, *told, **more)):
         yield
 
 
@@ -1030,9 +1030,9 @@ def _() -> Iterator[None]:
     "rows of a run without privacy are divided by the declared bounds",
     bounds_without_privacy=checks.bounds_without_privacy,
 )
-def _() -> Iterator[None]:
+def _(real: Any = preparation.Preparation.__dict__["scale"]) -> Iterator[None]:
     def scaled(self: Any) -> Any:
-        return 1.0 / (self.bounds.norm(self.features) or 1.0) if not self.scaled else self.arrangement.scale(self)
+        return 1.0 / (self.bounds.norm(self.features) or 1.0) if not self.scaled else real.func(self)
 
     with patch(preparation.Preparation, "scale", property(scaled)):
         yield

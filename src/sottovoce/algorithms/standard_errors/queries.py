@@ -14,8 +14,8 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.data.block import Block, BlockRows, toward_zero
+from sottovoce.data.matrix import slopes_of
 from sottovoce.data.projection import short_rows
-from sottovoce.data.slopes import slopes_of
 from sottovoce.gate.query import Array, Query, Round
 from sottovoce.losses import Loss
 from sottovoce.queries.gram import GramMatrix

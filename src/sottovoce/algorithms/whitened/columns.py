@@ -13,7 +13,7 @@ from sottovoce.algorithms.base import Array, Asking, Solution, total
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, mean_of
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedScore, White
-from sottovoce.data.slopes import shrink_slopes
+from sottovoce.data.matrix import shrink_slopes
 from sottovoce.errors import InputError
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted

@@ -28,10 +28,9 @@ from sottovoce.data.block_parts import VIEWS, BlockPart, Integers, RowView, Work
 from sottovoce.data.cells import label_array, real_rows
 from sottovoce.data.dataset import ENTRIES, ArraySource
 from sottovoce.data.files.format import Labels, Piece, Source, report_spoilt
-from sottovoce.data.matrix import is_sparse
+from sottovoce.data.matrix import Slope, Slopes, is_sparse
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import Resources, plain_blas
-from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.errors import InputError, LeakError, SottovoceError
 from sottovoce.losses import Loss
 

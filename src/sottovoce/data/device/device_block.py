@@ -7,6 +7,7 @@ piece in every pass.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -33,11 +34,10 @@ from sottovoce.data.device.loops import (
     shared_memory,
 )
 from sottovoce.data.device.pieces import CHUNK, Arrays, DevicePiece, gathered, on_device, sent_to, stored
-from sottovoce.data.matrix import bounded, exact_weights, toward_zero
+from sottovoce.data.matrix import Slope, Term, bounded, exact_weights, toward_zero
 from sottovoce.data.preparation import Preparation
-from sottovoce.data.projection import Projected, _check_bits, _each, _put_on_grid
+from sottovoce.data.projection import Projected, _each, _put_on_grid
 from sottovoce.data.resources import NO_RESOURCES, Resources
-from sottovoce.data.slopes import Slope, Term
 from sottovoce.errors import InputError, LeakError
 
 Array = NDArray[np.float64]
@@ -268,14 +268,13 @@ class DeviceProjected(Projected):
         self._sizes = {place: _device_lengths(piece, told, block.dimension) for piece, _, place in block._each()}
 
     def _start(self, block: DeviceBlock, matrix: Array) -> None:
-        self._block, self.bits = block, _check_bits(block)  # type: ignore[assignment, arg-type]
-        self._matrix = _put_on_grid(matrix, self.bits)
-        self._rows_on_device = block
-        self._length, self._own = 0.0, dict[int, Any]()
+        self.bits, self._matrix = _put_on_grid(block, matrix)  # type: ignore[arg-type]
+        self._block: Any = block
+        self.ready = False
 
     def number_sum(self, term: Callable[[Any, Any], Any]) -> float:
         """sum_i of term(|z_i|, y_i) clipped to [0, 1]."""
-        return self._rows_on_device.number_sum(term, numbers=self._sizes)
+        return float(self._block.number_sum(term, numbers=self._sizes))
 
     def cut(self, length: float) -> None:
         if self.ready:
@@ -284,13 +283,11 @@ class DeviceProjected(Projected):
         room = 1.0 - (self._matrix.shape[-1] + self._block.records + 8) * 2.0**-50
         with memory_in_words():
             own = {place: room * length / xp.maximum(sizes, length) for place, sizes in self._sizes.items()}
-        self._length, self._own = length, own
-        self._cut()
+        self._length, self._own, self.ready = length, own, length > 0.0
 
     def exact_sum(self, point: Array, term: Term) -> Array:
-        matrix = self._matrix
-        weights = _each(lambda u: matrix * u if matrix.ndim == 1 else matrix @ u, point)
-        return self._rows_on_device.weighted_sum(weights, term, self._own)
+        times = functools.partial(np.multiply if self._matrix.ndim == 1 else np.matmul, self._matrix)
+        return np.asarray(self._block.weighted_sum(_each(times, point), term, self._own))
 
 
 class DeviceProjectedRows(DeviceProjected):
@@ -304,7 +301,8 @@ class DeviceProjectedRows(DeviceProjected):
             self._made[place], self._labels[place] = _product(piece, told, block.dimension), piece.labels.copy()
         self._sizes = {place: _lengths_of(rows.T) for place, rows in self._made.items()}
 
-    def _cut(self) -> None:
+    def cut(self, length: float) -> None:
+        super().cut(length)
         for place, own in self._own.items():
             own /= self._length
             rows = self._made[place]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sottovoce.data.slopes import Slope
+from sottovoce.data.matrix import Slope
 from sottovoce.errors import InputError
 
 WIDEST: Final = 512  # columns of a dense row that the fused loop takes

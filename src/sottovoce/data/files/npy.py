@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sottovoce.data.files import lines
 from sottovoce.data.files.format import FileOptions, FilePart, FileShape, Format, Labels, Piece, Wanted, check_features
-from sottovoce.data.room import in_words
+from sottovoce.data.resources import in_words
 from sottovoce.errors import InputError
 from sottovoce.files import check_plain
 

@@ -104,7 +104,7 @@ def _add_rows(
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
-def scores_dense(rows: Entries, chosen: Integers, weights: Array, start: int, stop: int, found: Array) -> None:
+def scores_dense(rows: Entries, chosen: Integers, weights: Array, found: Array, start: int, stop: int) -> None:
     """x_i'w of rows start, ..., stop - 1, into the same places of `found`."""
     tile = _rows_near(rows.shape[1])
     for first in range(start, stop, tile):
@@ -188,9 +188,9 @@ def scores_sparse(
     entries: Entries,
     chosen: Integers,
     weights: Array,
+    found: Array,
     start: int,
     stop: int,
-    found: Array,
 ) -> None:
     """As `scores_dense`, of the rows of a CSR matrix."""
     _fill_scores_sparse(starts, columns, entries, chosen, weights, start, stop - start, found[start:stop])

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.room import named_place
+from sottovoce.data.resources import named_place
 from sottovoce.data.sorted_file import WORD, WORD_KIND, SortedFile, cut_pieces
 from sottovoce.errors import WireError
 from sottovoce.federation.replies import Envelopes, Exchange, crossed, crossed_offers, envelope_of

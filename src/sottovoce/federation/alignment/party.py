@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.identifiers import Identifiers, fingerprint
-from sottovoce.data.room import named_place
+from sottovoce.data.resources import named_place
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.answering import answer_or_accept
 from sottovoce.federation.run_keys import check_pinned, known_keys
