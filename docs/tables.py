@@ -114,7 +114,7 @@ FILES = {"job": Job, "party": PartyJob, "dealer": DealerJob, "people": PeopleJob
 def assumptions() -> str:
     """By which key of a policy a holder agrees to what secure sums assume."""
     keys = PolicyTable.model_fields
-    lines = [(e.name, f"`{e.key}`", _left_out(keys[e.key]), keys[e.key].description or "") for e in ASSUMPTIONS]
+    lines = [(name, f"`{key}`", _left_out(keys[key]), keys[key].description or "") for name, key in ASSUMPTIONS.items()]
     return rows(("assumption", "key", "left out", "what it is"), *(map(_cell, line) for line in lines))
 
 

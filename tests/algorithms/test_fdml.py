@@ -443,7 +443,7 @@ def test_steps_of_a_view_end_at_the_minimum(penalty: str, wide: Data) -> None:
         view.move(t, rows.T @ (rows @ view.weights - block.labels) / plan.numbers.slope_bound)
     w = view.tail.value
     scale = float(plan.preparation.scale)
-    ridge_ = RIDGE * (2.0 / plan.entry_scale) ** 2
+    ridge_ = RIDGE * (2.0 / plan.preparation.unit) ** 2
     gradient = rows.T @ (rows @ w - block.labels) / records + ridge_ * np.append(w[:-1], 0.0)
     if penalty == "l2":
         assert np.abs(gradient + alpha * scale**2 * np.append(w[:-1], 0.0)).max() < 1e-8

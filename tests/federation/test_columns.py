@@ -177,7 +177,7 @@ def test_a_part_says_how_its_rows_are_prepared(columns_plan: MakePlan) -> None:
     assert [recipe.labelled for recipe in recipes] == [False, True, False]
     assert [recipe.bounds.entry_bound for recipe in recipes] == [(0.1, 0.2, 0.3), (0.4, 0.5), (0.6,)]
     assert [recipe.bounds.row_norm for recipe in recipes] == list(NORMS)
-    assert {recipe.unit for recipe in recipes} == {plan.entry_scale} == {0.6}
+    assert {recipe.unit for recipe in recipes} == {plan.preparation.unit} == {0.6}
     assert {recipe.records for recipe in recipes} == {PEOPLE}
     for labels in ("public", "shared"):
         assert all(columns_plan(labels=labels).part(name).preparation.labelled for name in NAMES)
@@ -851,7 +851,7 @@ def test_all_holders_divide_by_one_number(fields: dict[str, Any], columns_plan: 
     together = np.column_stack([dense(block) for block in blocks])
     rescaled = X if plan.bounds.feature_low is None else X.clip(-1, 1)
     step = 2.0 ** -(blocks[0].bits or 0)
-    np.testing.assert_allclose(together, rescaled / plan.entry_scale, rtol=0, atol=1.01 * step)
+    np.testing.assert_allclose(together, rescaled / plan.preparation.unit, rtol=0, atol=1.01 * step)
     whole = Block.prepare(X, y, plan.preparation)
     np.testing.assert_allclose(together, dense(whole), rtol=0, atol=1.01 * step)
     coef, _ = plan.preparation.unprepare(np.arange(6.0))
@@ -865,10 +865,10 @@ def test_each_holder_cuts_its_part_of_a_row_to_its_share_of_the_norm(columns_pla
     blocks = entries_of(100 * X, y, plan)
     for block, norm in zip(blocks, norms, strict=True):
         lengths = np.linalg.norm(dense(block), axis=1)
-        assert lengths.max() <= norm / plan.entry_scale
-        np.testing.assert_allclose(lengths, norm / plan.entry_scale, rtol=1e-5)
+        assert lengths.max() <= norm / plan.preparation.unit
+        np.testing.assert_allclose(lengths, norm / plan.preparation.unit, rtol=1e-5)
     assert np.linalg.norm(np.column_stack([dense(block) for block in blocks]), axis=1).max() <= 1.0
     within = entries_of(0.01 * X, y, plan)
     np.testing.assert_allclose(
-        np.column_stack([dense(b) for b in within]), 0.01 * X / plan.entry_scale, rtol=0, atol=1e-6
+        np.column_stack([dense(b) for b in within]), 0.01 * X / plan.preparation.unit, rtol=0, atol=1e-6
     )

@@ -21,8 +21,8 @@ from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan import secure_text
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.secure_text import Assumption, assumed
-from sottovoce.plan.split import Coalition, SecureSums
+from sottovoce.plan.secure_text import ASSUMPTIONS, assumed, made_assumptions
+from sottovoce.plan.split import Coalition
 from sottovoce.queries.pricing import coalition_epsilon
 from sottovoce.secure.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import local_identities
@@ -67,41 +67,40 @@ def refusal(case: Case, **policy: Any) -> str | None:
     return Policy(**{**case.least, **policy}).refuse(case.plan, algorithms.of(case.plan), NAMES[0], case.known)
 
 
-def check_assumption(one: Assumption) -> None:
+def check_assumption(name: str) -> None:
     """The fence: the key is a policy's and a party file's, a plan that assumes it is refused, and the text names it."""
+    key = secure_text.ASSUMPTIONS[name]
     defaults = {field.name: field.default for field in dataclasses.fields(Policy)}
-    assert defaults[one.key] == PolicyTable.model_fields[one.key].default
-    case = CASES[one.name]
-    assert words_of(one, case.plan) in assumed(case.plan)
-    assert f"{one.key}=" in str(refusal(case))
-    assert set(case.agrees) == {one.key}
+    assert defaults[key] == PolicyTable.model_fields[key].default
+    case = CASES[name]
+    assert made_assumptions(case.plan)[name] in assumed(case.plan)
+    assert f"{key}=" in str(refusal(case))
+    assert set(case.agrees) == {key}
     assert refusal(case, **case.agrees) is None
 
 
-def words_of(one: Assumption, plan: Plan) -> str:
-    assert isinstance(plan.channel, SecureSums)
-    words = one.words(plan.channel, None)
-    assert words
-    return words
-
-
-@pytest.mark.parametrize("one", secure_text.ASSUMPTIONS, ids=lambda one: one.name)
-def test_what_is_assumed_was_agreed_to_by_its_key(one: Assumption, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_assumption(one)
-    monkeypatch.setitem(DEMANDS, one.key, lambda _: None)  # type: ignore[misc]  # planted fault: nothing is demanded
+@pytest.mark.parametrize("name", ASSUMPTIONS)
+def test_what_is_assumed_was_agreed_to_by_its_key(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_assumption(name)
+    key = ASSUMPTIONS[name]
+    monkeypatch.setitem(DEMANDS, key, lambda _: None)  # type: ignore[misc]  # planted fault: nothing is demanded
     with pytest.raises(AssertionError):
-        check_assumption(one)
+        check_assumption(name)
 
 
 def test_a_new_assumption_has_a_key_or_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(CASES) == {one.name for one in secure_text.ASSUMPTIONS}
-    assert set(DEMANDS) == {one.key for one in secure_text.ASSUMPTIONS}
-    new = Assumption("weather", "weather", lambda _, __: "it does not rain")  # planted fault
-    monkeypatch.setattr(secure_text, "ASSUMPTIONS", (*secure_text.ASSUMPTIONS, new))
+    assert set(CASES) == set(ASSUMPTIONS)
+    assert set(DEMANDS) == set(ASSUMPTIONS.values())
+    more = {"weather": "it does not rain"}  # planted fault
+    monkeypatch.setattr(secure_text, "made_assumptions", lambda *of: made_assumptions(*of) | more)
+    monkeypatch.setattr("sottovoce.federation.policy.made_assumptions", secure_text.made_assumptions)
     assert "it does not rain" in assumed(secure("rows"))
     with pytest.raises(KeyError):
-        check_assumption(new)
-    assert set(DEMANDS) != {one.key for one in secure_text.ASSUMPTIONS}
+        refusal(CASES["protocol"])  # without a key nobody agrees to it
+    monkeypatch.setitem(ASSUMPTIONS, "weather", "weather")
+    with pytest.raises(KeyError):
+        check_assumption("weather")
+    assert set(DEMANDS) != set(ASSUMPTIONS.values())
 
 
 def test_every_sentence_that_a_guarantee_assumes_is_in_the_registry() -> None:
@@ -111,11 +110,9 @@ def test_every_sentence_that_a_guarantee_assumes_is_in_the_registry() -> None:
         [X[:, :2], X[:, 2:]], y, products="secure", norms=np.sqrt([0.5, 0.5]).tolist()
     )
     fitted = sv.PrivateLogisticRegression(epsilon=5.0, row_norm=1.0, classes=(0, 1)).fit(federation)
-    channel = fitted.plan_.channel
-    assert isinstance(channel, SecureSums)
-    assert set(fitted.privacy_.weakest.assumes) == {
-        w for one in secure_text.ASSUMPTIONS if (w := one.words(channel, None))
-    }
+    made = made_assumptions(fitted.plan_)
+    assert set(fitted.privacy_.weakest.assumes) == set(made.values())
+    assert set(made) <= set(ASSUMPTIONS)
 
 
 def everybody(plan: Plan, *, dealer: bool) -> float:

@@ -97,7 +97,7 @@ class Shows(Algorithm):
         part = plan.part(party)
         norm = part.preparation.bounds.row_norm
         assert norm is not None
-        own = Rows(norm / plan.entry_scale, part.stop - part.start)
+        own = Rows(norm / plan.preparation.unit, part.stop - part.start)
         return own, Scores(own, plan.records), Total()
 
     def coordinate(self, plan: Plan) -> Coordination:

@@ -130,7 +130,7 @@ def test_sums_that_no_word_holds_are_refused() -> None:
 def test_a_row_has_the_norms_of_its_parts() -> None:
     plan = plan_for(400, (2, 2), **NUMBERS)
     assert plan.row_square == pytest.approx(1.0, rel=2.0**-39)
-    wide = plan.model_construct(**{**plan.__dict__, "norms": tuple(2 * norm for norm in plan.norms)})
+    wide = plan.changed_problem(norms=tuple(2 * norm for norm in plan.norms))
     constant = plan.preparation.intercept_entry**2
     assert wide.row_square == pytest.approx(constant + 4 * (1 - constant))
 

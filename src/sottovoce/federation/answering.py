@@ -150,7 +150,9 @@ def check_plan_size(plan: Plan, party: str, shape: tuple[int, int]) -> None:
     ):
         if size > most:
             raise RefusedError(f"the plan has {size} {what}; {party} serves at most {most}.")
-    if dict(plan.parties).get(party) != records or plan.split.width(plan, party) != columns:
+    if dict(plan.parties).get(party) != records or columns != (
+        plan.columns[plan.names.index(party)] if plan.split.same_people else plan.features
+    ):
         raise RefusedError(f"the plan does not have {party} with its declared records and features.")
 
 

@@ -26,7 +26,7 @@ from sottovoce.gate.query import Query
 from sottovoce.plan.aggregation import COORDINATOR, SecureAggregation
 from sottovoce.plan.plan import FAMILIES, Plan
 from sottovoce.plan.release import Release
-from sottovoce.plan.secure_text import keys_for
+from sottovoce.plan.secure_text import ASSUMPTIONS, made_assumptions
 from sottovoce.plan.split import Coalition, SecureSums
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Event, Gaussian, Unbounded
@@ -112,9 +112,10 @@ class Policy:
     def refuse(self, plan: Plan, form: Algorithm, party: str, known: Known = NOTHING) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
         if isinstance(plan.channel, SecureSums):
-            proposal, assumed = Proposal(self, plan, plan.channel, party, known), keys_for(plan)
+            proposal = Proposal(self, plan, plan.channel, party, known)
+            keys = set(map(ASSUMPTIONS.__getitem__, made_assumptions(plan)))  # by which a holder agrees to them
             for key, demand in DEMANDS.items():
-                if key in assumed and (reason := demand(proposal)):
+                if key in keys and (reason := demand(proposal)):
                     return reason
         if self.bounds is not None and self.bounds not in (plan.bounds, plan.part(party).preparation.bounds):
             return "the plan's bounds are not the ones this party declared for its data"

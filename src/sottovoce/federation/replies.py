@@ -22,9 +22,9 @@ from sottovoce.federation.answering import MOST_COLUMNS
 from sottovoce.gate.frames import Frame, decode
 from sottovoce.gate.gate import value_of
 from sottovoce.gate.query import Choice, MessageArrays, Query, Wholes
-from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Label
+from sottovoce.plan.release import Count
 from sottovoce.privacy.ledger import Receipt
 from sottovoce.secure.pair_keys import OFFER, OFFERS, PUBLIC
 from sottovoce.transports.identity import LONGEST

@@ -17,7 +17,7 @@ from typing import Final
 from pydantic import Field
 
 from sottovoce.errors import RefusedError
-from sottovoce.plan.frozen import Frozen
+from sottovoce.plan.release import Frozen
 
 COORDINATOR: Final = "coordinator"
 MOST_PARTIES: Final = {"rows": 256, "columns": 16}
@@ -46,11 +46,7 @@ class SecureAggregation(Frozen):
 
     def top_up(self, parties: int) -> float:
         """tau: the variance that the dealer adds."""
-        return max(0.0, 1.0 - self._honest(parties) * self.share(parties))
-
-    def variance(self, parties: int) -> float:
-        """Of an opened sum with every party in it."""
-        return parties * self.share(parties) + self.top_up(parties)
+        return max(0.0, 1.0 - max(1, parties - self.colluding - self.dropouts) * self.share(parties))
 
     def left(self, parties: int, shares: int, *, dealer: bool = False, gone: int = 0) -> float:
         """The variance that is left to whoever knows so many shares, and the top-up too if the `dealer` is with them.
@@ -61,7 +57,7 @@ class SecureAggregation(Frozen):
         honest, sharers = parties - gone - shares, self._sharers(parties)
         if honest < 1:
             return 0.0
-        topped_up = 0.0 if dealer else 1.0 + (honest - self._honest(parties)) / sharers
+        topped_up = 0.0 if dealer else 1.0 + (honest - max(1, parties - self.colluding - self.dropouts)) / sharers
         return max(honest / sharers, topped_up)
 
     def _sharers(self, parties: int) -> int:
@@ -73,7 +69,3 @@ class SecureAggregation(Frozen):
                 f"party of {parties}; lower one."
             )
         return honest
-
-    def _honest(self, parties: int) -> int:
-        """How many shares of honest parties a top-up counts on."""
-        return max(1, parties - self.colluding - self.dropouts)

@@ -10,18 +10,20 @@ import hashlib
 import importlib
 import json
 from collections.abc import Mapping
+from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, SerializeAsAny, model_validator
 
+from sottovoce.data.bounds import party_norms
 from sottovoce.errors import RefusedError
 from sottovoce.formats import PLAN
 from sottovoce.plan.aggregation import COORDINATOR
-from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
+from sottovoce.plan.release import Count, Frozen, Release
+from sottovoce.plan.split import SecureSums
 from sottovoce.privacy.guarantee import Unit
 
 ModelsOf = Literal["shared", "kept"]
@@ -85,7 +87,7 @@ class About(Frozen):
 
     def texts(self) -> dict[str, str]:
         """The texts that are there, by name."""
-        return {name: text for name, text in self.fields().items() if text}
+        return self.model_dump(exclude_defaults=True)
 
 
 class Numbers(Frozen):
@@ -133,8 +135,12 @@ class Whole(Frozen):
 
 
 class Plan(Problem, Design):
-    """A run, before it happens: a problem and its design. Public, hashable, serialisable."""
+    """A run, before it happens: a problem and its design. Public, hashable, serialisable.
 
+    `by_query` has its releases by name. It is not `private` where nothing carries noise.
+    """
+
+    by_query: ClassVar[Mapping[str, Release]]
     format: int = PLAN.number
     run: str  # unique, so that a second fit is a second charge
     coin: str  # public randomness, for schedules that everybody derives alike
@@ -155,14 +161,22 @@ class Plan(Problem, Design):
         algorithm, form = fields.get("algorithm"), fields.get("form")
         if not {type(algorithm), type(form)} <= {str, type(None)}:  # what would be read as a text is none yet
             raise ValueError("a plan names its algorithm and its form by texts")
-        forms = getattr(family(str(algorithm)), "FORMS", ())
-        kinds = (one.numbers for one in forms if (one.name, one.form) == (str(algorithm), str(form)))
-        return {**fields, "numbers": next(kinds, Numbers).model_validate(dict(numbers))}
+        kind: type[Numbers] = Numbers
+        for one in getattr(family(str(algorithm)), "FORMS", ()):
+            if (one.name, one.form) == (str(algorithm), str(form)):
+                kind = one.numbers
+                break
+        return {**fields, "numbers": kind.model_validate(dict(numbers))}
 
     @model_validator(mode="after")
     def _check(self) -> Plan:
         """Names are unique: what is charged under a name is all that is released under it."""
-        for what, names in (("party", self.names), ("release", [release.query for release in self.releases])):
+        queries = list(map(attrgetter("query"), self.releases))
+        self.__dict__.update(
+            by_query=dict(zip(queries, self.releases, strict=True)),
+            private=any(map(attrgetter("std"), self.releases)),
+        )
+        for what, names in (("party", self.names), ("release", queries)):
             if len(set(names)) < len(names):
                 raise RefusedError(f"the plan names a {what} twice; every {what} of a plan has its own name.")
         if COORDINATOR in self.names:
@@ -171,7 +185,7 @@ class Plan(Problem, Design):
             )
         if not self.parties:
             raise RefusedError("the plan has no party; it needs at least one.")
-        if len(self.parties) > 1 and any(release.batches > 1 for release in self.releases):
+        if len(self.parties) > 1 and max(map(attrgetter("batches"), self.releases), default=1) > 1:
             raise RefusedError(
                 "the plan has several parties and batches in one message: each party would follow its own values, "
                 "and the model would hold more than their sums."
@@ -180,9 +194,25 @@ class Plan(Problem, Design):
         fine = all(r.total == 1 and r.rate is None and (r.std == 0 or 8 <= r.std / r.step <= 2**25) for r in rows)
         if len(rows) > 1 or not fine:
             raise RefusedError("a plan keeps rows once, all of them, with noise of 8 to 2^25 steps of their grid.")
-        self.channel.check(self)
-        self.split.check(self)
+        if isinstance(self.channel, SecureSums):
+            self.channel.check(self)
+        elif self.keys:
+            raise RefusedError("the plan has keys of secure sums, and secures none.")
+        if self.split.same_people:
+            self._check_columns()
         return self
+
+    def _check_columns(self) -> None:
+        """All parties have all people, each some of the columns; the norms' squares sum to row_norm^2, or overlap."""
+        if len(self.columns) != len(self.parties) or sum(self.columns) != self.features:
+            raise RefusedError("the plan does not say how many of the columns each party has.")
+        if len(set(dict(self.parties).values())) != 1 or self.label_party >= len(self.parties):
+            raise RefusedError("by columns every party has the same people, and one of them holds the labels.")
+        if (self.bounds.row_norm is None) != (not self.norms):
+            raise RefusedError("by columns a row norm is shared among the parties, and only a declared one is.")
+        if self.bounds.row_norm is not None:
+            overlap = self.secure_columns or self.numbers.evaluates  # which reads scores, and no rows
+            party_norms(self.bounds.row_norm, self.columns, self.norms, overlap=overlap)
 
     def changed_problem(self, **fields: Any) -> Problem:
         """The problem of the plan with other fields."""
@@ -192,11 +222,6 @@ class Plan(Problem, Design):
         """A changed plan is a new plan: checked, and with a digest of its own."""
         return Plan.model_validate(self.model_dump() | dict(update or {}))
 
-    @functools.cached_property
-    def private(self) -> bool:
-        """False where nothing carries noise: then no slope is clipped and nothing rounded."""
-        return any(release.std > 0.0 for release in self.releases)
-
     def __hash__(self) -> int:
         return hash(self.digest)
 
@@ -205,7 +230,7 @@ class Plan(Problem, Design):
 
     def has(self, query: str) -> bool:
         """Whether something is released under that name."""
-        return query in self._by_query
+        return query in self.by_query
 
     def noise_of(self, query: str) -> float:
         """The standard deviation of a release, 0 where the plan has none of that name."""
@@ -216,22 +241,19 @@ class Plan(Problem, Design):
         return np.random.default_rng(int.from_bytes(hashlib.sha256(f"{purpose}:{self.coin}".encode()).digest(), "big"))
 
     def release(self, query: str) -> Release:
-        release = self._by_query.get(query)
+        release = self.by_query.get(query)
         if release is None:
             raise RefusedError(f"query {query!r} is not in the plan.")
         return release
 
-    @functools.cached_property
-    def _by_query(self) -> Mapping[str, Release]:
-        return {release.query: release for release in self.releases}
-
     def to_json(self) -> str:
         """Canonical text: the same plan gives the same text everywhere."""
-        optional = ("class_weight", "within", "aggregation", "keys")
-        left_out = {"about", *(name for name in optional if not getattr(self, name))}
-        fields = self.model_dump(mode="json", exclude=left_out)
-        if self.about.texts():
-            fields["about"] = self.about.texts()
+        fields = self.model_dump(mode="json", exclude={"about"})
+        for optional in ("class_weight", "within", "aggregation", "keys"):
+            if not fields[optional]:
+                del fields[optional]
+        if about := self.about.texts():
+            fields["about"] = about
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=True)
 
     @classmethod

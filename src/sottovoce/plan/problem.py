@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
-from typing import Annotated, Any, Literal, Self
+from operator import itemgetter
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +21,8 @@ from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.aggregation import SecureAggregation
-from sottovoce.plan.frozen import Count, Frozen
-from sottovoce.plan.split import Channel, RowPart, Split
+from sottovoce.plan.release import Count, Frozen
+from sottovoce.plan.split import Channel, RowPart, SecureSums, Split
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.relation import Relation, distance, inside
@@ -29,6 +31,7 @@ Array = NDArray[np.float64]
 Label = bool | int | float | str
 Calibration = Literal["tight", "paper"]
 Labels = Literal["public", "shared", "held"]
+BELOW = 1.0 - 2.0**-39  # of a part's norm: so the squares of all parts are no more than that of the row
 ClassWeight = Annotated[float, Field(ge=SMALLEST, le=1.0, allow_inf_nan=False)]
 
 
@@ -45,8 +48,19 @@ class Named(Frozen):
 class Problem(Frozen):
     """min (1/N) sum_i loss(x_i'w, y_i) + regulariser(w), over rows that some parties hold, within a budget.
 
-    `layout` is how the rows are prepared for the algorithm that solves it.
+    `layout` is how the rows are prepared for the algorithm that solves it. From the fields follow `names` of the
+    parties, `records`, N, a public constant, `dimension`, the `channel` by which the parties' answers come together,
+    `secure_columns`, whether sums over the columns of all parties are opened, and nothing else, and `private`, False
+    where nothing is protected: then no slope is clipped and nothing rounded.
     """
+
+    names: ClassVar[tuple[str, ...]]
+    records: ClassVar[int]
+    dimension: ClassVar[int]
+    channel: ClassVar[Channel]
+    secure_columns: ClassVar[bool]
+    private: ClassVar[bool]
+    _parts: ClassVar[dict[str, RowPart]]
 
     loss: Named
     regulariser: Named
@@ -71,52 +85,39 @@ class Problem(Frozen):
     )
 
     @model_validator(mode="after")
-    def _check_classes(self) -> Self:
-        """Labels of more than two classes are places of classes: `scaled_loss` has then a score for each; never else.
+    def _complete(self) -> Self:
+        """Derive what follows from the fields, and check the classes.
 
-        A class is a text or a finite number. There is a weight for each class, the largest of them 1, so that a
-        record's loss is never more than without weights.
+        Labels of more than two classes are places of classes: `scaled_loss` has then a score for each; never else. A
+        class is a text or a finite number. There is a weight for each class, the largest of them 1, so that a record's
+        loss is never more than without weights.
         """
+        counts = list(map(itemgetter(1), self.parties))
+        self.__dict__["names"] = tuple(map(itemgetter(0), self.parties))
+        self.__dict__["channel"] = Channel(self) if self.aggregation is None else SecureSums(self, self.aggregation)
+        self.__dict__.update(
+            records=sum(counts[:1] if self.split.same_people else counts),
+            dimension=self.features + self.fit_intercept,
+            secure_columns=self.channel.products,
+            private=math.isfinite(self.epsilon),
+            _parts={},
+        )
         classes, joint = self.classes or (), self.loss.name == "softmax"
         if not all(map(is_class, classes)):
             raise ValueError(f"classes={self.classes!r} has one that is neither a text nor a finite number")
-        several = len(classes) > 2
+        several, weights = len(classes) > 2, self.class_weight
         fits = not joint or (several and self.loss.parameters.get("classes") == len(classes))
         if fits and self.loss.name in losses.names("classification"):  # also one that a holder registered
             fits = self.scaled_loss.outputs == (len(classes) if several else 1)
-        if not fits or (several and self._named_loss.kind != "classification"):
+        named = losses.get(self.loss.name, **self.loss.parameters) if fits and (several or weights) else None
+        numeric = named is not None and named.kind != "classification"
+        if not fits or (several and numeric):
             raise ValueError(f"the loss {self.loss.name!r} does not fit classes={self.classes!r}")
-        weights = self.class_weight
-        if weights and self._named_loss.kind != "classification":
+        if weights and numeric:
             raise ValueError(f"class_weight={weights!r} is for classes, and the loss {self.loss.name!r} for numbers")
-        if weights and (len(weights) != len(self.classes or ()) or max(weights) != 1.0):
+        if weights and (len(weights) != len(classes) or max(weights) != 1.0):
             raise ValueError(f"class_weight={weights!r} must have a number for each class, the largest of them 1")
         return self
-
-    @functools.cached_property
-    def private(self) -> bool:
-        """False where nothing is protected: then no slope is clipped and nothing rounded."""
-        return math.isfinite(self.epsilon)
-
-    @functools.cached_property
-    def records(self) -> int:
-        """N, a public constant: the sum of the parties' declared row counts."""
-        counts = [count for _, count in self.parties]
-        return counts[0] if self.split.same_people else sum(counts)
-
-    @functools.cached_property
-    def channel(self) -> Channel:
-        """How the answers of the parties come together."""
-        return Channel(self) if self.aggregation is None else self.split.secured_by(self, self.aggregation)
-
-    @property
-    def secure_columns(self) -> bool:
-        """Whether sums over the columns of all parties are opened, and nothing else."""
-        return self.channel.products
-
-    @property
-    def dimension(self) -> int:
-        return self.features + self.fit_intercept
 
     @functools.cached_property
     def mu(self) -> float:
@@ -127,10 +128,6 @@ class Problem(Frozen):
     def signal(self) -> float:
         """N mu, less by what replace-one, and parties by rows that each add noise, cost: how far a mean is known."""
         return self.records * self.mu / (distance(self.relation) * math.sqrt(self.channel.variance))
-
-    @functools.cached_property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.parties)
 
     @property
     def label_party_name(self) -> str:
@@ -144,7 +141,10 @@ class Problem(Frozen):
 
     @functools.cached_property
     def preparation(self) -> Preparation:
-        """How raw rows become a block."""
+        """How raw rows become a block. Its unit is the largest absolute entry that the bounds allow in any column."""
+        if self.private and self.layout != "raw":
+            self.bounds.require(self.features, labels=False)
+        largest = float(self.bounds.columns(self.features).max())
         return Preparation(
             self.bounds,
             self.features,
@@ -153,28 +153,36 @@ class Problem(Frozen):
             self.classes,
             self.private,
             self.layout,
-            self.entry_scale,
+            unit=largest if math.isfinite(largest) else 1.0,  # 1 where nothing is declared
             units=self.private or math.isfinite(self.epsilon),
             most_bits=self.channel.bits,
         )
 
-    @functools.cached_property
-    def entry_scale(self) -> float:
-        """The largest absolute entry that the bounds allow in any column; 1 where nothing is declared."""
-        if self.private and self.layout != "raw":
-            self.bounds.require(self.features, labels=False)
-        largest = float(self.bounds.columns(self.features).max())
-        return largest if math.isfinite(largest) else 1.0
-
     def part(self, party: str) -> RowPart:
-        """What one party holds of every row: everything, but by columns."""
-        if party not in self._parts:
-            self._parts[party] = self.split.part(self, party)
-        return self._parts[party]
+        """What one party holds of every row: everything, but by columns.
 
-    @functools.cached_property
-    def _parts(self) -> dict[str, RowPart]:
-        return {}
+        There the constant column is with the party that has the labels. In the layout "rows" each party has one.
+        """
+        if party in self._parts:
+            return self._parts[party]
+        if not self.split.same_people:
+            return self._parts.setdefault(party, RowPart(0, self.features, self.fit_intercept, self.preparation))
+        number = self.names.index(party)
+        start = sum(self.columns[:number])
+        stop = start + self.columns[number]
+        secure, holds, rows = self.channel.secure, number == self.label_party, self.layout == "rows"
+        constant = self.fit_intercept and (holds or (rows and not secure))
+        norm = self.norms[number] * (BELOW if secure else 1.0) if self.norms else None
+        preparation = dataclasses.replace(
+            self.preparation,
+            bounds=self.bounds.part(start, stop, norm),
+            features=stop - start,
+            fit_intercept=constant,
+            labelled=self.labels != "held" or holds,
+            centred=self.fit_intercept,
+            whole=float(self.preparation.scale) if secure and rows else None,
+        )
+        return self._parts.setdefault(party, RowPart(start, stop, constant, preparation))
 
     def row_shares(self) -> Array:
         """By columns: what each party's part may have of the square of a row's bound, the constant with it."""
@@ -200,17 +208,13 @@ class Problem(Frozen):
         coefs, intercepts = zip(*map(self.preparation.unprepare, weights), strict=True)
         return np.array(coefs), np.array(intercepts)
 
-    @property
-    def _named_loss(self) -> Loss:
-        return losses.get(self.loss.name, **self.loss.parameters)
-
     @functools.cached_property
     def scaled_loss(self) -> Loss:
         """The loss on prepared labels, by class weights; parameters of a regression loss are in the label's units.
 
         Of more than two classes a loss of two tells each class from the rest.
         """
-        loss = self._named_loss
+        loss = losses.get(self.loss.name, **self.loss.parameters)
         if loss.kind == "regression":
             half = self.preparation.label_scale[1]
             return losses.get(loss.name, **{name: value / half for name, value in loss.parameters().items()})

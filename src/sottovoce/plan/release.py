@@ -1,14 +1,16 @@
-"""A release of a plan: what may leave a party under one query name, how often, and with how much noise."""
+"""A release of a plan: what may leave a party under one query name, how often, and with how much noise.
+
+And what all values of a plan are: made once, checked then, and never changed.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sottovoce.errors import LeakError, RefusedError
-from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
 from sottovoce.privacy.relation import RELATIONS, Relation, either
 
@@ -17,6 +19,22 @@ ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity
 MOST_DROPPED = 31
 MOST_BATCHES = 64  # values a party draws, and keeps in memory, for one message
 Mechanism = Literal["gaussian", "selection", "noisy-max", "kept", "derived"]
+Count = Annotated[int, Field(ge=1, lt=2**31)]  # a frame's round has 31 bits
+
+
+class Frozen(BaseModel):
+    """What plans are made of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+    def fields(self) -> dict[str, Any]:
+        """The fields by name, without what was computed from them."""
+        names = type(self).model_fields
+        return dict(zip(names, map(self.__dict__.__getitem__, names), strict=True))
+
+    def changed(self, **fields: Any) -> Self:
+        """A copy with other fields, checked like any other."""
+        return type(self)(**(self.fields() | fields))
 
 
 class Bounded(Protocol):
@@ -158,8 +176,11 @@ class Release(Frozen):
                 f"query {query.name!r}: the grid {self.step!r} is no power of two within range of its noise."
             )
         extra = self.step * math.sqrt(query.rounding_entries)
-        if not all(query.sensitivity(r) + extra <= self.charged(r) * (1 + 1e-12) for r in RELATIONS):
-            raise LeakError(f"query {query.name!r} is more sensitive than the plan charged for; nothing was released.")
+        for relation in RELATIONS:
+            if not query.sensitivity(relation) + extra <= self.charged(relation) * (1 + 1e-12):
+                raise LeakError(
+                    f"query {query.name!r} is more sensitive than the plan charged for; nothing was released."
+                )
 
     def event(self, relation: Relation, *, count: int | None = None, noises: float = 1.0) -> Event:
         """The cost of `count` of these releases; `noises` is the variance of the sum that is seen, in that of one."""

@@ -6,8 +6,8 @@ Each assumption has a key of a party's policy: what a holder has not agreed to b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.split import SecureSums, parties_text
@@ -24,76 +24,48 @@ KEYS: Final[Mapping[bool | None, str]] = {
 LASTING: Final = "The promise holds as long as the encryption does, also against who records messages today."
 
 
-class Assumption(NamedTuple):
-    """What secure sums may assume: the key of a policy by which a holder agrees, and words, "" if a plan does not.
+# What secure sums may assume, and the key of a policy by which a holder agrees to it.
+ASSUMPTIONS: Final = {
+    "apart": "dealer",
+    "collusion": "colluding",
+    "protocol": "secure",
+    "keys": "max_epsilon_colluding",
+    "order": "unaligned",
+    "computing": "secure",
+}
 
-    The words are made of a channel and of how the parties' keys are known.
+
+def made_assumptions(plan: Plan, pinned: bool | None = None) -> dict[str, str]:
+    """What a plan of secure sums assumes, in words by the names of `ASSUMPTIONS`; nothing of a plan without them.
+
+    `pinned` says how the parties' keys are known.
     """
-
-    name: str
-    key: str
-    words: Callable[[SecureSums, bool | None], str]
-
-
-def _apart(channel: SecureSums, _: bool | None) -> str:
-    if colluding_with_dealer := channel.aggregation.colluding_with_dealer:
-        return (
-            f"{channel.dealer} colludes with at most {parties_text(colluding_with_dealer)}, those that run it counted"
-        )
-    return f"{channel.dealer} colludes with no party, and is run by none"
-
-
-def _collusion(channel: SecureSums, _: bool | None) -> str:
-    if channel.aggregation.colluding >= channel.parties - 1:
-        return ""
-    return f"parties collude with one another in groups of {channel.aggregation.colluding} at most"
-
-
-def _protocol(channel: SecureSums, _: bool | None) -> str:
-    ends = " and the coordinator" if channel.separate_dealer is None else ", the coordinator and the dealer"
-    return f"the parties{ends} follow the protocol"
-
-
-def _keys(channel: SecureSums, pinned: bool | None) -> str:
-    others = "the others" if channel.separate_dealer is None else "the others and of the dealer"
-    return (
+    channel = plan.channel
+    if not isinstance(channel, SecureSums):
+        return {}
+    aggregation = channel.aggregation
+    with_dealer = "no party, and is run by none"
+    if aggregation.colluding_with_dealer:
+        with_dealer = f"at most {parties_text(aggregation.colluding_with_dealer)}, those that run it counted"
+    coordinated = channel.separate_dealer is None
+    ends = " and the coordinator" if coordinated else ", the coordinator and the dealer"
+    others = "the others" if coordinated else "the others and of the dealer"
+    words = {"apart": f"{channel.dealer} colludes with {with_dealer}"}
+    if aggregation.colluding < channel.parties - 1:
+        words["collusion"] = f"parties collude with one another in groups of {aggregation.colluding} at most"
+    words["protocol"] = f"the parties{ends} follow the protocol"
+    words["keys"] = (
         f"each party has the right public keys of {others} ({KEYS[pinned]}), and the parties of the plan are "
         "organisations, not several names of one"
     )
-
-
-def _order(channel: SecureSums, _: bool | None) -> str:
-    if not channel.products or channel.aggregation.aligned:
-        return ""
-    return "every party has the same people in the same order (they were not aligned)"
-
-
-ASSUMPTIONS: Final = (
-    Assumption("apart", "dealer", _apart),
-    Assumption("collusion", "colluding", _collusion),
-    Assumption("protocol", "secure", _protocol),
-    Assumption("keys", "max_epsilon_colluding", _keys),
-    Assumption("order", "unaligned", _order),
-    Assumption("computing", "secure", lambda _, __: COMPUTING),
-)
-
-
-def _made(plan: Plan, pinned: bool | None = None) -> list[tuple[str, str]]:
-    """(key, words) of each assumption of a plan."""
-    channel = plan.channel
-    if not isinstance(channel, SecureSums):
-        return []
-    return [(each.key, words) for each in ASSUMPTIONS if (words := each.words(channel, pinned))]
+    if channel.products and not aggregation.aligned:
+        words["order"] = "every party has the same people in the same order (they were not aligned)"
+    return {**words, "computing": COMPUTING}
 
 
 def assumed(plan: Plan, *, pinned: bool | None = None) -> tuple[str, ...]:
     """What a plan of secure sums assumes, first who is apart from whom; nothing of a plan without them."""
-    return tuple(words for _, words in _made(plan, pinned))
-
-
-def keys_for(plan: Plan) -> frozenset[str]:
-    """The keys of a policy by which a holder agrees to what a plan assumes."""
-    return frozenset(key for key, _ in _made(plan))
+    return tuple(made_assumptions(plan, pinned).values())
 
 
 def broken(plan: Plan, curve: Mapping[str, float]) -> str:

@@ -30,7 +30,7 @@ def part_norm(problem: Problem, party: str) -> float:
     part = problem.part(party)
     bounds = part.preparation.bounds
     norm = float(np.linalg.norm(bounds.columns(part.stop - part.start)))
-    return min(norm, math.inf if bounds.row_norm is None else bounds.row_norm) / problem.entry_scale * FLOAT
+    return min(norm, math.inf if bounds.row_norm is None else bounds.row_norm) / problem.preparation.unit * FLOAT
 
 
 class PartQuery(Query):

@@ -160,7 +160,7 @@ def joint_profiles(runs: Sequence[Run], relation: Relation) -> dict[str, Profile
     What each plan may release is fixed before the first of them starts, so that their events compose as one plan's.
     """
     seen, published = set[tuple[Event, ...]](), set[tuple[Event, ...]]()
-    for name in runs[0][1].split.priced(runs[0][1]):
+    for name in runs[0][1].channel.priced:
         events, world_events = list[Event](), list[Event]()
         for form, plan, pricing in runs:
             events += pricing.events(form, plan, relation, name)
@@ -240,7 +240,7 @@ def coalition_epsilon(runs: Sequence[Run], relation: Relation, coalition: Coalit
     """
     first, every = runs[0][1], set[tuple[Event, ...]]()
     alike = all(plan.channel.secure for _, plan, _ in runs)  # all parties answer everything
-    for name in first.names[:1] if alike else first.split.priced(first):
+    for name in first.names[:1] if alike else first.channel.priced:
         events: tuple[Event, ...] = ()
         for form, plan, pricing in runs:
             if plan.channel.secure:

@@ -11,7 +11,7 @@ from sottovoce.algorithms.cd.greedy import GreedyNumbers, PrivateGreedyCD, greed
 from sottovoce.algorithms.cd.private import PrivateCD
 from sottovoce.algorithms.cd.walk import STILL, BoundedSquares, CoordinateWalk, Moves, StepNumbers, visits
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.frozen import Count
+from sottovoce.plan.release import Count
 from sottovoce.solvers import CD, GreedyCD, Order, Rule
 
 PASSES, STEPS = 10_000, 100_000  # at most

@@ -12,8 +12,7 @@ from sottovoce.algorithms.cd.walk import BoundedSquares, CoordinateAlgorithm, Co
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Query
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.frozen import Count
-from sottovoce.plan.release import grid_step
+from sottovoce.plan.release import Count, grid_step
 from sottovoce.privacy.relation import distance
 from sottovoce.solvers import CD, Order
 

@@ -92,7 +92,7 @@ class PrivateColumnFrankWolfe(ColumnAlgorithm):
         rule, parties, party = ColumnRule(problem, rho), len(problem.parties), problem.label_party_name
         rounds = limited("rounds", given(options.rounds, rule.rounds), 1, MOST)
         cap, norm = given(options.cap, rule.cap), problem.bounds.row_norm
-        by_norm = norm is not None and (norm / problem.entry_scale) ** 2 < cap * parties
+        by_norm = norm is not None and (norm / problem.preparation.unit) ** 2 < cap * parties
         least = least_size(rounds)
         most = min(max(problem.records, least), MOST)
         size = given(options.sketch_size, min(max(16 * rounds, least), most))
@@ -344,7 +344,7 @@ class FeatureWithinNorm(NewFeature):
         if problem.bounds.row_norm is None:
             raise InputError("cap=None: features without a cap need a declared row_norm.")
         super().__init__(problem, numbers, party, problem.features)
-        self.bound *= min(problem.bounds.row_norm / problem.entry_scale, math.sqrt(problem.features))
+        self.bound *= min(problem.bounds.row_norm / problem.preparation.unit, math.sqrt(problem.features))
         self.width -= problem.part(party).constant
 
     def takes_at(self, number: int) -> Mapping[str, Reals]:

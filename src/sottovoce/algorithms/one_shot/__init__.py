@@ -16,7 +16,7 @@ from sottovoce.gate.frames import MAX_BYTES
 from sottovoce.gate.query import Query, Round, World
 from sottovoce.penalties.quadratic import minimise
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.frozen import Count
+from sottovoce.plan.release import Count
 from sottovoce.queries.parts import NoisyLabels
 from sottovoce.queries.sketches import make_sketch
 from sottovoce.solvers import OneShot, Sketch
@@ -133,7 +133,7 @@ class RowSketch(Query):
         self.size = min(self.width, most)
         self.length, self.rounding_entries = problem.records * self.size, float(self.size)
         norm = float(np.linalg.norm(bounds.columns(self.width)))
-        self.norm = min(norm, math.inf if bounds.row_norm is None else bounds.row_norm) / problem.entry_scale
+        self.norm = min(norm, math.inf if bounds.row_norm is None else bounds.row_norm) / problem.preparation.unit
 
     def matrix(self, plan: Plan) -> Array:
         """Pi / B, from the public coin; the identity over B where nothing is gained by a sketch."""

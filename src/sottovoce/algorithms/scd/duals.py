@@ -16,7 +16,7 @@ from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Query, Reals, Round
 from sottovoce.losses import coded
 from sottovoce.plan import Numbers, Plan, Problem
-from sottovoce.plan.frozen import Count
+from sottovoce.plan.release import Count
 from sottovoce.solvers import DualStep
 
 SMALLEST_CLIP, LARGEST_CLIP = 1e-90, 1024.0

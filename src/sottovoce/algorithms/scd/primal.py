@@ -13,7 +13,7 @@ from sottovoce.algorithms.cd.walk import STILL, CoordinateAlgorithm, Size, slope
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Query, Reals, Round
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.frozen import Count
+from sottovoce.plan.release import Count
 from sottovoce.queries.gradient import ColumnSizes
 from sottovoce.solvers import PrimalSCD
 

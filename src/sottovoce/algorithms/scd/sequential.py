@@ -11,7 +11,7 @@ from sottovoce.algorithms.base import WALK, Array, given, limited
 from sottovoce.algorithms.scd.duals import SMALLEST_CLIP, ClippedNumbers, ClippedSteps, DualAlgorithm, move, ridge_of
 from sottovoce.gate.query import Round
 from sottovoce.plan import Design, Numbers, Problem, Release
-from sottovoce.plan.frozen import Count
+from sottovoce.plan.release import Count
 from sottovoce.privacy.relation import Relation, either
 from sottovoce.solvers import SequentialSCD
 

@@ -82,7 +82,7 @@ class FeatureADMM(Algorithm):
                 "models='shared': unit='feature' protects no weights, so the parties keep them; leave it out."
             )
         largest = math.sqrt(problem.records)
-        norm = given(options.column_norm, largest * problem.entry_scale) / problem.entry_scale
+        norm = given(options.column_norm, largest * problem.preparation.unit) / problem.preparation.unit
         numbers = FeatureNumbers(
             rho=given(options.rho, RHO * curvature(problem.scaled_loss)),
             ridge=problem.records * (problem.scaled_regulariser.ridge or 0.0),

@@ -222,7 +222,7 @@ def _plan_all(job: Job, epsilons: Sequence[float], like: Path | None) -> tuple[l
 def _read_look_alike(job: Job, path: Path, names: Sequence[str], facts: Sequence[PartyFacts]) -> tuple[Any, Any]:
     """The numbers of a public file in the columns of the job, and its labels, the label as in the job's own files."""
     label = next((source.label for source in job.sources.values() if source.label is not None), -1)
-    features = job.split.count_features([fact.features for fact in facts])
+    features = sum(fact.features for fact in facts) if job.split.same_people else facts[0].features
     table = read_table(path, label=label) if format_of(path).tabular else read_table(path, features=features)
     rows = table.X
     if names and set(names) <= set(table.feature_names):
