@@ -36,9 +36,8 @@ import sottovoce as sv
 from sottovoce.errors import InputError
 from sottovoce.federation.federation import Federation
 from sottovoce.plan.release import ROUNDING
-from sottovoce.privacy.calibration import noise_multiplier_for
-from sottovoce.privacy.published import moments_epsilon, visible_uses_epsilon
-from sottovoce.privacy.relation import inside
+from sottovoce.privacy.calibration import moments_epsilon, noise_multiplier_for, visible_uses_epsilon
+from sottovoce.privacy.events import inside
 
 Array = NDArray[Any]
 Setting = tuple[float, int, float]  # rate, rounds, and the clip in units of lam / (rate + lam)

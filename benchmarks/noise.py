@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sottovoce.privacy.mechanisms import gumbel, poisson_sample, rounded_gaussian, rounded_laplace
-from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.privacy.mechanisms import SystemRandomness, gumbel, poisson_sample, rounded_gaussian, rounded_laplace
 
 MILLION = 1_000_000
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.privacy.randomness import Randomness, SeededRandomness
+from sottovoce.privacy.mechanisms import Randomness, SeededRandomness
 from sottovoce.secure.columns import Columns, Place, Program
 from sottovoce.secure.dealer import ColumnDealer
 from sottovoce.secure.streams import (

@@ -13,7 +13,7 @@ from sottovoce.estimators.fits import Session
 from sottovoce.federation import coordinator
 from sottovoce.federation.run_keys import RunKeys
 from sottovoce.federation.training import Training
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.secure import sums
 from sottovoce.secure.pair_keys import RunKey, fingerprint_of
 

@@ -25,7 +25,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.gate.query import Query
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.events import Relation
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointGradient, JointScores, JointSquares, ScaleLookup, WholeGradient, WholeLength
 from sottovoce.secure.streams import RoundLabels, add_fields, unpack_bits

@@ -28,10 +28,9 @@ from sottovoce.gate.query import Query
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.accounting import renyi_of
-from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Relation, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, Receipt
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.privacy.spending import AccountTerms, Book, Events, Reservation
 from sottovoce.queries.pricing import queries_of
 from support import give_scores, handle, kind_of, plan_in

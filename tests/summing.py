@@ -17,7 +17,7 @@ from sottovoce.gate.secure_gate import SecureGate
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.privacy.randomness import Randomness, SeededRandomness
+from sottovoce.privacy.mechanisms import Randomness, SeededRandomness
 from sottovoce.secure.pair_keys import PairKeys, RunKey
 from sottovoce.secure.sums import Call, Masker
 from support import plan_of, query_of

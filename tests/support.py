@@ -21,8 +21,7 @@ from sottovoce.gate.query import Query, Reals, Round, Wholes
 from sottovoce.lab.audit.catalogue import evaluation_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.privacy.events import Event
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.events import Event, Relation
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
 from sottovoce.transports.identity import PLAN, Local, local_identities

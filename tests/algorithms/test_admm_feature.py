@@ -23,8 +23,7 @@ from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.calibration import mu_for
-from sottovoce.privacy.events import Unbounded
-from sottovoce.privacy.relation import SAMPLER_SHARE
+from sottovoce.privacy.events import SAMPLER_SHARE, Unbounded
 from sottovoce.solvers import by_name
 from support import at, epsilons_of, events_of, forged, handle, plan_of, query_of, world_events_of
 

@@ -38,8 +38,8 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
+from sottovoce.privacy.events import SAMPLER_SHARE, Relation
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
 from support import at, epsilons_of, events_of, forged, handle, plan_of, query_of

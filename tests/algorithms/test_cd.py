@@ -28,7 +28,7 @@ from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import Gaussian
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.solvers import by_name
 from support import at, epsilons_of, events_of, forged, handle, neighbour, plan_of, query_of
 

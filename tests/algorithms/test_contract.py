@@ -38,9 +38,8 @@ from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named, Problem
 from sottovoce.plan.release import Release
-from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import RELATIONS, Relation
+from sottovoce.privacy.events import RELATIONS, Event, Gaussian, PoissonGaussian, Relation, Selection
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import Pricing, queries_of
 from sottovoce.solvers import SOLVERS, by_name

@@ -23,7 +23,7 @@ from sottovoce.gate.query import Query
 from sottovoce.losses import get
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.privacy.relation import RELATIONS, Relation
+from sottovoce.privacy.events import RELATIONS, Relation
 from support import at, epsilons_of, query_of
 
 FEATURES, RECORDS = 3, 7

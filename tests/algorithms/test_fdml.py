@@ -28,8 +28,8 @@ from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named
 from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.events import SAMPLER_SHARE, Relation
 from sottovoce.privacy.ledger import Account
-from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 from sottovoce.solvers import by_name
 from support import epsilons_of, forged, handle, plan_of
 from wires import over_grpc

@@ -34,8 +34,7 @@ from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import Selection
-from sottovoce.privacy.mechanisms import largest_signed
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness, largest_signed
 from sottovoce.solvers import by_name
 from support import at, epsilons_of, events_of, handle, neighbour, plan_of, query_of, world_events_of
 

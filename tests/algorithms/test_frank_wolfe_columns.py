@@ -39,8 +39,7 @@ from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import Gaussian, Selection
-from sottovoce.privacy.mechanisms import largest_signed
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness, largest_signed
 from sottovoce.queries.sketches import (
     Kind,
     make_sketch,

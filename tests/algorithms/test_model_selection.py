@@ -18,7 +18,7 @@ from sottovoce.data.block import Block, toward_zero
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.losses import get, weighted
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.relation import RELATIONS, Relation, either
+from sottovoce.privacy.events import RELATIONS, Relation, either
 from support import at, check_price_by_rows, query_of
 
 FEATURES, RECORDS, MODELS = 3, 7, 5

@@ -21,9 +21,8 @@ from sottovoce.gate.query import Reals, Round, Together
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.privacy.events import Unbounded
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.events import Relation, Unbounded
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.parts import (
     FLOAT,
     NoisyLabels,

@@ -49,8 +49,8 @@ from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import RELATIONS, Relation
+from sottovoce.privacy.events import RELATIONS, Relation
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import HeldSum, JointSum
 from sottovoce.queries.parts import PartGradient

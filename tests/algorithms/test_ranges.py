@@ -29,8 +29,8 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.accounting import gaussian_mu
 from sottovoce.privacy.calibration import part_of
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import RELATIONS, Relation, either
+from sottovoce.privacy.events import RELATIONS, Relation, either
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.transports.in_process import InProcess
 from support import at, epsilons_of, events_of, forged, handle, query_of
 

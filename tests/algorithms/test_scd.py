@@ -36,11 +36,9 @@ from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of
-from sottovoce.privacy.events import Gaussian, PoissonGaussian
+from sottovoce.privacy.events import Gaussian, PoissonGaussian, Relation
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.privacy.mechanisms import poisson_sample
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.mechanisms import SeededRandomness, poisson_sample
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
 from support import at, declared, epsilons_of, events_of, forged, handle, plan_of, query_of, world_events_of

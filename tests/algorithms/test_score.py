@@ -28,7 +28,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
-from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
+from sottovoce.privacy.events import SAMPLER_SHARE, Relation
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
 from support import at, epsilons_of, events_of, handle, plan_of, query_of

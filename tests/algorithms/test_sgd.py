@@ -13,8 +13,8 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.accounting import gaussian_epsilon
+from sottovoce.privacy.calibration import visible_uses_epsilon
 from sottovoce.privacy.events import Gaussian, PoissonGaussian
-from sottovoce.privacy.published import visible_uses_epsilon
 from sottovoce.solvers import by_name
 from support import epsilons_of, events_of, plan_of, query_of
 

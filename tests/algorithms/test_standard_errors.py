@@ -18,7 +18,7 @@ from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import get
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.privacy.relation import RELATIONS, Relation
+from sottovoce.privacy.events import RELATIONS, Relation
 from support import at, check_price_by_rows, query_of
 
 FEATURES, RECORDS = 3, 7

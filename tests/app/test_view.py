@@ -39,7 +39,7 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.gate.frames import Frame, encode
 from sottovoce.privacy.ledger import Ledger
-from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.privacy.mechanisms import SystemRandomness
 from sottovoce.transports.base import Change
 from sottovoce.transports.in_process import InProcess
 

@@ -19,9 +19,8 @@ from sottovoce.app.texts import readable_size
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError
 from sottovoce.formats import MODEL
-from sottovoce.privacy.guarantee import FALSE_ALARMS, percent
+from sottovoce.privacy.guarantee import FALSE_ALARMS, gaussian_missed, percent
 from sottovoce.privacy.ledger import Balance
-from sottovoce.privacy.trade_off import gaussian_missed
 
 RNG = np.random.default_rng(8)
 X = RNG.uniform(-1, 1, (300, 2))

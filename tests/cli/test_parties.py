@@ -20,7 +20,7 @@ from sottovoce.errors import InputError
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
 from sottovoce.privacy.accounting import epsilon_of
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.events import Relation
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.in_process import InProcess
 

@@ -36,7 +36,7 @@ from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import Resources
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.privacy.ledger import Ledger
-from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.privacy.mechanisms import SystemRandomness
 from sottovoce.transports.in_process import InProcess
 
 distributed = pytest.importorskip("distributed", reason="sottovoce[cluster] is not installed")

@@ -20,8 +20,7 @@ from sottovoce.losses import get
 from sottovoce.penalties import get_penalty as penalty
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.privacy.accounting import epsilon_of
-from sottovoce.privacy.events import Gaussian
-from sottovoce.privacy.relation import inside
+from sottovoce.privacy.events import Gaussian, inside
 
 RECORDS, FEATURES, USED = 4000, 60, 4
 RNG = np.random.default_rng(11)

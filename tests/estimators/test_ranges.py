@@ -20,7 +20,7 @@ from sottovoce.estimators.ranges import EstimatedRanges
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.privacy.accounting import gaussian_mu
 from sottovoce.privacy.calibration import mu_for
-from sottovoce.privacy.relation import RELATIONS, inside
+from sottovoce.privacy.events import RELATIONS, inside
 from support import events_of
 
 N = 12_000

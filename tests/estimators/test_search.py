@@ -24,8 +24,7 @@ from sottovoce.estimators import report
 from sottovoce.estimators import search as search_module
 from sottovoce.estimators.fits import Fit
 from sottovoce.estimators.search import PrivateRandomizedSearch, draw_trial_count
-from sottovoce.privacy.events import Repeated
-from sottovoce.privacy.relation import RELATIONS, Relation, inside
+from sottovoce.privacy.events import RELATIONS, Relation, Repeated, inside
 
 RNG = np.random.default_rng(4)
 X = RNG.standard_normal((1500, 6))

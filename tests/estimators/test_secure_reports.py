@@ -18,8 +18,8 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.secure_text import COMPUTING, assumed
 from sottovoce.plan.split import Coalition
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
+from sottovoce.privacy.events import inside
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
-from sottovoce.privacy.relation import inside
 from sottovoce.transports.identity import local_identities
 from support import events_of
 

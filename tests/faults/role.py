@@ -34,7 +34,7 @@ from sottovoce.gate.frames import Frame, decode
 from sottovoce.gate.gate import Gate
 from sottovoce.gate.memory import Memory
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.secure.pair_keys import RunKey
 from sottovoce.secure.streams import KeyedRandomness
 from sottovoce.secure.sums import ColumnMasker, Opener

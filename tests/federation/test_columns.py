@@ -29,9 +29,8 @@ from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of
-from sottovoce.privacy.events import Gaussian
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import inside
+from sottovoce.privacy.events import Gaussian, inside
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
 from support import declared, events_of, handle, query_of, renewed

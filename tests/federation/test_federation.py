@@ -21,7 +21,7 @@ from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.outgoing import declare_public, reply
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.events import Gaussian
-from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness, SystemRandomness
 from sottovoce.transports.in_process import InProcess
 from support import declared
 

@@ -37,11 +37,9 @@ from sottovoce.gate.query import Query, Round
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of
-from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Relation, Selection
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.privacy.mechanisms import poisson_sample, rounded_gaussian, select
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.mechanisms import SeededRandomness, poisson_sample, rounded_gaussian, select
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.pricing import queries_of
 from sottovoce.transports.in_process import InProcess

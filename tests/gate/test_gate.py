@@ -35,11 +35,9 @@ from sottovoce.gate.gate import Gate, value_of
 from sottovoce.gate.outgoing import PUBLIC_NAMES, Declared, Outgoing, Released, declare_public, reply
 from sottovoce.gate.query import Choice, Query, Round, Walk
 from sottovoce.plan.release import Release
-from sottovoce.privacy.events import Gaussian, Selection, Unbounded
+from sottovoce.privacy.events import RELATIONS, Gaussian, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.privacy.mechanisms import rounded_gaussian
-from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
-from sottovoce.privacy.relation import RELATIONS
+from sottovoce.privacy.mechanisms import SeededRandomness, SystemRandomness, rounded_gaussian
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.transports.in_process import InProcess

@@ -35,7 +35,7 @@ from sottovoce.federation.party import Party
 from sottovoce.gate import intersection, outgoing
 from sottovoce.gate.intersection import COORDINATOR, AlignmentSession
 from sottovoce.gate.outgoing import GATE, LEAVES, MASKED_NAMES, PUBLIC_NAMES, Declared, Disclosed, Masked, Released
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.secure import pair_keys, sums
 from sottovoce.secure.pair_keys import PairKeys, RunKey
 from sottovoce.secure.streams import seal_envelope

@@ -26,7 +26,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Gaussian, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness, SystemRandomness
 from sottovoce.queries.pricing import rows_event
 from sottovoce.solvers import by_name
 from support import events_of, handle

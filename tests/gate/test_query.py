@@ -25,8 +25,8 @@ from sottovoce.gate.gate import Gate
 from sottovoce.gate.query import Query, Round
 from sottovoce.losses import Loss
 from sottovoce.plan.release import Release
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.events import Relation
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 from support import at

@@ -24,7 +24,7 @@ from sottovoce.gate.query import (
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.release import Release
-from sottovoce.privacy.relation import RELATIONS
+from sottovoce.privacy.events import RELATIONS
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 from support import plan_of

@@ -64,7 +64,7 @@ from sottovoce.algorithms.newton import private as newton
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.events import event_to_json
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.secure import streams
 from sottovoce.secure.pair_keys import PairKeys, RunKey
 from sottovoce.secure.sums import Opener

@@ -18,6 +18,8 @@ from scipy.special import ndtr
 from sottovoce.errors import InputError
 from sottovoce.privacy.accounting import epsilon_of, gaussian_delta, gaussian_epsilon, renyi_of, renyi_to_epsilon
 from sottovoce.privacy.calibration import (
+    moments_epsilon,
+    moments_noise_for,
     mu_for,
     noise_multiplier_for,
     part_of,
@@ -25,19 +27,20 @@ from sottovoce.privacy.calibration import (
     renyi_order_for,
     repeated_mu_for,
     rho_for,
+    sampled_one_epsilon,
+    visible_uses_epsilon,
 )
 from sottovoce.privacy.events import (
     Event,
     Gaussian,
     PoissonGaussian,
+    Relation,
     Repeated,
     Selection,
     Unbounded,
     event_from_json,
     event_to_json,
 )
-from sottovoce.privacy.published import moments_epsilon, moments_noise_for, sampled_one_epsilon, visible_uses_epsilon
-from sottovoce.privacy.relation import Relation
 
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
 

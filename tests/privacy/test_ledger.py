@@ -27,9 +27,8 @@ from sottovoce.errors import BudgetError, InputError, LedgerError
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import epsilon_of, renyi_of, renyi_to_epsilon
 from sottovoce.privacy.calibration import mu_for, noise_multiplier_for, renyi_order_for, rho_for
-from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
+from sottovoce.privacy.events import SAMPLER_SHARE, Event, Gaussian, PoissonGaussian, Relation, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, FitPart, Ledger, Receipt
-from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 from sottovoce.privacy.spending import periods_between
 
 EPSILON, DELTA = 1.0, 1e-5
@@ -963,7 +962,7 @@ class TestFitsOfSeveralPlans:
         """An entry that claims to be covered, on an account without the whole, does not verify."""
         account = ledger.open("people", EPSILON, DELTA)
         with monkeypatch.context() as patch:
-            patch.setattr("sottovoce.privacy.spending.Book._covers", lambda *_: True)
+            patch.setattr("sottovoce.privacy.spending.Book.fits", lambda *_: True)
             patch.setattr("sottovoce.privacy.ledger.price_line", lambda line, offers: {
                 name: replace(offers[name].own, events=(), cost=0.0, epsilon=0.0, covered=True) for name, _ in line
             })  # fmt: skip

@@ -17,6 +17,7 @@ from sottovoce.errors import InputError
 from sottovoce.privacy import mechanisms
 from sottovoce.privacy.mechanisms import (
     FEW,
+    SeededRandomness,
     gumbel,
     largest_signed,
     noisy_max,
@@ -28,8 +29,8 @@ from sottovoce.privacy.mechanisms import (
     select_signed,
     selection_error,
     wide_gaussian,
+    words,
 )
-from sottovoce.privacy.randomness import SeededRandomness, words
 
 FALSE_ALARM = 1e-7
 Sampler = Callable[..., NDArray[np.int64]]

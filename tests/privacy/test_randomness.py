@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import chi2
 
 from sottovoce.errors import InputError
-from sottovoce.privacy import randomness as randomness_module
-from sottovoce.privacy.randomness import Randomness, SeededRandomness, SystemRandomness, words
+from sottovoce.privacy import mechanisms
+from sottovoce.privacy.mechanisms import Randomness, SeededRandomness, SystemRandomness, words
 
 FALSE_ALARM = 1e-7
 
@@ -46,7 +46,7 @@ def test_only_the_operating_system_is_secure() -> None:
     assert SystemRandomness().bytes(32) != SystemRandomness().bytes(32)
 
 
-LONG = randomness_module._EXPANDED
+LONG = mechanisms._EXPANDED
 
 
 def bytes_look_uniform(drawn: bytes) -> bool:

@@ -14,8 +14,17 @@ from sottovoce.errors import InputError
 from sottovoce.plan.release import Release
 from sottovoce.privacy.accounting import epsilon_of, renyi_of
 from sottovoce.privacy.calibration import noise_multiplier_for
-from sottovoce.privacy.events import Gaussian, PoissonGaussian
-from sottovoce.privacy.relation import CHANGES, RELATIONS, SAMPLER_SHARE, check_relation, distance, either, inside
+from sottovoce.privacy.events import (
+    CHANGES,
+    RELATIONS,
+    SAMPLER_SHARE,
+    Gaussian,
+    PoissonGaussian,
+    check_relation,
+    distance,
+    either,
+    inside,
+)
 from sottovoce.privacy.spending import open_terms
 from sottovoce.queries.gradient import GradientSum
 

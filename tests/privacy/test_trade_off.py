@@ -11,10 +11,17 @@ from scipy.stats import beta
 
 from sottovoce.privacy.accounting import epsilon_of, gaussian_delta, gaussian_epsilon
 from sottovoce.privacy.calibration import mu_for, noise_multiplier_for
-from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
-from sottovoce.privacy.guarantee import FALSE_ALARMS
-from sottovoce.privacy.relation import Relation, inside
-from sottovoce.privacy.trade_off import Profile, gaussian_missed, missed_by, profile_of, strongest, weakest, with_errors
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Relation, Selection, Unbounded, inside
+from sottovoce.privacy.guarantee import (
+    FALSE_ALARMS,
+    Profile,
+    gaussian_missed,
+    missed_by,
+    profile_of,
+    strongest,
+    weakest,
+    with_errors,
+)
 
 ALARMS = np.array(FALSE_ALARMS)
 RUNS = 200_000
@@ -23,7 +30,7 @@ CHANCE = 1e-8  # with which one of the bounds of a simulation fails
 
 @pytest.mark.parametrize("mu", [0.05, 0.24, 1.0, 3.0])
 def test_the_curve_of_gaussians_is_the_closed_form(mu: float) -> None:
-    found = profile_of([Gaussian(0.6 * mu), Gaussian(0.8 * mu)], "zero-out").missed(ALARMS)
+    found = profile_of((Gaussian(0.6 * mu), Gaussian(0.8 * mu)), "zero-out").missed(ALARMS)
     assert found == pytest.approx(ndtr(ndtri(1 - ALARMS) - mu), abs=1e-14)
 
 
@@ -82,7 +89,7 @@ def test_no_test_of_sampled_rounds_beats_the_curve(relation: Relation) -> None:
     """The likelihood ratio test, made in both orders: its misses are above the curve, in the worse order near it."""
     event = PoissonGaussian(0.2, 0.8, 12)
     there, dropouts = sampled_losses(event, relation, seed=5)
-    profile, wrong = (profile_of([PoissonGaussian(0.2, noise, 12)], relation) for noise in (0.8, 1.6))
+    profile, wrong = (profile_of((PoissonGaussian(0.2, noise, 12),), relation) for noise in (0.8, 1.6))
     for alarms in (0.01, 0.05, 0.2):
         above, promised = [], []
         for first, second in ((there, dropouts), (-dropouts, -there)):
@@ -100,7 +107,7 @@ def test_the_curve_of_sampled_rounds_holds_the_profile_of_dp_accounting() -> Non
     from dp_accounting.pld import privacy_loss_distribution
 
     noise = noise_multiplier_for(1.0, 1e-6, "zero-out", 0.1, 200)
-    found = profile_of([PoissonGaussian(0.1, noise, 200)], "zero-out").missed(ALARMS)
+    found = profile_of((PoissonGaussian(0.1, noise, 200),), "zero-out").missed(ALARMS)
     pld = privacy_loss_distribution.from_gaussian_mechanism(
         noise,
         sampling_prob=0.1,
@@ -128,7 +135,7 @@ def test_the_curve_of_sampled_rounds_holds_the_profile_of_dp_accounting() -> Non
 def test_a_curve_is_a_curve(events: list[Event]) -> None:
     """Convex, falling, below 1 - a, its own inverse, and as strong as the epsilon at each delta."""
     grid = np.linspace(0, 1, 201)
-    profile = profile_of(events, "replace-one")
+    profile = profile_of(tuple(events), "replace-one")
     missed = profile.missed(grid)
     assert np.all(np.diff(missed) <= 1e-12)
     assert np.all(np.diff(missed, 2) >= -1e-9)
@@ -146,13 +153,13 @@ def test_without_a_limit_everything_may_be_found() -> None:
         [Selection(math.inf)],
         [Gaussian(0.1), Unbounded("x")],
     ):
-        assert np.all(profile_of(events, "zero-out").missed(ALARMS) == 0)
+        assert np.all(profile_of(tuple(events), "zero-out").missed(ALARMS) == 0)
     assert np.all(missed_by(lambda delta: math.inf, ALARMS) == 0)
-    assert profile_of([], "zero-out").missed(ALARMS) == pytest.approx(1 - ALARMS)
+    assert profile_of((), "zero-out").missed(ALARMS) == pytest.approx(1 - ALARMS)
 
 
 def test_several_views_and_several_statements() -> None:
-    small, large = (profile_of([Gaussian(mu)], "zero-out") for mu in (0.2, 0.5))
+    small, large = (profile_of((Gaussian(mu),), "zero-out") for mu in (0.2, 0.5))
     both, known = weakest([small, large]), strongest(small, large)
     assert both.missed(ALARMS) == pytest.approx(large.missed(ALARMS))
     assert known.missed(ALARMS) == pytest.approx(small.missed(ALARMS))

@@ -18,7 +18,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from party_process import ScriptedEndpoint
 
 import sottovoce as sv
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.identity import Certified, local_identities
 from sottovoce.transports.nvflare_wire import CoordinatorEnd, PartyEnd, Site, answering

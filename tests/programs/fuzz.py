@@ -50,7 +50,7 @@ from sottovoce.federation.policy import Policy
 from sottovoce.gate.frames import KINDS, Frame, decode, encode
 from sottovoce.gate.gate import value_of
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.pricing import queries_of
 from sottovoce.transports.in_process import InProcess
 from support import give_scores

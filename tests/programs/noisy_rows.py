@@ -30,8 +30,8 @@ from sottovoce.plan.plan import FAMILIES, Design, Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy import ledger_file
+from sottovoce.privacy.events import Relation
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.privacy.relation import Relation
 
 Array = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.aggregation import COORDINATOR, SecureAggregation
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of

@@ -23,7 +23,7 @@ from sottovoce.federation import journal
 from sottovoce.federation.party import Party
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.privacy import ledger_file
-from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.privacy.mechanisms import SystemRandomness
 from sottovoce.secure import sums
 from sottovoce.secure.sums import Call
 from sottovoce.solvers import by_name

@@ -29,9 +29,8 @@ from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of
-from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian
+from sottovoce.privacy.events import RELATIONS, Event, Gaussian, PoissonGaussian, Relation, inside
 from sottovoce.privacy.ledger import FitPart
-from sottovoce.privacy.relation import RELATIONS, Relation, inside
 from sottovoce.queries import pricing
 from sottovoce.transports.identity import local_identities
 

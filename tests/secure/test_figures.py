@@ -24,7 +24,7 @@ from sottovoce.gate.query import Query, Round
 from sottovoce.lab.audit.secure import OpenedSum, SecureColumns, with_keys
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries import joint
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix

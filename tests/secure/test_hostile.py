@@ -16,7 +16,7 @@ from sottovoce.federation.secure_columns.dealer import LocalDeals
 from sottovoce.federation.secure_columns.messages import Stage, adder_of, cut_records
 from sottovoce.gate.frames import Frame
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.privacy.mechanisms import SystemRandomness
 from sottovoce.secure import streams
 from sottovoce.secure.sums import Call
 from support import forged

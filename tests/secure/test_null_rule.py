@@ -24,7 +24,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.problem import Named
-from sottovoce.privacy.relation import RELATIONS
+from sottovoce.privacy.events import RELATIONS
 from sottovoce.secure.tables import factors as looked_up_factors
 
 Whole = NDArray[np.int64]

@@ -31,7 +31,7 @@ from sottovoce.gate.frames import decode
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.privacy import ledger_file
-from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.privacy.mechanisms import SystemRandomness
 from sottovoce.secure import streams, sums
 from sottovoce.secure.pair_keys import NOISE, RunKey
 from sottovoce.secure.streams import KeyedRandomness

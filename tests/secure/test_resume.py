@@ -23,7 +23,7 @@ from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.gate import secure_gate
 from sottovoce.gate.frames import Frame, decode
 from sottovoce.gate.secure_gate import UsedLabels
-from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.privacy.mechanisms import SystemRandomness
 from sottovoce.secure import streams, sums
 from support import renewed
 

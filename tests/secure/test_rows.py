@@ -22,7 +22,7 @@ from sottovoce.gate import secure_gate as gate_module
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.outgoing import Outgoing, Share, reply
 from sottovoce.gate.secure_gate import SecureGate, noise_of
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.secure import sums
 from sottovoce.secure.pair_keys import RunKey, fingerprint_of
 from sottovoce.secure.sums import Call, Opener, label_of

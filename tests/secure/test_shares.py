@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import RefusedError
 from sottovoce.plan.aggregation import SecureAggregation
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.secure.streams import masks
 from sottovoce.secure.sums import Call, Noise, Opener, label_of
 from summing import holders, made

@@ -26,7 +26,7 @@ from sottovoce.federation.secure_columns import party as party_side
 from sottovoce.lab.audit.secure import Keys, SecureColumns, _Protocol, with_keys
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness, SystemRandomness
 from sottovoce.secure import dealer, streams, sums
 from sottovoce.secure.streams import pack_fields
 

@@ -20,7 +20,7 @@ from sottovoce.federation.secure_columns.dealer import LocalDeals
 from sottovoce.federation.secure_columns.messages import Stage
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.secure_gate import UsedLabels
-from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.privacy.mechanisms import SystemRandomness
 from sottovoce.queries.joint import JointGradient, look_up_message
 from sottovoce.secure import streams
 from sottovoce.secure.streams import TranscriptHash, open_envelope

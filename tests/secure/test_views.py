@@ -24,8 +24,7 @@ from sottovoce.lab.audit import secure as audited
 from sottovoce.lab.audit.secure import AttackingView, Keys, OpenedSum, SecureColumns, SecureRows, _Protocol, with_keys
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.mechanisms import wide_gaussian
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness, wide_gaussian
 from sottovoce.queries.joint import JointGradient, WholeGradient, look_up_message
 from sottovoce.secure import sums
 from sottovoce.secure.columns import Columns, dealt_like, places

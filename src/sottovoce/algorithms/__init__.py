@@ -19,10 +19,9 @@ from sottovoce.losses import Loss
 from sottovoce.plan import Design, Plan, Problem, Release
 from sottovoce.plan.plan import FAMILIES, family
 from sottovoce.plan.split import SPLITS, SecureSums
-from sottovoce.privacy.events import Gaussian
+from sottovoce.privacy.events import Gaussian, Relation
+from sottovoce.privacy.guarantee import Profile
 from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
-from sottovoce.privacy.relation import Relation
-from sottovoce.privacy.trade_off import Profile
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, price_coalitions, queries_of
 from sottovoce.secure.ring import check_ring_room

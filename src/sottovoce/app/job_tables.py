@@ -14,8 +14,7 @@ from pydantic import Field, StrictFloat
 from sottovoce.app.job_file import JobFile, JobTable, key, needed, unknown_key
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import MOST_FEATURES
-from sottovoce.privacy.checks import SMALLEST_DELTA
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.events import SMALLEST_DELTA, Relation
 
 if TYPE_CHECKING:
     from sottovoce.data.bounds import Bounds

@@ -20,9 +20,9 @@ from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
+from sottovoce.privacy.events import CHANGES
 from sottovoce.privacy.guarantee import Guarantee, as_power, percent
 from sottovoce.privacy.ledger import Account, Balance, Entry, Ledger
-from sottovoce.privacy.relation import CHANGES
 from sottovoce.queries.messages import count_answers
 
 Ledgers = Sequence[tuple[str, Balance, Balance]]  # party, before, after

@@ -48,7 +48,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Calibration, Named, Problem
 from sottovoce.plan.split import Split
 from sottovoce.privacy.calibration import part_of
-from sottovoce.privacy.relation import Relation, inside
+from sottovoce.privacy.events import Relation, inside
 from sottovoce.solvers import Options, by_name
 
 Array = NDArray[np.float64]
@@ -393,7 +393,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _part(self, share: float) -> float:
         """The epsilon of a share of the budget."""
-        return part_of(float(self.epsilon), inside(self.delta), share)
+        return float(self.epsilon) if share == 1 else part_of(float(self.epsilon), inside(self.delta), share)
 
     def _keep(self, fit: Fit, solution: Solution) -> None:
         """Take the model that a fit's own plan gave."""

@@ -25,9 +25,8 @@ from sottovoce.federation.prediction import check_aligned, check_people
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.split import Split
 from sottovoce.privacy.accounting import gaussian_epsilon
-from sottovoce.privacy.checks import SMALLEST_DELTA
+from sottovoce.privacy.events import SMALLEST_DELTA, check_relation
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.privacy.relation import check_relation
 from sottovoce.solvers import SOLVERS, Options
 
 if TYPE_CHECKING:

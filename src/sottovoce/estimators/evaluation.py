@@ -49,8 +49,8 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.events import Relation, check_relation
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
-from sottovoce.privacy.relation import Relation, check_relation
 
 Array = NDArray[np.float64]
 

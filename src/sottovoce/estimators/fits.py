@@ -34,8 +34,8 @@ from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.accounting import gaussian_mu
 from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.events import inside
 from sottovoce.privacy.guarantee import PrivacyReport
-from sottovoce.privacy.relation import inside
 from sottovoce.queries.joint import can_look_up
 from sottovoce.solvers import Options, Whitened, by_name
 from sottovoce.transports.base import Communication

@@ -18,7 +18,7 @@ from sottovoce.errors import InputError, warn
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.calibration import part_of
-from sottovoce.privacy.relation import inside
+from sottovoce.privacy.events import inside
 
 STAND_IN: Range = (-1.0, 1.0)
 FORM = CountedRanges()

@@ -32,10 +32,8 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.calibration import part_of, repeated_mu_for
-from sottovoce.privacy.events import Event, Repeated
-from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport
-from sottovoce.privacy.relation import SAMPLER_SHARE, Relation, distance, inside
-from sottovoce.privacy.trade_off import profile_of, with_errors
+from sottovoce.privacy.events import SAMPLER_SHARE, Event, Relation, Repeated, distance, inside
+from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport, profile_of, with_errors
 
 FIXED = {
     **dict.fromkeys(("epsilon", "delta", "ledger", "insecure_seed"), "is the search's own"),
@@ -219,10 +217,10 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         except Exception:  # what records may cause is not shown, nor that it happened
             return -math.inf
 
-    def _events(self, relation: Relation) -> list[Event]:
+    def _events(self, relation: Relation) -> tuple[Event, ...]:
         """Under another relation than the trials' own: to replace a record is to blank it, and to blank the new one."""
         factor = max(distance(relation) / distance(self.estimator.relation), 1.0)
-        return [Repeated(self.event.mu * factor, self.mean_trials)]
+        return (Repeated(self.event.mu * factor, self.mean_trials),)
 
     def _report(self, model: Any) -> PrivacyReport:
         relation, share = self.estimator.relation, SAMPLER_SHARE * self.delta

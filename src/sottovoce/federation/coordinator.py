@@ -29,7 +29,7 @@ from sottovoce.gate.frames import Frame, encode
 from sottovoce.gate.intersection import AlignmentTerms
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Balance, Receipt
-from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.privacy.mechanisms import Randomness, SystemRandomness
 from sottovoce.queries.messages import rounds_of
 from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows

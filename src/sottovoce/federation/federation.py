@@ -32,7 +32,7 @@ from sottovoce.plan.plan import About
 from sottovoce.plan.problem import Labels
 from sottovoce.plan.split import SPLITS
 from sottovoce.privacy.ledger import Account, Ledger, Receipt
-from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness, SystemRandomness
 from sottovoce.transports.base import Transport
 from sottovoce.transports.in_process import InProcess
 

@@ -27,7 +27,7 @@ from sottovoce.gate.frames import Frame, decode
 from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account
-from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.privacy.mechanisms import Randomness, SystemRandomness
 from sottovoce.secure.pair_keys import RunKey
 from sottovoce.transports.identity import Identity
 

@@ -29,9 +29,8 @@ from sottovoce.plan.release import Release
 from sottovoce.plan.secure_text import ASSUMPTIONS, made_assumptions
 from sottovoce.plan.split import Coalition, SecureSums
 from sottovoce.privacy.accounting import epsilon_of
-from sottovoce.privacy.events import Event, Gaussian, Unbounded
+from sottovoce.privacy.events import Event, Gaussian, Relation, Unbounded, distance, inside
 from sottovoce.privacy.ledger import Account, FitPart
-from sottovoce.privacy.relation import Relation, distance, inside
 from sottovoce.queries.pricing import coalition_epsilon, queries_of
 from sottovoce.transports.identity import Identity
 

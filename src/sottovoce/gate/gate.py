@@ -15,6 +15,7 @@ from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.outgoing import GATE, Released
 from sottovoce.gate.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.privacy.mechanisms import (
+    Randomness,
     largest_signed,
     noisy_max_signed,
     poisson_sample,
@@ -22,7 +23,6 @@ from sottovoce.privacy.mechanisms import (
     select,
     select_signed,
 )
-from sottovoce.privacy.randomness import Randomness
 
 if TYPE_CHECKING:
     from sottovoce.data.block import Block

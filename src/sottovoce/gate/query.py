@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sottovoce.data.block import Block, RecordRows
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import RefusedError
-from sottovoce.privacy.relation import Relation, distance, either
+from sottovoce.privacy.events import Relation, distance, either
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan

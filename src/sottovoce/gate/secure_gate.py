@@ -23,7 +23,7 @@ from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.gate import Gate
 from sottovoce.gate.outgoing import GATE, Masked, Share
 from sottovoce.gate.query import Query, Round, Walk
-from sottovoce.privacy.randomness import Randomness
+from sottovoce.privacy.mechanisms import Randomness
 from sottovoce.secure.pair_keys import OFFERS, PairKeys
 from sottovoce.secure.streams import Fields, Label, labelled
 from sottovoce.secure.sums import Call, ColumnMasker, Masker, Noise, label_of

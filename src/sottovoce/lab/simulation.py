@@ -29,7 +29,7 @@ from sottovoce.plan.problem import Labels, Problem
 from sottovoce.plan.split import CENTRAL, COLUMNS, ROWS, Split
 from sottovoce.privacy.accounting import gaussian_epsilon
 from sottovoce.privacy.calibration import mu_for
-from sottovoce.privacy.relation import inside
+from sottovoce.privacy.events import inside
 from sottovoce.transports.in_process import InProcess
 
 Array = NDArray[np.float64]

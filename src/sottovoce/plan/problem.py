@@ -24,8 +24,7 @@ from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.release import Count, Frozen
 from sottovoce.plan.split import Channel, RowPart, SecureSums, Split
 from sottovoce.privacy.calibration import mu_for
-from sottovoce.privacy.checks import SMALLEST_DELTA
-from sottovoce.privacy.relation import Relation, distance, inside
+from sottovoce.privacy.events import SMALLEST_DELTA, Relation, distance, inside
 
 Array = NDArray[np.float64]
 Label = bool | int | float | str

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sottovoce.errors import LeakError, RefusedError
-from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
-from sottovoce.privacy.relation import RELATIONS, Relation, either
+from sottovoce.privacy.events import RELATIONS, Event, Gaussian, PoissonGaussian, Relation, Selection, Unbounded, either
 
 HIDDEN = 2.0**-8  # the largest share of the noise that dropped bits may carry
 ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity

@@ -20,9 +20,22 @@ from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, logsumexp, ndtri
 
 from sottovoce.arguments import is_number
-from sottovoce.privacy.checks import check_cost, check_delta, check_order, require
-from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Repeated, Selection, Unbounded
-from sottovoce.privacy.relation import Relation, check_relation, distance, either
+from sottovoce.privacy.events import (
+    Event,
+    Gaussian,
+    PoissonGaussian,
+    Relation,
+    Repeated,
+    Selection,
+    Unbounded,
+    check_cost,
+    check_delta,
+    check_order,
+    check_relation,
+    distance,
+    either,
+    require,
+)
 
 # The privacy loss distribution is composed by FFT, whose rounding error is absolute: below 1e-14 + 1e-16 per
 # round where measured against the exact law of Gaussians. Five times that is taken off delta first.
@@ -173,25 +186,17 @@ def renyi_of(events: Sequence[Event], order: float, relation: Relation) -> float
                 total += rounds * _sampled_renyi(float(rate), float(noise_multiplier), float(order), relation)
             case PoissonGaussian():
                 total += order * _unsampled_mu(event, relation) ** 2 / 2
-            case Repeated():
-                total += _repeated_renyi(event, order)
+            case Repeated(mu) if mu >= 1e100:
+                total += math.inf
+            case Repeated(mu) if mu**2 / 2 >= 1e-200:
+                # The best of K runs: k mu^2/2 + log E[K] / (k - 1) + (l - 1) mu^2/2 + L / l, any k >= order, l >= 1.
+                # Both are at their best, k = 1 + sqrt(2 log E[K]) / mu and l = sqrt(2 L) / mu, within their limits.
+                square, mean, log = mu**2 / 2, math.log(event.mean), event.log_inverse_gamma
+                own, other = max(order, 1 + math.sqrt(mean / square)), max(1.0, math.sqrt(log / square))
+                total += own * square + mean / (own - 1) + (other - 1) * square + log / other
             case Unbounded():
                 total = math.inf
     return total
-
-
-def _repeated_renyi(event: Repeated, order: float) -> float:
-    """The best of K Gaussian runs: k mu^2/2 + log E[K] / (k - 1) + (l - 1) mu^2/2 + L / l, for any k >= order, l >= 1.
-
-    Both are at their best: k = 1 + sqrt(2 log E[K]) / mu and l = sqrt(2 L) / mu, if that is within the limits.
-    """
-    if event.mu >= 1e100:
-        return math.inf
-    square, mean, log = event.mu**2 / 2, math.log(event.mean), event.log_inverse_gamma
-    if square < 1e-200:
-        return 0.0
-    own, other = max(order, 1 + math.sqrt(mean / square)), max(1.0, math.sqrt(log / square))
-    return own * square + mean / (own - 1) + (other - 1) * square + log / other
 
 
 def _unsampled_mu(event: PoissonGaussian, relation: Relation) -> float:
@@ -214,7 +219,7 @@ def epsilon_of(events: Sequence[Event], delta: float, relation: Relation) -> flo
     No events cost 0, an unbounded one costs infinity.
     """
     check_delta(delta)
-    if any(isinstance(event, Repeated) for event in events):
+    if Repeated in map(type, events):
         return _best_order_epsilon(events, delta, relation)
     total = _sum_events(events, relation)
     if total is None:
@@ -237,7 +242,7 @@ def epsilon_of(events: Sequence[Event], delta: float, relation: Relation) -> flo
 
 def gaussian_mu(events: Sequence[Event], relation: Relation) -> float | None:
     """The mu of all events together where they are plain Gaussians, inf where nothing limits them; else None."""
-    if any(isinstance(event, Repeated) for event in events):
+    if Repeated in map(type, events):
         return None
     total = _sum_events(events, relation)
     if total is None:

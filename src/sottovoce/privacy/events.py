@@ -1,22 +1,102 @@
-"""What a release does to a record's privacy, as few numbers, and the form in which a ledger keeps it.
+"""Which data sets are neighbours, and what a release does to a record's privacy, as few numbers.
 
 An event states its cost relative to the sensitivity of the relation asked for, except ``PoissonGaussian``, which serves
-both relations from the sensitivity of zero-out. What events cost is in ``accounting``.
+both relations from the sensitivity of zero-out. What events cost is in ``accounting``. A relation that is not known
+here is refused wherever a cost depends on it, and so are impossible costs, budgets and samplings.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from typing import Any
+from functools import cached_property
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 from scipy.optimize import brentq
 
-from sottovoce.arguments import is_number
+from sottovoce.arguments import is_number, is_whole
 from sottovoce.errors import InputError
-from sottovoce.privacy.checks import check_cost, check_sampling, require
+
+T = TypeVar("T")
+
+Relation = Literal["zero-out", "replace-one"]
+RELATIONS: Final[tuple[Relation, ...]] = get_args(Relation)
+
+# What became of a person's record in the neighbouring data set.
+CHANGES: Final[Mapping[Relation, str]] = {
+    "zero-out": "had been left blank",
+    "replace-one": "had been replaced by any other record",
+}
+
+SAMPLER_SHARE: Final = 0.01  # of delta, for the samplers' own errors
+SMALLEST_DELTA: Final = 1e-300  # that is declared: parts of it are numbers that a float holds in full
+
+
+def check_relation(relation: str) -> Relation:
+    """The relation itself, refused if it is none of `RELATIONS`."""
+    for known in RELATIONS:
+        if relation == known:
+            return known
+    raise InputError(
+        f"relation={relation!r} must be {' or '.join(map(repr, RELATIONS))}; choose which data sets are neighbours."
+    )
+
+
+def either(relation: Relation, *, zero_out: T, replace_one: T) -> T:
+    """`zero_out` or `replace_one`, by the relation; any other relation is refused."""
+    return zero_out if check_relation(relation) == "zero-out" else replace_one
+
+
+def distance(relation: Relation) -> float:
+    """1 for zero-out, 2 for replace-one: how far a sum moves, in what one record adds to it at most.
+
+    Guarantee: where a record adds a term t with |t| <= b, zero-out moves the sum by |t| <= b, replace-one by
+    |t - t'| <= 2 b. What moves otherwise (a Gram matrix, a minimiser) says so (`Query.replacement`, `either`).
+    """
+    return either(relation, zero_out=1.0, replace_one=2.0)
+
+
+def inside(delta: float) -> float:
+    """Delta (1 - SAMPLER_SHARE): what events may use of delta, the rest being set aside for the samplers' errors."""
+    return delta * (1 - SAMPLER_SHARE)
+
+
+def require(condition: bool, name: str, value: object, allowed: str, remedy: str) -> None:
+    """Raise an `InputError` that names the argument, its value, what is allowed and the remedy, unless it holds."""
+    if not condition:
+        raise InputError(f"{name}={value!r}: must be {allowed}; {remedy}.")
+
+
+def check_cost(name: str, value: float) -> None:
+    """Refuse a cost or a noise below 0; inf is allowed, NaN is not."""
+    if not (is_number(value) and value >= 0):
+        raise InputError(f"{name}={value!r}: must be a number >= 0; pass the cost computed from the noise.")
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse a budget that is not above 0."""
+    remedy = "choose a positive privacy budget, or float('inf') for no privacy"
+    require(is_number(epsilon) and epsilon > 0, "epsilon", epsilon, "a number > 0", remedy)
+
+
+def check_delta(delta: float) -> None:
+    """Refuse a delta outside (0, 1)."""
+    remedy = "choose a value well below one over the number of records, e.g. 1e-6"
+    require(is_number(delta) and 0 < delta < 1, "delta", delta, "strictly between 0 and 1", remedy)
+
+
+def check_sampling(rate: float, rounds: int) -> None:
+    """Refuse a sampling rate outside (0, 1], and rounds that are not a whole number from 1."""
+    require(is_number(rate) and 0 < rate <= 1, "rate", rate, "in (0, 1]", "use 1 for full batches")
+    require(is_whole(rounds) and rounds >= 1, "rounds", rounds, "an integer >= 1", "count the releases of the plan")
+
+
+def check_order(order: float) -> None:
+    """Refuse a Rényi order that is not a finite number above 1."""
+    allowed = is_number(order) and 1 < order < math.inf
+    require(allowed, "order", order, "a finite number > 1", "take it from renyi_order_for")
 
 
 @dataclass(frozen=True)
@@ -73,15 +153,13 @@ class Repeated:
         check_cost("mu", self.mu)
         require(is_number(self.mean) and 1 <= self.mean < 1e9, "mean", self.mean, "from 1 to 1e9", "10 is usual")
 
-    @property
+    @cached_property
     def log_inverse_gamma(self) -> float:
         """L = log(1 / gamma) of the law: (e^L - 1) / L = mean; 0 for one run."""
-        return 0.0 if self.mean == 1 else _log_inverse_gamma(float(self.mean))
-
-
-@lru_cache(maxsize=64)
-def _log_inverse_gamma(mean: float) -> float:
-    return float(brentq(lambda x: math.log(math.expm1(x) / x) - math.log(mean), 1e-12, 50.0, xtol=1e-14, rtol=1e-14))
+        if self.mean == 1:
+            return 0.0
+        log = math.log(float(self.mean))
+        return float(brentq(lambda x: math.log(math.expm1(x) / x) - log, 1e-12, 50.0, xtol=1e-14, rtol=1e-14))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The guarantee: epsilon, delta, the neighbouring relation, and against whom."""
+"""The guarantee: epsilon, delta, the neighbouring relation, and against whom; and the trade-off that it is part of."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TypeVar, get_type_hints
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, ndtr, ndtri
+
 from sottovoce.errors import InputError
-from sottovoce.privacy.relation import CHANGES, Relation
+from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
+from sottovoce.privacy.events import CHANGES, Event, Relation
+
+Array = NDArray[np.float64]
 
 Adversary = Literal["world", "coordinator", "parties"]
 Unit = Literal["record", "feature"]
 _Form = TypeVar("_Form")
-_LARGEST_EXPONENT: Final = 700.0  # of which a float still holds the exponential
+_LARGEST: Final = 700.0  # of which a float still holds the exponential
 
 VIEWS: Mapping[Adversary, str] = {
     "world": "anyone who sees the final model",
@@ -124,12 +131,12 @@ class Guarantee:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts; the trade-off by the rate of false alarms."""
-        optional = ("assumes", "computational", "if_broken", "view", "knows_part")
-        return {
-            **{name: value for name, value in asdict(self).items() if value or name not in optional},
-            "trade_off": {f"{false_alarms:g}": missed for false_alarms, missed in self.trade_off},
-            "sentence": self.sentence(),
-        }
+        said = asdict(self)
+        for optional in ("assumes", "computational", "if_broken", "view", "knows_part"):
+            if not said[optional]:
+                del said[optional]
+        said["trade_off"] = {f"{false_alarms:g}": missed for false_alarms, missed in self.trade_off}
+        return said | {"sentence": self.sentence()}
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Guarantee:
@@ -147,7 +154,7 @@ class Guarantee:
 
 def as_power(epsilon: float) -> str:
     """e^epsilon in few digits; as a power where no float holds it."""
-    return f"{math.exp(epsilon):.4g}" if epsilon <= _LARGEST_EXPONENT else f"e^{epsilon:.4g}"
+    return f"{math.exp(epsilon):.4g}" if epsilon <= _LARGEST else f"e^{epsilon:.4g}"
 
 
 def _read_number(said: Any) -> Any:
@@ -194,7 +201,8 @@ class PrivacyReport:
     left: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.colluding and not all(self.against(adversary).computational for adversary in VIEWS):
+        each = self.world.computational and self.coordinator.computational and self.parties.computational
+        if self.colluding and not each:
             raise InputError("collusion: a report of secure sums has guarantees that name what they assume (assumes).")
 
     def against(self, adversary: Adversary) -> Guarantee:
@@ -206,7 +214,7 @@ class PrivacyReport:
 
     def views(self, *, several: bool) -> list[Guarantee]:
         """Against whoever sees something: with all data in one place nobody sees messages, and there is the world."""
-        return [self.against(view) for view in VIEWS] if several else [self.world]
+        return [self.world, self.coordinator, self.parties] if several else [self.world]
 
     @property
     def weakest(self) -> Guarantee:
@@ -214,8 +222,11 @@ class PrivacyReport:
 
         Of two with one epsilon the computational one is weaker.
         """
-        each = (self.world, self.coordinator, self.parties)
-        return max(each, key=lambda each: (each.void is not None, each.epsilon, each.computational))
+        found = self.world
+        for each in (self.coordinator, self.parties):
+            strength = (found.void is not None, found.epsilon, found.computational)
+            found = each if (each.void is not None, each.epsilon, each.computational) > strength else found
+        return found
 
     @property
     def epsilon(self) -> float:
@@ -241,26 +252,24 @@ class PrivacyReport:
         """What a report of secure sums says besides its sentences, a line each: the curve, the noise, who left."""
         lines = []
         if self.colluding:
-            lines.append("Epsilon against those who collude: " + "; ".join(self._curve()) + ".")
+            kinds: dict[str, list[str]] = {}
+            for name in self.colluding:
+                if re.search("part(y|ies)$", name):
+                    kinds.setdefault(re.sub("[0-9]+ part(y|ies)$", "", name), []).append(name)
+            curve = []
+            for names in kinds.values():  # a few points: one party, half of them, all but one
+                for name in (names[place] for place in sorted({0, (len(names) - 1) // 2, len(names) - 1})):
+                    epsilon = self.colluding[name]
+                    curve.append(f"{name} {'infinite (in the clear)' if math.isinf(epsilon) else f'{epsilon:.4g}'}")
+            lines.append("Epsilon against those who collude: " + "; ".join(curve) + ".")
         if self.noise is not None:
             lines.append(f"Noise of a sum over that of data in one place: {self.noise:.3g}.")
         if self.left:
             lines.append("Left the run: " + "; ".join(f"{party} ({when})" for party, when in self.left) + ".")
         return tuple(lines)
 
-    def _curve(self) -> Iterable[str]:
-        """A few points of the curve: one party, half of them, all but one."""
-        kinds: dict[str, list[str]] = {}
-        for name in self.colluding:
-            if re.search("part(y|ies)$", name):
-                kinds.setdefault(re.sub("[0-9]+ part(y|ies)$", "", name), []).append(name)
-        for names in kinds.values():
-            for place in sorted({0, (len(names) - 1) // 2, len(names) - 1}):
-                epsilon = self.colluding[names[place]]
-                yield f"{names[place]} {'infinite (in the clear)' if math.isinf(epsilon) else f'{epsilon:.4g}'}"
-
     def __str__(self) -> str:
-        lines = [self.against(adversary).sentence() for adversary in VIEWS]
+        lines = [each.sentence() for each in self.views(several=True)]
         lines += self.remarks() if self.weakest.void is None else ()
         if self.assumptions:
             lines.append("This rests on: " + "; ".join(self.assumptions) + ".")
@@ -268,13 +277,14 @@ class PrivacyReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts."""
+        weakest, each = self.weakest, map(Guarantee.to_dict, self.views(several=True))
         return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "relation": self.relation,
-            "unit": self.weakest.unit,
-            "claimed_epsilon": self.claimed_epsilon,
-            "against": {name: self.against(name).to_dict() for name in VIEWS},
+            "epsilon": weakest.epsilon,
+            "delta": weakest.delta,
+            "relation": weakest.relation,
+            "unit": weakest.unit,
+            "claimed_epsilon": weakest.claimed_epsilon,
+            "against": dict(zip(VIEWS, each, strict=True)),
             "assumptions": list(self.assumptions),
             "public": dict(self.public),
             **({"colluding": dict(self.colluding), "noise": self.noise} if self.colluding else {}),
@@ -305,3 +315,85 @@ class PrivacyReport:
             return "inf" if isinstance(value, float) and math.isinf(value) else value
 
         return json.dumps(plain(self.to_dict()), indent=2)
+
+
+_DELTAS = expit(np.linspace(-12.0, 12.0, 97))  # at which a curve's tangents are taken
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a view costs as a whole: its epsilon at every delta, and its trade-off.
+
+    An attacker tests "the record is there" against "it is not". `missed(a)` is the least share of misses of any test
+    that raises a false alarm with probability a. One epsilon at one delta is a tangent of this curve; the curve is the
+    whole statement. It holds for both orders of the two neighbours. Proofs: ``proofs/accounting.md``, section 9.
+    """
+
+    epsilon: Callable[[float], float]
+    missed: Callable[[ArrayLike], Array]
+
+    @classmethod
+    def of(cls, epsilon: Callable[[float], float]) -> Profile:
+        """The profile of an epsilon that holds at each delta; its curve is the highest of its tangents."""
+        return cls(epsilon, lambda false_alarms: missed_by(epsilon, false_alarms))
+
+
+@functools.lru_cache(maxsize=64)  # several adversaries see the same, and so does the next fit
+def profile_of(events: tuple[Event, ...], relation: Relation) -> Profile:
+    """The profile of one plan's events, fixed in advance as for `epsilon_of`; the curve is exact for Gaussians."""
+
+    @functools.lru_cache(maxsize=2 * len(_DELTAS))
+    def epsilon(delta: float) -> float:
+        return epsilon_of(events, delta, relation)
+
+    mu = gaussian_mu(events, relation)
+    return Profile.of(epsilon) if mu is None else Profile(epsilon, functools.partial(gaussian_missed, mu))
+
+
+def weakest(profiles: Iterable[Profile]) -> Profile:
+    """What holds of each of several views: the largest epsilon, the fewest misses."""
+    different = tuple(dict.fromkeys(profiles))
+    if len(different) == 1:
+        return different[0]
+    return Profile(
+        lambda delta: max(profile.epsilon(delta) for profile in different),
+        lambda alarms: np.min([profile.missed(alarms) for profile in different], axis=0),
+    )
+
+
+def strongest(*profiles: Profile) -> Profile:
+    """What several statements about one view say together: the least epsilon, the most misses."""
+    different = tuple(dict.fromkeys(profiles))
+    if len(different) == 1:
+        return different[0]
+    return Profile(
+        lambda delta: min(profile.epsilon(delta) for profile in different),
+        lambda alarms: np.max([profile.missed(alarms) for profile in different], axis=0),
+    )
+
+
+def gaussian_missed(mu: float, false_alarms: ArrayLike) -> Array:
+    """f(a) = Phi(Phi^-1(1 - a) - mu): exact for releases that are mu-GDP in total; 0 for mu = inf."""
+    alarms = np.asarray(false_alarms, dtype=np.float64)
+    return np.zeros_like(alarms) if mu == math.inf else np.asarray(ndtr(ndtri(1 - alarms) - mu))
+
+
+def missed_by(
+    epsilon: Callable[[float], float], false_alarms: ArrayLike, deltas: Iterable[float] = tuple(map(float, _DELTAS))
+) -> Array:
+    """f(a) >= max over deltas of 1 - delta - e^epsilon a, of e^-epsilon (1 - delta - a), and of 0.
+
+    Guarantee: a lower bound of the misses, for any deltas. With the list here it is below the curve of a Gaussian by
+    less than 0.004. An epsilon too large to say anything says nothing.
+    """
+    alarms = np.asarray(false_alarms, dtype=np.float64)
+    said = np.array([(delta, found) for delta in deltas if (found := epsilon(delta)) <= _LARGEST]).reshape(-1, 2)
+    rest, factor = 1 - said[:, 0, None], np.exp(said[:, 1, None])
+    tangents = np.maximum(rest - factor * alarms.ravel(), (rest - alarms.ravel()) / factor)
+    return np.asarray(tangents.max(axis=0, initial=0.0)).reshape(alarms.shape)
+
+
+def with_errors(missed: Callable[[ArrayLike], Array], false_alarms: ArrayLike, error: float) -> Array:
+    """The trade-off of laws that are each within `error`, in total variation, of those that `missed` is about."""
+    alarms = np.minimum(np.asarray(false_alarms, dtype=np.float64) + error, 1.0)
+    return np.maximum(missed(alarms) - error, 0.0)

@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, get_args
 
 from sottovoce.errors import BudgetError, InputError, LedgerError
 from sottovoce.privacy import ledger_file
-from sottovoce.privacy.events import event_from_json, event_to_json
+from sottovoce.privacy.events import Relation, event_from_json, event_to_json
 from sottovoce.privacy.ledger_file import Entries, EntryRow, reading, writing
-from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import (
     AccountTerms,
     Balance,
@@ -33,7 +32,6 @@ from sottovoce.privacy.spending import (
     Period,
     Reservation,
     check_fits,
-    in_periods,
     make_offers,
     open_terms,
     price_line,
@@ -147,15 +145,28 @@ class Ledger:
                 raise InputError(f"relation={relation!r} must be that of the account above, {above.relation!r}.")
             terms = replace(terms, under=under or "")
             if allowance is not None:
-                terms = in_periods(terms, allowance)
+                part, period = allowance
+                if not 0 < part <= terms.epsilon:
+                    raise InputError(
+                        f"allowance={allowance!r}: a part's epsilon is above 0 and at most the total {terms.epsilon:g}."
+                    )
+                if period not in get_args(Period):
+                    raise InputError(
+                        f"allowance={allowance!r}: the period must be one of {', '.join(get_args(Period))}."
+                    )
+                terms = replace(terms, allowance=float(part), period=period)
             row = entries.find("opening", dataset)
             if row is None:
                 # The key of the receipts, in the first entry alone: who has not read the ledger cannot guess it.
                 key = {} if entries.datasets() else {"receipt_key": os.urandom(32).hex()}
                 entries.append("opening", dataset, details=json.dumps(asdict(terms) | key))
-            elif not _same_terms(known := _read_terms(row), terms):
+            # The order and the capacity follow from the rest; a later version may compute their last digit otherwise.
+            elif replace(known := _read_terms(row), order=terms.order, capacity=terms.capacity) != terms:
+                parts = {"under": known.under, "allowance": known.allowance and (known.allowance, known.period)}
+                more = "".join(f", {name}={value!r}" for name, value in parts.items() if value)
                 raise LedgerError(
-                    f"dataset={dataset!r} was opened with {_describe_terms(known)}, which never change. "
+                    f"dataset={dataset!r} was opened with epsilon={known.epsilon:g}, delta={known.delta:g}, "
+                    f"relation={known.relation!r}, composition={known.composition!r}{more}, which never change. "
                     "Ask for the same, or take the account as it is with Ledger.account(dataset)."
                 )
         return Account(self.path, dataset)
@@ -344,17 +355,14 @@ class Account:
         with reading(self.path) as entries:
             _book(entries, self.dataset)
             rows = entries.of(self.dataset, *KINDS)
-        details = [json.loads(row.details) if row.details else {} for row in rows]
         return [
-            Entry(*row[:6], said, len(row.payload), row.written, row.hash)
-            for row, said in zip(rows, details, strict=True)
+            Entry(*row[:6], json.loads(row.details or "{}"), len(row.payload), row.written, row.hash) for row in rows
         ]
 
     def receipt(self) -> Receipt:
         """The last entry of the ledger, to be told with an acceptance; `Ledger.check_receipt` finds it again."""
         with reading(self.path) as entries:
-            number, _ = entries.head
-            return Receipt(number, _receipt_hash(entries, number))
+            return Receipt(entries.head[0], _receipt_hash(entries, entries.head[0]))
 
     def book(self) -> Book:
         """The account's terms and reservations as they stand."""
@@ -388,15 +396,6 @@ def _receipt_hash(entries: Entries, number: int) -> str:
     return "" if key is None or message is None else hmac.new(key.encode(), message.encode(), "sha256").hexdigest()
 
 
-def _describe_terms(terms: AccountTerms) -> str:
-    parts = {"under": terms.under, "allowance": terms.allowance and (terms.allowance, terms.period)}
-    more = "".join(f", {name}={value!r}" for name, value in parts.items() if value)
-    return (
-        f"epsilon={terms.epsilon:g}, delta={terms.delta:g}, relation={terms.relation!r}, "
-        f"composition={terms.composition!r}{more}"
-    )
-
-
 # Where there is nothing to say.
 _LEFT_OUT: Final = ("about", "account", "fit", "part", "whole", "covered", "rests_on")
 
@@ -410,11 +409,6 @@ def _read_terms(row: EntryRow) -> AccountTerms:
     details = json.loads(row.details)
     details.pop("receipt_key", None)
     return AccountTerms(**details)
-
-
-def _same_terms(known: AccountTerms, asked: AccountTerms) -> bool:
-    # The order and the capacity follow from the rest; a later version may compute their last digit otherwise.
-    return replace(known, order=asked.order, capacity=asked.capacity) == asked
 
 
 def _read_reservation(row: EntryRow) -> Reservation:
@@ -440,19 +434,14 @@ def _allowed(books: dict[str, tuple[Book, str]], row: EntryRow) -> bool:
             books[row.dataset] = book.after(asked), opened
             released = book.terms.released(datetime.fromisoformat(opened), datetime.fromisoformat(row.written))
             fits = book.find(row.plan) is None and replace(book, released=released).fits(asked)
-            return asked.plan == row.plan and fits and _paid_above(books, book.terms, row, asked)
+            if asked.plan != row.plan or not fits or not book.terms.under:
+                return asked.plan == row.plan and fits
+            paid = books[book.terms.under][0].find(row.plan)  # the account above was charged first, for the same run
+            return paid is not None and paid.account == (asked.account or row.dataset)
     except (KeyError, TypeError, ValueError):  # details that this package never wrote
         return False
     known = None if book is None else book.find(row.plan)
     return row.kind in ("release", "rows") and known is not None and not known.account
-
-
-def _paid_above(books: Mapping[str, tuple[Book, str]], terms: AccountTerms, row: EntryRow, asked: Reservation) -> bool:
-    """Whether the account above was charged first, for the same run."""
-    if not terms.under:
-        return True
-    paid = books[terms.under][0].find(row.plan)
-    return paid is not None and paid.account == (asked.account or row.dataset)
 
 
 def _unknown_account(path: Path, dataset: str | None, names: list[str]) -> LedgerError:

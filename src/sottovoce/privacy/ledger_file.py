@@ -170,9 +170,8 @@ class _Known:
         return len(self.hashes), self.hashes[-1] if self.hashes else GENESIS
 
     def add(self, row: EntryRow) -> None:
-        key = Key(*row[1:6])
         self.hashes.append(row.hash)
-        self.places[key] = row.number
+        self.places[Key(*row[1:6])] = row.number
         self.groups.setdefault((row.kind, row.dataset), []).append(row.number)
 
 
@@ -305,7 +304,17 @@ def _file_state(path: Path) -> tuple[int, ...]:
 
 def _check_file(path: Path, connection: sqlite3.Connection, *, whole: bool = False) -> _Known:
     """What is known of the file, after a check of all that this process has not itself read or written before."""
-    _check_header(path, connection)
+    if path.stat().st_size == 0:
+        raise _damaged(path, "it has 0 bytes, so it was emptied or cut")
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application != APPLICATION:
+        raise LedgerError(f"ledger {path}: a SQLite file, but not a ledger. Give the path of a ledger.")
+    if not LEDGER.read(version):
+        raise LedgerError(LEDGER.refusal(f"ledger {path}", version))
+    tables = connection.execute("SELECT sql FROM sqlite_master WHERE type IN ('table', 'index')").fetchall()
+    if len(tables) != 2 or not all(text and f"{text};\n" in _SCHEMA for (text,) in tables):
+        raise _damaged(path, "the file is damaged (its table is described otherwise)")
     known, state = _KNOWN.get(path, _Known()), _file_state(path)
     head = connection.execute("SELECT number, hash FROM entries NOT INDEXED ORDER BY number DESC LIMIT 1").fetchone()
     number, hash_ = head or (0, GENESIS)
@@ -322,20 +331,6 @@ def _check_file(path: Path, connection: sqlite3.Connection, *, whole: bool = Fal
     now.state = state
     _KNOWN[path] = now
     return now
-
-
-def _check_header(path: Path, connection: sqlite3.Connection) -> None:
-    if path.stat().st_size == 0:
-        raise _damaged(path, "it has 0 bytes, so it was emptied or cut")
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if application != APPLICATION:
-        raise LedgerError(f"ledger {path}: a SQLite file, but not a ledger. Give the path of a ledger.")
-    if not LEDGER.read(version):
-        raise LedgerError(LEDGER.refusal(f"ledger {path}", version))
-    tables = connection.execute("SELECT sql FROM sqlite_master WHERE type IN ('table', 'index')").fetchall()
-    if len(tables) != 2 or not all(text and f"{text};\n" in _SCHEMA for (text,) in tables):
-        raise _damaged(path, "the file is damaged (its table is described otherwise)")
 
 
 def _check_structure(path: Path, connection: sqlite3.Connection) -> None:

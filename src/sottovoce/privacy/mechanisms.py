@@ -1,4 +1,4 @@
-"""Samplers: Gaussian and Laplace noise on the integers, selections, Poisson samples of records.
+"""Samplers: random bits, Gaussian and Laplace noise on the integers, selections, Poisson samples of records.
 
 What leaves a party is an integer or an index, so floating point has no low-order bits to leak. The noise
 samplers and the Poisson coins are exact: a value computed in floating point is used only where every point
@@ -14,20 +14,24 @@ The one assumption is about scipy: ``ndtri`` is within 2^-40 of the normal quant
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import mpmath
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from sottovoce.arguments import is_whole
 from sottovoce.data.kernels import selection as kernels
 from sottovoce.errors import InputError
-from sottovoce.privacy.randomness import Randomness, words
 
 MAX_SCALE = 2.0**40
 MAX_WIDE = 2.0**52
@@ -56,6 +60,66 @@ _exact = mpmath.mp.clone()
 _exact.prec = 384
 _exact_lock = threading.Lock()
 
+_EXPANDED = 4096  # bytes; below it asking the operating system is as fast
+
+
+@runtime_checkable
+class Randomness(Protocol):
+    """A stream of independent uniform bits; ``secure`` says whether an adversary could predict them."""
+
+    @property
+    def secure(self) -> bool:
+        """True only for a cryptographic source nobody has seeded."""
+        ...
+
+    def bytes(self, count: int) -> bytes:
+        """The next ``count`` bytes of the stream."""
+        ...
+
+
+class SystemRandomness:
+    """The operating system's cryptographic generator (``os.urandom``): the only source that protects anybody.
+
+    Long requests are expanded: AES-256 in counter mode under a key that the operating system draws for this request
+    alone. It is six times as fast, nothing is kept between requests (so a forked process repeats nothing), and telling
+    the bytes from uniform ones means breaking AES-256.
+    """
+
+    secure = True
+
+    def bytes(self, count: int) -> bytes:
+        """The next ``count`` bytes; safe to call from several threads."""
+        if count < _EXPANDED:
+            return os.urandom(count)
+        stream = Cipher(AES256(os.urandom(32)), CTR(bytes(16))).encryptor()
+        return stream.update(bytes(count))
+
+
+class SeededRandomness:
+    """A reproducible stream, for tests and demonstrations only.
+
+    Streams with different labels (or seeds) are independent; equal ones are equal. Whoever knows the seed can
+    remove the noise, so there is no guarantee: ``secure`` is False. Can be pickled, and goes on where it was.
+    """
+
+    secure = False
+
+    def __init__(self, seed: int, *labels: str) -> None:
+        if not (is_whole(seed) and seed >= 0):
+            raise InputError(f"seed={seed!r}: must be an integer >= 0; use SystemRandomness for real data.")
+        digest = hashlib.sha256(str(int(seed)).encode())
+        for label in labels:
+            digest.update(hashlib.sha256(label.encode()).digest())
+        self._generator = np.random.Generator(np.random.PCG64DXSM(int.from_bytes(digest.digest(), "big")))
+
+    def bytes(self, count: int) -> bytes:
+        return self._generator.bytes(count)
+
+
+def words(randomness: Randomness, count: int) -> NDArray[np.uint64]:
+    """``count`` independent uniform 64-bit words (read-only, the same on every platform)."""
+    return np.frombuffer(randomness.bytes(8 * count), dtype="<u8").astype(np.uint64, copy=False)
+
 
 def rounded_gaussian(scale: float | ArrayLike, size: int, randomness: Randomness) -> NDArray[np.int64]:
     """round(scale * Z) for ``size`` independent standard normal Z; ``scale`` is a number or one per entry.
@@ -65,7 +129,7 @@ def rounded_gaussian(scale: float | ArrayLike, size: int, randomness: Randomness
     scales above 2^40 are refused. Slow (0.1 ms an entry) above a scale of 2^36, where float64 decides
     nothing.
     """
-    return _draw_rounded(scale, size, randomness, _gaussian_quantile, _gaussian_tail)
+    return _draw_rounded(scale, size, randomness, _GAUSSIAN)
 
 
 def wide_gaussian(scale: float | ArrayLike, size: int, randomness: Randomness) -> NDArray[np.int64]:
@@ -97,7 +161,7 @@ def rounded_laplace(scale: float | ArrayLike, size: int, randomness: Randomness)
     Guarantee: adding it to an integer is a post-processing of the continuous Laplace mechanism. Edges as for
     :func:`rounded_gaussian`.
     """
-    return _draw_rounded(scale, size, randomness, _exponential_quantile, _exponential_tail)
+    return _draw_rounded(scale, size, randomness, _EXPONENTIAL)
 
 
 def gumbel(size: int, randomness: Randomness) -> Floats:
@@ -317,7 +381,7 @@ def poisson_sample(count: int, rate: float, randomness: Randomness) -> NDArray[n
     last = -1.0
     while last < count - 1:
         drawn = words(randomness, int(expected + 4 * math.sqrt(expected)) + 8)
-        gaps = _exact_floor(drawn, scale, 0.0, randomness, Law(_exponential_quantile, tail))
+        gaps = _exact_floor(drawn, scale, 0.0, randomness, _EXPONENTIAL._replace(tail=tail))
         gaps += 1.0
         gaps[0] += last
         indices = np.cumsum(gaps)  # exact below 2^53; whatever lies beyond is beyond ``count`` too
@@ -328,29 +392,7 @@ def poisson_sample(count: int, rate: float, randomness: Randomness) -> NDArray[n
     return together[: np.searchsorted(together, count)].astype(np.int64)
 
 
-def _gaussian_quantile(uniform: Floats) -> Floats:
-    return -ndtri(uniform / 2)
-
-
-def _gaussian_tail(boundary: Any, scale: float) -> Any:
-    return _exact.erfc(boundary / (_exact.sqrt(2) * scale))
-
-
-def _exponential_quantile(uniform: Floats) -> Floats:
-    return -np.log(uniform)
-
-
-def _exponential_tail(boundary: Any, scale: float) -> Any:
-    return _exact.exp(-boundary / scale)
-
-
-def _draw_rounded(
-    scale: float | ArrayLike,
-    size: int,
-    randomness: Randomness,
-    quantile: Callable[[Floats], Floats],
-    tail: Callable[[Any, float], Any],
-) -> NDArray[np.int64]:
+def _draw_rounded(scale: float | ArrayLike, size: int, randomness: Randomness, law: Law) -> NDArray[np.int64]:
     scales = _check_scale(scale, size, MAX_SCALE)
     noise = np.zeros(size, dtype=np.int64)
     if isinstance(scales, float) and scales == 0:
@@ -359,7 +401,7 @@ def _draw_rounded(
         part = slice(start, min(start + _CHUNK, size))
         drawn = words(randomness, part.stop - start)
         here = scales[part] if isinstance(scales, np.ndarray) else scales
-        magnitude = _exact_floor(drawn, here, 0.5, randomness, Law(quantile, tail)).astype(np.int64)
+        magnitude = _exact_floor(drawn, here, 0.5, randomness, law).astype(np.int64)
         noise[part] = np.where(drawn & np.uint64(1), -magnitude, magnitude)
     return noise
 
@@ -387,12 +429,14 @@ class Law(NamedTuple):
     tail: Callable[[Any, float], Any]
 
 
+_GAUSSIAN = Law(
+    lambda uniform: -ndtri(uniform / 2), lambda boundary, scale: _exact.erfc(boundary / (_exact.sqrt(2) * scale))
+)
+_EXPONENTIAL = Law(lambda uniform: -np.log(uniform), lambda boundary, scale: _exact.exp(-boundary / scale))
+
+
 def _exact_floor(
-    drawn: NDArray[np.uint64],
-    scale: float | Floats,
-    offset: float,
-    randomness: Randomness,
-    law: Law,
+    drawn: NDArray[np.uint64], scale: float | Floats, offset: float, randomness: Randomness, law: Law
 ) -> Floats:
     """floor(scale * X + offset), X >= 0 with P(scale * X > b) = tail(b, scale), from 63 bits a draw.
 
@@ -418,13 +462,7 @@ def _exact_floor(
     return result
 
 
-def _settle(
-    bits: int,
-    scale: float,
-    offset: float,
-    randomness: Randomness,
-    law: Law,
-) -> int:
+def _settle(bits: int, scale: float, offset: float, randomness: Randomness, law: Law) -> int:
     """The floor of one draw: the largest n with n = 0 or U <= tail(n - offset, scale), U to 319 bits.
 
     At most 2^62, which no noise reaches and which ends any sample of records.

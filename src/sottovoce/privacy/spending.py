@@ -15,14 +15,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from sottovoce.errors import BudgetError, InputError, LedgerError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import mu_for, renyi_budget, renyi_order_for
-from sottovoce.privacy.checks import SMALLEST_DELTA
-from sottovoce.privacy.events import Event, Gaussian, Unbounded
-from sottovoce.privacy.relation import Relation, check_relation, distance, inside
+from sottovoce.privacy.events import (
+    SMALLEST_DELTA,
+    Event,
+    Gaussian,
+    Relation,
+    Unbounded,
+    check_relation,
+    distance,
+    inside,
+)
 
 Composition = Literal["renyi", "gaussian", "basic"]
 Period = Literal["day", "week", "month", "year"]
@@ -97,7 +104,15 @@ class AccountTerms:
             epsilon = accounting.epsilon_of(listed, inside(delta), self.relation)
             return Reservation(plan, listed, epsilon, epsilon, delta, summary)
         if self.composition == "gaussian":
-            cost = math.fsum(_squared_mu(event) for event in listed)
+            squares = []
+            for event in listed:
+                if not isinstance(event, Gaussian):
+                    raise BudgetError(
+                        f"this account adds mu^2 and takes plans of Gaussian releases alone; the plan has a "
+                        f"{type(event).__name__}. Open an account with composition='renyi' for such plans."
+                    )
+                squares.append(event.mu * event.mu)  # ** would raise where * gives infinity
+            cost = math.fsum(squares)
         else:
             cost = accounting.renyi_of(listed, self.fixed_order, self.relation)
         epsilon = accounting.epsilon_of(listed, inside(self.delta), self.relation)
@@ -137,18 +152,6 @@ def open_terms(epsilon: float, delta: float, relation: Relation, composition: Co
         return AccountTerms(epsilon, delta, relation, composition, None, mu_for(epsilon, inside(delta)) ** 2)
     order = renyi_order_for(epsilon, inside(delta))
     return AccountTerms(epsilon, delta, relation, composition, order, renyi_budget(epsilon, inside(delta), order))
-
-
-def in_periods(terms: AccountTerms, allowance: tuple[float, Period]) -> AccountTerms:
-    """The same terms, released in parts."""
-    epsilon, period = allowance
-    if not 0 < epsilon <= terms.epsilon:
-        raise InputError(
-            f"allowance={allowance!r}: a part's epsilon is above 0 and at most the total {terms.epsilon:g}."
-        )
-    if period not in get_args(Period):
-        raise InputError(f"allowance={allowance!r}: the period must be one of {', '.join(get_args(Period))}.")
-    return replace(terms, allowance=float(epsilon), period=period)
 
 
 def periods_between(opened: datetime, now: datetime, period: Period) -> int:
@@ -212,7 +215,11 @@ class Book:
         Gaussian, as long as the squares of their mu sum to its square.
         """
         if asked.covered:
-            return self._covers(asked)
+            known = self.of_fit(asked.fit)
+            paid = (each for each in known if not each.covered and each.events == (Gaussian(each.whole),))
+            whole = max((each.whole for each in paid), default=0.0)
+            free = asked.cost == asked.whole == 0.0 and not asked.events
+            return free and whole > 0 and _at_most(math.fsum(each.part**2 for each in (*known, asked)), whole**2)
         after = self.after(asked)
         within = _at_most(after.cost(), self.available)
         if self.terms.composition == "basic":
@@ -224,13 +231,6 @@ class Book:
     def of_fit(self, name: str) -> tuple[Reservation, ...]:
         """The plans of a fit that have been charged, or covered."""
         return tuple(known for known in self.reservations if name and known.fit == name)
-
-    def _covers(self, asked: Reservation) -> bool:
-        known = self.of_fit(asked.fit)
-        paid = (each for each in known if not each.covered and each.events == (Gaussian(each.whole),))
-        whole = max((each.whole for each in paid), default=0.0)
-        free = asked.cost == asked.whole == 0.0 and not asked.events
-        return free and whole > 0 and _at_most(math.fsum(each.part**2 for each in (*known, asked)), whole**2)
 
     def after(self, asked: Reservation) -> Book:
         return replace(self, reservations=(*self.reservations, asked))
@@ -255,12 +255,9 @@ class Book:
                 spent = min(spent, math.fsum(known.epsilon for known in self.reservations))
             # The Renyi divergence of a Gaussian release at this order is order * mu^2 / 2.
             left = accounting.gaussian_epsilon(math.sqrt(2 * rest / terms.fixed_order), inside(terms.delta))
-        released, rests_on = self.available / terms.capacity, self.rests_on()
+        rests_on = tuple(dict.fromkeys(text for known in self.reservations for text in known.rests_on))
+        released = self.available / terms.capacity
         return Balance(terms.epsilon, spent, left, terms.delta, delta_left, share, plans, released, rests_on)
-
-    def rests_on(self) -> tuple[str, ...]:
-        """What the plans assume besides their noise, all of them together, each text once."""
-        return tuple(dict.fromkeys(text for known in self.reservations for text in known.rests_on))
 
     def refusal(self, asked: Reservation) -> str:
         """Why a plan that does not fit was refused, and what would fit."""
@@ -321,16 +318,13 @@ def price_line(line: Sequence[tuple[str, Book]], offers: Mapping[str, Offers]) -
     own = {name: offers[name].own for name, _ in line}
     known = line[0][1].of_fit(own[line[0][0]].fit)
     if any(each.whole for each in known):
-        return {name: _cover(each) for name, each in own.items()}
+        free: dict[str, Any] = {"events": (), "cost": 0.0, "epsilon": 0.0, "delta": 0.0, "covered": True}
+        return {
+            name: replace(each, summary=f"{each.summary}, charged with its fit", **free) for name, each in own.items()
+        }
     if known or any(offers[name].whole is None for name, _ in line) or _fit_one_by_one(line, offers):
         return own
     return {name: each.whole for name, each in offers.items() if each.whole is not None}
-
-
-def _cover(own: Reservation) -> Reservation:
-    """The reservation of a plan that was charged with its fit before."""
-    said = f"{own.summary}, charged with its fit"
-    return replace(own, events=(), cost=0.0, epsilon=0.0, delta=0.0, summary=said, covered=True)
 
 
 def _fit_one_by_one(line: Sequence[tuple[str, Book]], offers: Mapping[str, Offers]) -> bool:
@@ -364,15 +358,6 @@ def check_fits(name: str, book: Book, asked: Reservation) -> None:
 
 def _at_most(value: float, bound: float) -> bool:
     return value <= bound * (1 + SLACK)  # False for NaN
-
-
-def _squared_mu(event: Event) -> float:
-    if not isinstance(event, Gaussian):
-        raise BudgetError(
-            f"this account adds mu^2 and takes plans of Gaussian releases alone; the plan has a "
-            f"{type(event).__name__}. Open an account with composition='renyi' for such plans."
-        )
-    return event.mu * event.mu  # ** would raise where * gives infinity
 
 
 def _round_down(value: float) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from sottovoce.data.block import SumRows
 from sottovoce.gate.query import Array, Query, Reals, Round
 from sottovoce.losses import Weighted
-from sottovoce.privacy.relation import Relation, either
+from sottovoce.privacy.events import Relation, either
 
 
 class NumberSum(Query):

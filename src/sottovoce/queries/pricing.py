@@ -19,10 +19,9 @@ from sottovoce.gate.query import Choice, Query, Together
 from sottovoce.plan import Plan, Release
 from sottovoce.plan.split import Coalition, SecureSums
 from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
-from sottovoce.privacy.events import Event, Gaussian, Unbounded
+from sottovoce.privacy.events import SAMPLER_SHARE, Event, Gaussian, Relation, Unbounded, inside
+from sottovoce.privacy.guarantee import Array, Profile, profile_of, strongest, weakest, with_errors
 from sottovoce.privacy.mechanisms import selection_error
-from sottovoce.privacy.relation import SAMPLER_SHARE, Relation, inside
-from sottovoce.privacy.trade_off import Array, Profile, profile_of, strongest, weakest, with_errors
 
 RECOUNTED = 4096  # rounds up to which a party counts one by one what it would serve
 

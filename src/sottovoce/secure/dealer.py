@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import InputError
-from sottovoce.privacy.randomness import Randomness
+from sottovoce.privacy.mechanisms import Randomness
 from sottovoce.secure import ring
 from sottovoce.secure.columns import (
     COARSE_LEVELS,

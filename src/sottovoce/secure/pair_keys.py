@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from sottovoce.errors import LeakError, RefusedError
-from sottovoce.privacy.randomness import Randomness
+from sottovoce.privacy.mechanisms import Randomness
 from sottovoce.secure.streams import KeyedRandomness, Label, open_envelope, seal_envelope, write_label
 
 Wholes = NDArray[np.int64]

@@ -43,7 +43,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
 from sottovoce.errors import LeakError, RefusedError
-from sottovoce.privacy.randomness import Randomness
+from sottovoce.privacy.mechanisms import Randomness
 
 RingArray = NDArray[np.uint64]
 Label = Sequence[Any]

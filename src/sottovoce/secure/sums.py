@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import LeakError, RefusedError, WireError
 from sottovoce.plan.split import SecureSums
-from sottovoce.privacy.mechanisms import LEAST_SHARE, wide_gaussian
-from sottovoce.privacy.randomness import Randomness
+from sottovoce.privacy.mechanisms import LEAST_SHARE, Randomness, wide_gaussian
 from sottovoce.secure.pair_keys import GROUP, PairKeys
 from sottovoce.secure.ring import TAIL
 from sottovoce.secure.streams import (

@@ -58,10 +58,9 @@ from sottovoce.plan.release import Release
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import noise_multiplier_for
-from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Relation, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.pair_keys import RunKey
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, local_identities

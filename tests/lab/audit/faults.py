@@ -49,9 +49,9 @@ from sottovoce.lab.audit import games
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
-from sottovoce.privacy import accounting, calibration, ledger_file, mechanisms, published, relation, trade_off
+from sottovoce.privacy import accounting, calibration, events, guarantee, ledger_file, mechanisms
 from sottovoce.privacy.ledger import Account
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries import gradient as gradients
 from sottovoce.queries import parts, pricing
 from sottovoce.queries.gradient import GradientSum
@@ -593,7 +593,7 @@ planted(
 def _() -> Iterator[None]:
     def averaged(self: Any, form: Any, plan: Plan, kind: Any) -> dict[str, Any]:
         once = plan.releases[0].charged(kind) / plan.releases[0].std
-        found = trade_off.Profile.of(lambda d: published.visible_uses_epsilon(once, 1 / plan.records, plan.rounds, d))
+        found = guarantee.Profile.of(lambda d: calibration.visible_uses_epsilon(once, 1 / plan.records, plan.rounds, d))
         return dict.fromkeys(("world", "coordinator", "parties"), found)
 
     with patch(named.NamedRecordPricing, "profiles", averaged):
@@ -603,7 +603,7 @@ def _() -> Iterator[None]:
 planted(
     "curve without the samplers",
     "the trade-off is that of ideal samplers, and nothing is set aside for their errors",
-    lambda: everywhere(trade_off.with_errors, lambda missed, alarms, error: missed(alarms)),
+    lambda: everywhere(guarantee.with_errors, lambda missed, alarms, error: missed(alarms)),
     told=on(checks.told, "gradient, central"),
 )
 
@@ -681,7 +681,7 @@ def _() -> Iterator[None]:
 planted(
     "distance of the wrong relation",
     "a record that is replaced moves a sum as far as one that is left out",
-    lambda: everywhere(relation.distance, lambda relation: 1.0),
+    lambda: everywhere(events.distance, lambda relation: 1.0),
     sensitivity=on(checks.sensitivity, "gradient, central"),
     composition=on(checks.composition, "gradient, central"),
 )
@@ -689,7 +689,7 @@ planted(
 planted(
     "samplers' share spent",
     "events use all of delta, and nothing is left for the samplers' errors",
-    lambda: everywhere(relation.inside, lambda delta: delta),
+    lambda: everywhere(events.inside, lambda delta: delta),
     budget=on(checks.budget, "gradient, central"),
     budget__of_choices=on(checks.budget, "frank-wolfe, central"),
     budget__of_samples=on(checks.budget, "sgd, rows"),

@@ -20,8 +20,8 @@ from sottovoce.lab.audit.measure import errors_at, mu_of
 from sottovoce.lab.audit.runner import at_audit_scale, make_own_games
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.problem import Named
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.privacy.relation import RELATIONS, Relation
+from sottovoce.privacy.events import RELATIONS, Relation
+from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.secure.columns import Columns
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from sottovoce.lab.audit.games import neighbours
 from sottovoce.lab.audit.likelihood import AdversaryView, log_likelihood
 from sottovoce.lab.audit.transcript import Side
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.mechanisms import SeededRandomness
 from support import at
 
 PLANS: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ from sottovoce.errors import RefusedError
 from sottovoce.gate.query import Choice, Integers, InTurn, Query, Round, Wholes, World
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.privacy.calibration import rho_for
-from sottovoce.privacy.relation import Relation, distance, inside
+from sottovoce.privacy.events import Relation, distance, inside
 from sottovoce.solvers import GreedyCD, Rule
 
 CHOICE_SHARE = 0.75  # of what the curvatures leave of the budget

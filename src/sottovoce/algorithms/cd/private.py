@@ -13,7 +13,7 @@ from sottovoce.errors import InputError
 from sottovoce.gate.query import Query
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import Count, grid_step
-from sottovoce.privacy.relation import distance
+from sottovoce.privacy.events import distance
 from sottovoce.solvers import CD, Order
 
 ENTRIES = 2**26  # of a matrix touched between two messages, about

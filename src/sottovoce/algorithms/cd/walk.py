@@ -23,7 +23,7 @@ from sottovoce.gate.query import Integers, Query, Reals, Round, Walk
 from sottovoce.losses import Loss, coded
 from sottovoce.losses.kernels import fill_slopes
 from sottovoce.plan import Numbers, Plan, Problem
-from sottovoce.privacy.relation import Relation, either
+from sottovoce.privacy.events import Relation, either
 from sottovoce.solvers import CD, GreedyCD
 
 STILL = 1e-13  # without privacy: no coordinate moves by more than this share of the largest

@@ -18,7 +18,7 @@ from sottovoce.penalties.points import SparsePoint
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import Mechanism, grid_step
 from sottovoce.privacy.calibration import rho_for
-from sottovoce.privacy.relation import distance, inside
+from sottovoce.privacy.events import distance, inside
 from sottovoce.queries.gradient import clipped_derivative
 from sottovoce.solvers import FrankWolfe
 

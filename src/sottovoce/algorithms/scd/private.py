@@ -22,7 +22,7 @@ from sottovoce.algorithms.sgd.private import sampled_release
 from sottovoce.data.bounds import LARGEST
 from sottovoce.gate.query import Round
 from sottovoce.plan import Design, Numbers, Problem
-from sottovoce.privacy.relation import distance
+from sottovoce.privacy.events import distance
 from sottovoce.solvers import SCD, DualStep
 
 RATE = 0.1  # the least by default: the accuracy does not depend on it, the work of a round does

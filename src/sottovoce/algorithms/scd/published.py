@@ -15,10 +15,9 @@ from sottovoce.errors import LeakError
 from sottovoce.gate.query import Integers, Round, Walk
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import grid_step
-from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian
-from sottovoce.privacy.published import moments_noise_for, visible_uses_epsilon
-from sottovoce.privacy.relation import Relation
-from sottovoce.privacy.trade_off import Profile, profile_of, strongest
+from sottovoce.privacy.calibration import moments_noise_for, visible_uses_epsilon
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Relation
+from sottovoce.privacy.guarantee import Profile, profile_of, strongest
 from sottovoce.queries.pricing import Form, Pricing
 from sottovoce.solvers import SCD
 
@@ -52,7 +51,7 @@ class VisibleDualsPricing(Pricing):
         seen = Profile.of(lambda delta: visible_uses_epsilon(once, rate, release.total, delta))
         multiplier = release.std / (plan.numbers.clip + release.step * math.sqrt(plan.dimension))
         each, world = (
-            profile_of([PoissonGaussian(rate, multiplier * math.sqrt(noises), release.total)], relation)
+            profile_of((PoissonGaussian(rate, multiplier * math.sqrt(noises), release.total),), relation)
             for noises in (1, len(plan.parties))
         )
         return {"world": strongest(world, each, seen), "coordinator": seen, "parties": strongest(each, seen)}

@@ -12,7 +12,7 @@ from sottovoce.algorithms.scd.duals import SMALLEST_CLIP, ClippedNumbers, Clippe
 from sottovoce.gate.query import Round
 from sottovoce.plan import Design, Numbers, Problem, Release
 from sottovoce.plan.release import Count
-from sottovoce.privacy.relation import Relation, either
+from sottovoce.privacy.events import Relation, either
 from sottovoce.solvers import SequentialSCD
 
 

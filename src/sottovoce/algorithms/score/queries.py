@@ -15,7 +15,7 @@ from sottovoce.data.block import Block, toward_zero
 from sottovoce.gate.query import Array, Query, Reals, Round, World, all_but_label_party, label_party
 from sottovoce.losses import Loss
 from sottovoce.plan.problem import Problem
-from sottovoce.privacy.relation import Relation, either
+from sottovoce.privacy.events import Relation, either
 from sottovoce.queries.gradient import GradientSum, check_norm
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.parts import NoisyLabels

@@ -24,7 +24,7 @@ from sottovoce.gate.query import Query, Scheduled, World
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import grid_step
 from sottovoce.privacy.calibration import noise_multiplier_for
-from sottovoce.privacy.relation import inside
+from sottovoce.privacy.events import inside
 from sottovoce.queries.gradient import ColumnSizes, GradientSum
 from sottovoce.solvers import SGD
 

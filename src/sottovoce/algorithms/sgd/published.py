@@ -14,9 +14,9 @@ from sottovoce.data.block import SumRows
 from sottovoce.gate.query import MessageArrays, Query, Reals, Round, Scheduled, Wholes, World
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import grid_step
-from sottovoce.privacy.published import sampled_one_epsilon
-from sottovoce.privacy.relation import Relation
-from sottovoce.privacy.trade_off import Profile, strongest
+from sottovoce.privacy.calibration import sampled_one_epsilon
+from sottovoce.privacy.events import Relation
+from sottovoce.privacy.guarantee import Profile, strongest
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.pricing import Form, Pricing
 from sottovoce.solvers import SGD

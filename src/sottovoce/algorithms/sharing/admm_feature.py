@@ -15,8 +15,8 @@ from sottovoce.data.block import Block, Layout, toward_zero
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Array, Query, Reals, Round
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.privacy.relation import Relation
-from sottovoce.privacy.trade_off import Profile, profile_of
+from sottovoce.privacy.events import Relation
+from sottovoce.privacy.guarantee import Profile, profile_of
 from sottovoce.queries.parts import PartQuery
 from sottovoce.queries.pricing import Form, Pricing
 from sottovoce.solvers import ADMM

@@ -38,7 +38,7 @@ from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Query, Together
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.privacy.calibration import mu_for
-from sottovoce.privacy.relation import inside
+from sottovoce.privacy.events import inside
 from sottovoce.queries.parts import (
     FLOAT,
     NoisyLabels,

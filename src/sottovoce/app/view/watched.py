@@ -33,8 +33,8 @@ from sottovoce.gate.outgoing import Outgoing
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.secure_text import assumed, broken
 from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.events import inside
 from sottovoce.privacy.ledger import Account, Balance
-from sottovoce.privacy.relation import inside
 from sottovoce.queries.messages import rounds_of
 from sottovoce.queries.pricing import answers_due
 from sottovoce.transports.base import Change, Communication, Transport

@@ -48,8 +48,7 @@ from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.gate.secure_gate import DealingGate, UsedLabels, noise_of
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.mechanisms import wide_gaussian
-from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.privacy.mechanisms import Randomness, SystemRandomness, wide_gaussian
 from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.dealer import ColumnDealer
 from sottovoce.secure.pair_keys import PairKeys

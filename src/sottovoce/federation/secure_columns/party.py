@@ -33,7 +33,7 @@ from sottovoce.gate.query import MessageArrays, Query, Round
 from sottovoce.gate.secure_gate import Own, SecureGate
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.privacy.randomness import Randomness
+from sottovoce.privacy.mechanisms import Randomness
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.secure.columns import Columns, Program, dealt_like

@@ -17,7 +17,7 @@ from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.split import SPLITS
-from sottovoce.privacy.relation import RELATIONS, Relation, either
+from sottovoce.privacy.events import RELATIONS, Relation, either
 from sottovoce.solvers import by_name
 
 RECORDS = 8

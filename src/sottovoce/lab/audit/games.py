@@ -26,10 +26,9 @@ from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
-from sottovoce.privacy.events import PoissonGaussian, Selection
+from sottovoce.privacy.events import PoissonGaussian, Relation, Selection, either, inside
 from sottovoce.privacy.guarantee import Adversary
-from sottovoce.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
-from sottovoce.privacy.relation import Relation, either, inside
+from sottovoce.privacy.mechanisms import Randomness, SeededRandomness, SystemRandomness
 
 Array = NDArray[np.float64]
 Data = Mapping[str, tuple[Matrix, ArrayLike]]

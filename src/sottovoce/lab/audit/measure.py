@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
 
-from sottovoce.privacy.trade_off import missed_by
+from sottovoce.privacy.guarantee import missed_by
 
 Array = NDArray[np.float64]
 Measure = Literal["mu", "epsilon"]

@@ -38,7 +38,7 @@ from sottovoce.gate.secure_gate import SecureGate, noise_of
 from sottovoce.lab.audit.transcript import Answered, Side, Transcript, play_rounds
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.privacy.mechanisms import Randomness, SystemRandomness
 from sottovoce.queries.joint import JointGradient
 from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.pair_keys import PairKeys, RunKey, fingerprint_of

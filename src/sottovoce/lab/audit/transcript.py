@@ -18,7 +18,7 @@ from sottovoce.gate.gate import Gate, value_of
 from sottovoce.gate.outgoing import Released
 from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.randomness import Randomness
+from sottovoce.privacy.mechanisms import Randomness
 from sottovoce.queries.pricing import queries_of
 
 Array = NDArray[np.float64]

@@ -19,8 +19,8 @@ import sottovoce as sv
 from sottovoce.federation.federation import Federation
 from sottovoce.lab.reproduce import Paper, PaperTable, Row, Setup, true_epsilon
 from sottovoce.privacy.accounting import gaussian_epsilon
-from sottovoce.privacy.published import sampled_one_epsilon
-from sottovoce.privacy.relation import inside
+from sottovoce.privacy.calibration import sampled_one_epsilon
+from sottovoce.privacy.events import inside
 
 Array = NDArray[np.float64]
 
