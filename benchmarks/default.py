@@ -37,7 +37,9 @@ DELTA = 1e-5
 def unmoved(self: Any, plan: Any, white: Any, descent: Any, start: Any) -> Generator[Any, Any, Any]:  # noqa: ARG001
     """The weights as the gradients left them; the budget of the rescale is not given back."""
     yield from ()
-    return Solution(start.weights + white.weights(descent.mean, descent.stiffness, plan.scaled_regulariser))
+    return Solution(
+        start.weights + white.weights(np.mean(descent.taken, axis=0), descent.stiffness, plan.scaled_regulariser)
+    )
 
 
 def plain_eigenvalues(gram: Any, noise: float) -> rule.Moments:

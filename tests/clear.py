@@ -17,8 +17,8 @@ from sottovoce.algorithms.base import Algorithm, Ask, Solution
 from sottovoce.data.block import Block
 from sottovoce.gate.query import Query, Round
 from sottovoce.plan.plan import Plan
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
+from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.tables import (
     CHANCE_BITS,
     CLIP_LEVELS,

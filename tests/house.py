@@ -38,7 +38,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 LONG = 500  # lines of a file
 BY_VALUE = re.compile(r"split (==|!=) [\"']|split in \(|aggregation is (not )?None")
 ABOUT = re.compile(r"\balgorithm\b|\bsolver\b(?!,)|solver_name\(|(?<!frame)\.query\b|\.name\b")
-BY_NAME = {"release", "has", "noise_of", "by_name", "form_of", "forms", "find", "check", "choose"}
+BY_NAME = {"release", "has", "noise_of", "by_name", "forms", "find", "check", "choose"}
 # Besides the families their list, and the audit's games, of which each solver has some.
 FAMILY_FOLDERS = ("algorithms/", "queries/", "solvers/", "plan/plan.py", "lab/audit/catalogue.py")
 UNNAMED = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>"}

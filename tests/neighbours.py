@@ -26,8 +26,8 @@ from sottovoce.gate.query import Query
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.events import Relation
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointGradient, JointScores, JointSquares, ScaleLookup, WholeGradient, WholeLength
+from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.streams import RoundLabels, add_fields, unpack_bits
 from sottovoce.secure.tables import ROW_BITS, LookUp, Projection, fits_clip, step_of
 

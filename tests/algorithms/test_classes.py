@@ -23,8 +23,7 @@ from sottovoce.errors import InputError
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.queries.gradient import ClassesSum
-from sottovoce.queries.numbers import ClassCounts
+from sottovoce.queries.sums import ClassCounts, ClassesSum
 from support import at, handle, plan_of
 
 FEATURES, CLASSES, RECORDS = 3, 4, 7

@@ -32,7 +32,7 @@ from sottovoce.privacy.events import SAMPLER_SHARE, Gaussian, Relation
 from sottovoce.solvers import by_name
 from support import at, epsilons_of, events_of, handle, plan_of, query_of, world_events_of
 
-ONE_SHOT = algorithms.form_of("one-shot", "private")
+ONE_SHOT = algorithms.forms("one-shot")[0]
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
 RECORDS, COLUMNS = 60, (5, 40, 1)
 

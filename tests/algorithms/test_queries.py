@@ -51,12 +51,12 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.events import RELATIONS, Relation
 from sottovoce.privacy.mechanisms import SeededRandomness
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import HeldSum, JointSum
 from sottovoce.queries.parts import PartGradient
 from sottovoce.queries.pricing import queries_of
 from sottovoce.queries.projected import ProjectedGradient
 from sottovoce.queries.sketches import ColumnSketch, sketch_of
+from sottovoce.queries.sums import GramMatrix
 from sottovoce.solvers import Rule
 from support import epsilons_of, forgeries, told_to
 

@@ -52,7 +52,7 @@ def test_few_parameters_are_given_to_who_does_not_read_them() -> None:
 
 
 def test_an_ask_is_the_next_round_of_its_query_for_those_whose_turn_it_is() -> None:
-    form = algorithms.form_of("greedy-cd", "private")
+    form = algorithms.forms("greedy-cd")[0]
     plan = plan_for(form, "rows")
     first, (one, other) = plan.release("choice").first, plan.names
     rounds = Rounds(plan, form)

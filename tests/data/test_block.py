@@ -21,8 +21,7 @@ from sottovoce.data.block import Block, Preparation, exact_bits, exact_weights
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.cells import label_array
 from sottovoce.errors import InputError, LeakError
-from sottovoce.queries.gradient import GradientSum, clipped_derivative
-from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.sums import GradientSum, GramMatrix, clipped_derivative
 from support import at
 
 ABSURD = st.one_of(

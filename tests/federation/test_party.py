@@ -40,8 +40,8 @@ from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Relation, Selection
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import SeededRandomness, poisson_sample, rounded_gaussian, select
-from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.pricing import queries_of
+from sottovoce.queries.sums import GradientSum
 from sottovoce.transports.in_process import InProcess
 from support import events_of, handle, query_of
 

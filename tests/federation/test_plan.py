@@ -30,8 +30,7 @@ from sottovoce.plan.release import ROUNDING, Release, grid_step
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import Gaussian, PoissonGaussian, Selection, Unbounded, inside
-from sottovoce.queries.gradient import GradientSum
-from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.sums import GradientSum, GramMatrix
 from support import epsilons_of, events_of, query_of
 
 MakePlan = Callable[..., Plan]

@@ -38,8 +38,7 @@ from sottovoce.plan.release import Release
 from sottovoce.privacy.events import RELATIONS, Gaussian, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import SeededRandomness, SystemRandomness, rounded_gaussian
-from sottovoce.queries.gradient import GradientSum
-from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.sums import GradientSum, GramMatrix
 from sottovoce.transports.in_process import InProcess
 
 PLAN = bytes(range(32))

@@ -27,8 +27,7 @@ from sottovoce.losses import Loss
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Relation
 from sottovoce.privacy.mechanisms import SeededRandomness
-from sottovoce.queries.gradient import GradientSum
-from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.sums import GradientSum, GramMatrix
 from support import at
 
 FEATURES, RECORDS = 3, 6

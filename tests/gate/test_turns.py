@@ -25,8 +25,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import RELATIONS
-from sottovoce.queries.gradient import GradientSum
-from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.sums import GradientSum, GramMatrix
 from support import plan_of
 
 FIT = np.array([1.0, -2.0, 3.0])

@@ -24,8 +24,8 @@ from sottovoce.losses.base import Kind, Loss, Vector
 from sottovoce.losses.several import Softmax
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.ledger import Ledger
-from sottovoce.queries.gradient import clipped_derivative
 from sottovoce.queries.parts import cut_slopes as parts_cut
+from sottovoce.queries.sums import clipped_derivative
 
 
 @dataclass(frozen=True)

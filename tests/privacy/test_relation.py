@@ -26,7 +26,7 @@ from sottovoce.privacy.events import (
     inside,
 )
 from sottovoce.privacy.spending import open_terms
-from sottovoce.queries.gradient import GradientSum
+from sottovoce.queries.sums import GradientSum
 
 UNKNOWN: Any = "add-one"
 REFUSAL = "relation='add-one' must be 'zero-out' or 'replace-one'"

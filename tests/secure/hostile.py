@@ -23,9 +23,9 @@ from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.aggregation import COORDINATOR, SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import SeededRandomness
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
+from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
 from sottovoce.secure.streams import WHOLE, Piece, column_pieces
 from sottovoce.secure.sums import Call, from_ring

@@ -25,11 +25,9 @@ from sottovoce.lab.audit.secure import OpenedSum, SecureColumns, with_keys
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import SeededRandomness
-from sottovoce.queries import joint
-from sottovoce.queries.gradient import GradientSum
-from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.joint import JointGradient
+from sottovoce.queries.joint import JointGradient, JointSum
 from sottovoce.queries.pricing import queries_of
+from sottovoce.queries.sums import GradientSum, GramMatrix
 from sottovoce.secure.tables import LookUp, slope_level
 from sottovoce.solvers import Newton
 
@@ -312,13 +310,13 @@ def test_a_part_left_blank_moves_sums_by_no_more_than_the_record(holder: int, bl
 
 def test_a_slope_of_another_kind_moves_sums_further() -> None:
     """Planted: 2 t - 1, as of numbers, less the label."""
-    plan, (X, y), real = newton_plan(0), canary(), joint.slope_lookup
+    plan, (X, y), real = newton_plan(0), canary(), JointSum.lookup
 
-    def doubled(classes: bool, *arguments: Any, **more: Any) -> LookUp:
-        found = real(classes, *arguments, **more)
+    def doubled(self: JointSum, told: Any) -> LookUp:
+        found = real(self, told)
         return LookUp(found.chances, found.level, found.index, found.weight, found.matrix, True, True, found.scales)
 
-    with mock.patch.object(joint, "slope_lookup", doubled):
+    with mock.patch.object(JointSum, "lookup", doubled):
         first = under_fixed_coins(plan, X, y, far_weights())
         X[0] = math.nan
         blank = under_fixed_coins(plan, X, y, far_weights())

@@ -21,7 +21,7 @@ from sottovoce.federation.secure_columns.messages import Stage
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.secure_gate import UsedLabels
 from sottovoce.privacy.mechanisms import SystemRandomness
-from sottovoce.queries.joint import JointGradient, look_up_message
+from sottovoce.queries.joint import JointGradient
 from sottovoce.secure import streams
 from sottovoce.secure.streams import TranscriptHash, open_envelope
 from sottovoce.secure.sums import unpacked_envelope
@@ -212,7 +212,8 @@ def read_by_another_party(h: Hostile, file: Path) -> tuple[Any, Any]:
 def one_level(self: Any, weights: Any, gram: Any = None) -> dict[str, Any]:
     """Levels so near that scores show a column."""
     level = 4 * 2.0**-6
-    return {**look_up_message(weights, level), "chances": slope_chances(self.loss, self.slope_bound, level)}
+    chances = slope_chances(self.loss, self.slope_bound, level)
+    return {"weights": weights, "level": np.array([level]), "chances": chances}
 
 
 def test_a_copy_without_a_ledger_has_other_masks_for_other_numbers(

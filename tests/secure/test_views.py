@@ -25,7 +25,7 @@ from sottovoce.lab.audit.secure import AttackingView, Keys, OpenedSum, SecureCol
 from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import SeededRandomness, wide_gaussian
-from sottovoce.queries.joint import JointGradient, WholeGradient, look_up_message
+from sottovoce.queries.joint import JointGradient, WholeGradient
 from sottovoce.secure import sums
 from sottovoce.secure.columns import Columns, dealt_like, places
 from sottovoce.secure.dealer import ColumnDealer, receiver_of
@@ -191,7 +191,7 @@ def whitened_noise() -> dict[str, NDArray[np.float64]]:
     matrix = np.rint(matrix * 2.0 ** -np.arange(dimension) * 2.0 ** (exponent_of(plan) // 2 - 5)).astype(np.int64)
     assert np.linalg.cond(matrix) > 100
     level, weights = slope_level(query.loss, 1.0, 0.5), np.full(dimension, 0.3)
-    told = {**look_up_message(weights, level), "chances": slope_chances(query.loss, 1.0, level)}
+    told = {"weights": weights, "level": np.array([level]), "chances": slope_chances(query.loss, 1.0, level)}
     unit, found, seen = plan.release("gradient").std / plan.release("gradient").step, list[Any](), list[OpenedSum]()
     for number in range(first, first + rounds):
         ask = Ask(

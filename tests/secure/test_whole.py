@@ -93,7 +93,7 @@ def test_a_clip_is_widened_until_the_projection_fits() -> None:
     plan = plan_for(2_000, (3, 3))
     white = white_of(plan)
     clips, left = FORM.clips(plan, white)
-    plain = white.clips(FORM.noise(plan, "gradient"))
+    plain, _ = super(ColumnsWhitened, FORM).clips(plan, white)
     exponent, square = exponent_of(plan), plan.row_square
     assert not fits_clip(whole_projection(plan, white, plain.cut), exponent, square)
     assert fits_clip(whole_projection(plan, white, clips.cut), exponent, square)

@@ -8,7 +8,6 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Algorithm as Algorithm
 from sottovoce.algorithms.base import Ask as Ask
@@ -19,11 +18,12 @@ from sottovoce.losses import Loss
 from sottovoce.plan import Design, Plan, Problem, Release
 from sottovoce.plan.plan import FAMILIES, family
 from sottovoce.plan.split import SPLITS, SecureSums
+from sottovoce.privacy.accounting import gaussian_mu
 from sottovoce.privacy.events import Gaussian, Relation
 from sottovoce.privacy.guarantee import Profile
 from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
-from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, price_coalitions, queries_of
+from sottovoce.queries.pricing import Run, coalition_epsilon, epsilons_at, joint_profiles, queries_of
+from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.ring import check_ring_room
 from sottovoce.secure.tables import grid_bits, ring_bits
 
@@ -42,51 +42,54 @@ def every_form() -> tuple[Algorithm, ...]:
     return tuple(form for name in SOLVERS for form in forms(name))
 
 
-def form_of(solver: str, name: str) -> Algorithm:
-    """The form of that name; a plan for one that there is not is refused."""
-    form = next((form for form in forms(solver) if form.form == name), None)
-    if form is None:
-        raise RefusedError(f"the plan is for {solver!r} in the form {name!r}, which there is not.")
-    return form
-
-
 def of(plan: Plan) -> Algorithm:
-    """The form that a plan names."""
-    return form_of(plan.algorithm, plan.form)
+    """The form that a plan names; a plan for one that there is not is refused."""
+    for form in forms(plan.algorithm):
+        if form.form == plan.form:
+            return form
+    raise RefusedError(f"the plan is for {plan.algorithm!r} in the form {plan.form!r}, which there is not.")
 
 
-def epsilons(plan: Plan, relation: Relation | None = None, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
-    """The true epsilon of a plan against each adversary, with that of plans beside it on the same people."""
-    return epsilons_at(_profiles((plan, *beside), relation or plan.relation), plan.delta)
+def profiles(plan: Plan, relation: Relation | None = None, *, beside: Sequence[Plan] = ()) -> dict[str, Profile]:
+    """What a plan, with plans beside it on the same people, costs against each adversary, at every delta."""
+    form, relation = of(plan), relation or plan.relation
+    if not beside:
+        return form.pricing.profiles(form, plan, relation)
+    runs = [(form := of(each), each, form.pricing) for each in (plan, *beside)]
+    if any(form.published for form, _, _ in runs):
+        raise InputError("calibration='paper': a published form has a price of its own; nothing is bought beside it.")
+    return joint_profiles(runs, relation)
 
 
-def missed(plan: Plan, false_alarms: Sequence[float], *, beside: Sequence[Plan] = ()) -> dict[str, NDArray[np.float64]]:
-    """The least share of misses of the best test for a record, against each adversary, at these false alarms."""
-    return missed_at(_profiles((plan, *beside), plan.relation), plan.delta, false_alarms)
+def epsilons(plan: Plan, relation: Relation | None = None) -> dict[str, float]:
+    """The true epsilon of a plan against each adversary."""
+    return epsilons_at(profiles(plan, relation), plan.delta)
 
 
 def colluding(plan: Plan, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
-    """The epsilon of a plan of secure sums, with plans beside it, against those who collude, by name."""
-    return price_coalitions([(form := of(each), each, form.pricing) for each in (plan, *beside)], plan.relation)
+    """The epsilon of a plan, with plans beside it, against those who collude, by name; empty where none secures.
 
-
-def _profiles(plans: tuple[Plan, ...], relation: Relation) -> dict[str, Profile]:
-    if len(plans) == 1:
-        form = of(plans[0])
-        return form.pricing.profiles(form, plans[0], relation)
-    if any(of(plan).published for plan in plans):
-        raise InputError("calibration='paper': a published form has a price of its own; nothing is bought beside it.")
-    return joint_profiles([(form := of(plan), plan, form.pricing) for plan in plans], relation)
+    Of plans that sample a few sizes of coalitions alone: each takes a while to account for.
+    """
+    channel, runs = None, list[Run]()
+    for each in (plan, *beside):
+        runs.append((form := of(each), each, form.pricing))
+        if channel is None and isinstance(each.channel, SecureSums):
+            channel = each.channel
+    if channel is None:
+        return {}
+    costs = (pricing.events(form, each, plan.relation, each.names[0]) for form, each, pricing in runs)
+    plain = all(gaussian_mu(events, plan.relation) is not None for events in costs)
+    counts = range(1, channel.parties) if plain else sorted({1, channel.parties // 2, channel.parties - 1})
+    found = {}
+    for name, coalition in channel.coalitions(counts):
+        found[name] = coalition_epsilon(runs, plan.relation, coalition, plan.delta)
+    return found
 
 
 def titles(plan: Plan) -> dict[str, str]:
     """What each release of a plan is called in reports."""
     return {query.name: query.title for query in of(plan).queries(plan, plan.names[0])}
-
-
-def kinds(plan: Plan) -> dict[str, str]:
-    """What the answers to each query are called where bytes are counted."""
-    return {query.name: query.kind or query.name for query in of(plan).queries(plan, plan.names[0])}
 
 
 def mismatch(solver: str, loss: Loss, split: str, *, secure: bool = False) -> str | None:
@@ -145,7 +148,7 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
         fits = form.serves(problem.split, secure=secure) and form.published == published
         fits = fits and form.several == (loss.outputs > 1) and (form.weighted or not loss.weighted)
         fits = fits and (private if published else form.private in (None, private))
-        if fits and all(options.get(name) == value for name, value in form.when.items()):
+        if fits and form.when.items() <= options.items():
             form.check_loss(loss)
             for name, value in options.items():
                 if form.options is not None and name not in form.options:
@@ -301,9 +304,12 @@ def choose(problem: Problem, served: Container[str] | None = None) -> str:
     signal = N mu / sqrt(d K), mu the Gaussian budget (halved for replace-one), K parties: how far the mean gradient of
     a record stands above its noise. The constants come from `benchmarks/solvers.py`.
     """
-    found, secure = preferences(problem), problem.channel.secure
-    fits = (name for name in found if mismatch(name, problem.scaled_loss, problem.split, secure=secure) is None)
-    return next((name for name in fits if served is None or name in served), found[0])
+    found = preferences(problem)
+    for name in found:
+        reason = mismatch(name, problem.scaled_loss, problem.split, secure=problem.channel.secure)
+        if reason is None and (served is None or name in served):
+            return name
+    return found[0]
 
 
 def preferences(problem: Problem) -> tuple[str, ...]:

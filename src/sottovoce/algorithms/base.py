@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
@@ -16,7 +17,7 @@ from pydantic import Field
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.gate.query import Query
+from sottovoce.gate.query import Query, Turn
 from sottovoce.losses import Loss
 from sottovoce.plan import Design, Numbers, Plan, Problem
 from sottovoce.queries.pricing import Pricing
@@ -67,7 +68,8 @@ Coordination = Asking[Array | Solution]
 
 def total(query: str, /, *, round: Any = None, reminder: Any = None, **message: NDArray[Any]) -> Asking[Array]:
     """The sum of the parties' answers."""
-    return summed((yield Ask(query, message, round=round, reminder=reminder or {})))
+    values = yield Ask(query, message, round=round, reminder=reminder or {})
+    return np.asarray(sum(values.values()), dtype=np.float64)
 
 
 def answer(*party_and_query: str, round: Any = None, **message: NDArray[Any]) -> Asking[Array]:
@@ -82,18 +84,23 @@ def answers(query: str, /, *, each: Any = None, **message: NDArray[Any]) -> Aski
     return (yield Ask(query, message, each=each or {}))
 
 
+@dataclass(frozen=True)
 class Rounds:
     """Which round each ask of a text is, and whom it is for."""
 
-    def __init__(self, plan: Plan, form: Algorithm) -> None:
-        self._plan, self._asked = plan, Counter[str]()
-        self._turns = {query.name: query.answered_by for query in form.queries(plan, plan.names[0])}
+    plan: Plan
+    form: Algorithm
+    asked: Counter[str] = field(default_factory=Counter)
+    turns: dict[str, Turn] = field(default_factory=dict)
 
     def assign(self, ask: Ask) -> tuple[int, tuple[str, ...]]:
         """(round, parties): those that it names, or the next of its query's release and all whose turn that is."""
-        number = self._plan.release(ask.query).first + self._asked[ask.query] if ask.round is None else ask.round
-        self._asked[ask.query] += 1
-        return number, ask.to or self._turns[ask.query].parties(self._plan, number)
+        if not self.turns:
+            for query in self.form.queries(self.plan, self.plan.names[0]):
+                self.turns[query.name] = query.answered_by
+        number = self.plan.release(ask.query).first + self.asked[ask.query] if ask.round is None else ask.round
+        self.asked[ask.query] += 1
+        return number, ask.to or self.turns[ask.query].parties(self.plan, number)
 
 
 @dataclass(frozen=True)
@@ -104,9 +111,9 @@ class Need:
     words: str  # with the loss's name in place of {}
 
 
-SMOOTH = Need(lambda loss: loss.smooth, "needs a smooth loss and {!r} is not")
-CONVEX = Need(lambda loss: loss.convex, "needs a convex loss and {!r} is not")
-Z_UPDATE = Need(lambda loss: loss.has_proximal, "needs a loss with a z-update and {!r} has none")
+SMOOTH = Need(operator.attrgetter("smooth"), "needs a smooth loss and {!r} is not")
+CONVEX = Need(operator.attrgetter("convex"), "needs a convex loss and {!r} is not")
+Z_UPDATE = Need(operator.attrgetter("has_proximal"), "needs a loss with a z-update and {!r} has none")
 
 
 class NoNumbers(Numbers):
@@ -214,11 +221,6 @@ def public_model(plan: Plan) -> Array:
             f"the plan has a model of {len(weights)} weights for rows of {plan.dimension} columns{each}."
         )
     return weights
-
-
-def summed(values: Mapping[str, Array]) -> Array:
-    """The sum over the parties."""
-    return np.asarray(sum(values.values()), dtype=np.float64)
 
 
 def spread_of(gram: Array, weights: Array, constant: float) -> tuple[float, float]:

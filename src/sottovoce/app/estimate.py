@@ -34,9 +34,9 @@ from sottovoce.gate.query import Choice, Query, Walk
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.queries import messages, pricing
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.projected import LengthSum
+from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.tables import ring_bits
 
 LONG, ENTRIES = 0.2, 1 << 23  # seconds from which on the rate is measured, and on so many entries

@@ -132,7 +132,10 @@ class Session:
     @property
     def communication(self) -> Communication:
         """Bytes and rounds of all plans, answers by their kind."""
-        named = {query: kind for plan in self.plans for query, kind in algorithms.kinds(plan).items()}
+        named = dict[str, str]()
+        for plan in self.plans:
+            for asked in algorithms.of(plan).queries(plan, plan.names[0]):
+                named[asked.name] = asked.kind or asked.name
         kinds = Counter[str]()
         for query, count in self.coordinator.uplink.items():
             kinds[named.get(query, query)] += count

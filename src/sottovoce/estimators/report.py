@@ -16,6 +16,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.secure_text import assumed, broken
 from sottovoce.plan.split import parties_text
 from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport
+from sottovoce.queries.pricing import epsilons_at, missed_at
 
 # What is assumed by what is so of a plan, in the order in which a report says it.
 ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
@@ -90,7 +91,8 @@ def privacy_report(
     void = (
         "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
     )
-    missed = algorithms.missed(plan, FALSE_ALARMS, beside=beside)
+    profiles = algorithms.profiles(plan, beside=beside)
+    missed = missed_at(profiles, plan.delta, FALSE_ALARMS)
     secure = next((other for other in (plan, *beside) if other.channel.secure), None)
     curve = {} if secure is None else algorithms.colluding(plan, beside=beside)
     guarantees = {
@@ -106,7 +108,7 @@ def privacy_report(
             trade_off=tuple(zip(FALSE_ALARMS, missed[name].tolist(), strict=True)),
             **({} if secure is None else secure_text(secure, name, curve, pinned)),
         )
-        for name, epsilon in algorithms.epsilons(plan, beside=beside).items()
+        for name, epsilon in epsilons_at(profiles, plan.delta).items()
     }
     return PrivacyReport(
         **guarantees,

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Array, Integers, MessageArrays, Query, Reals, Round, Wholes
+from sottovoce.losses import Loss
 from sottovoce.plan import Plan, Problem
 from sottovoce.plan.split import RowPart
-from sottovoce.queries.gradient import GradientSum, gradient_sum
-from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, WeightSum
 from sottovoce.queries.projected import POSITIVE, first_round
+from sottovoce.queries.sums import GradientSum, LabelSum, NumberSum, ResidualSum, WeightSum, gradient_sum
 from sottovoce.secure.tables import (
     CHANCE_BITS,
     FACTOR_BITS,
@@ -53,10 +53,24 @@ class JointSum(Query):
     program: ClassVar[Literal["length", "look-up"]] = "look-up"
     factored: ClassVar[bool] = False  # whether rows are whitened and clipped: P is told in the first of its rounds
     rounding_entries = 0.0
+    loss: Loss  # whose slopes are looked up
 
-    def lookup(self, _told: MessageArrays) -> LookUp:
-        """What is looked up, of public numbers; P where this message tells it."""
-        raise LeakError(f"query {self.name!r} looks nothing up.")
+    def joint_step(self, _bits: int) -> float | None:
+        return None if self.factored else float(2.0**-UNIT_BITS)
+
+    def lookup(self, told: MessageArrays) -> LookUp:
+        """What is looked up, of public numbers; P where this message tells it.
+
+        Slopes of classes, t - y', or of numbers, 2 t - 1, times rows.
+        """
+        if self.program != "look-up":
+            raise LeakError(f"query {self.name!r} looks nothing up.")
+        classes = self.loss.kind == "classification"
+        index: Literal["label", "residual"] = "label" if classes else "residual"
+        matrix: Literal["projected", "rows"] = "projected" if self.factored else "rows"
+        weight: Literal["factor", "null"] = "factor" if self.factored else "null"
+        level, one, told_projection = float(told["level"][0]), np.ones(1, dtype=np.int64), self.projection(told)
+        return LookUp(told["chances"], level, index, weight, matrix, not classes, classes, one, told_projection)
 
     def projection(self, _told: MessageArrays) -> Integers | None:
         """P, (dimension, width), where this message tells it."""
@@ -103,10 +117,8 @@ class JointGradient(JointSum, GradientSum):
         if self.loss.kind == "regression":
             spread = math.hypot(spread, 0.5)  # labels are within [-1, 1]
         level = slope_level(self.loss, self.slope_bound, spread)
-        return {**look_up_message(weights, level), "chances": slope_chances(self.loss, self.slope_bound, level)}
-
-    def lookup(self, told: MessageArrays) -> LookUp:
-        return slope_lookup(self.loss.kind == "classification", told)
+        chances = slope_chances(self.loss, self.slope_bound, level)
+        return {"weights": weights, "level": np.array([level]), "chances": chances}
 
 
 class WhitenedSum(JointSum):
@@ -115,14 +127,15 @@ class WhitenedSum(JointSum):
     A party refuses a P that makes a row longer than the levels of its length reach.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.plan, self.length = cast("Plan", problem), problem.dimension
+    plan: Plan
 
-    @property
-    def projection_takes(self) -> dict[str, Reals]:
-        """What a message has of P; none that fits has a larger entry."""
+    def takes_at(self, number: int) -> Mapping[str, Reals]:
+        """In the first round of gradients, and of lengths in any, P too; none that fits has a larger entry."""
+        first = first_round(self.plan, self.name) if self.factored else math.inf
+        if number != first and math.isfinite(first):
+            return self.takes
         d, most = self.plan.dimension, 2 ** (exponent_of(self.plan) // 2)
-        return {"projection": Wholes((d * (d + 1) // 2,), -most, most)}
+        return {**self.takes, "projection": Wholes((d * (d + 1) // 2,), -most, most)}
 
     def projection(self, told: MessageArrays) -> Integers | None:
         if "projection" not in told:
@@ -152,16 +165,10 @@ class WholeLength(WhitenedSum):
     program: ClassVar[Literal["length", "look-up"]] = "length"
     bound = 1.0
     replacement: ClassVar[float | None] = 1.0  # no bit is below 0
+    length = 1
 
     def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self.length = 1
-
-    def joint_step(self, _bits: int) -> float | None:
-        return float(2.0**-UNIT_BITS)
-
-    def takes_at(self, _number: int) -> Mapping[str, Reals]:
-        return self.projection_takes
+        self.plan = cast("Plan", problem)
 
 
 class WholeGradient(WhitenedSum):
@@ -178,17 +185,9 @@ class WholeGradient(WhitenedSum):
     bound = MOST_FACTOR / 2.0**FACTOR_BITS
 
     def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self.loss, self.takes = problem.scaled_loss, slope_takes(self.length)
+        self.plan, self.length, self.loss = cast("Plan", problem), problem.dimension, problem.scaled_loss
+        self.takes = slope_takes(self.length)
         check_slopes(self.loss)
-
-    def takes_at(self, number: int) -> Mapping[str, Reals]:
-        """Weights, level and chances; in the first round P."""
-        first = first_round(self.plan, self.name)
-        return {**self.takes, **self.projection_takes} if number == first or math.isinf(first) else self.takes
-
-    def lookup(self, told: MessageArrays) -> LookUp:
-        return slope_lookup(self.loss.kind == "classification", told, self.projection(told), factored=True)
 
 
 class ScoreSums(JointSum):
@@ -204,9 +203,6 @@ class ScoreSums(JointSum):
 
     def __init__(self, problem: Problem) -> None:
         self.takes = {"weights": Reals((problem.dimension,))}
-
-    def joint_step(self, _bits: int) -> float | None:
-        return float(2.0**-UNIT_BITS)
 
     def means(self, scores: Array) -> Array:
         """Of the bits at scores."""
@@ -297,22 +293,6 @@ class HeldResiduals(HeldSum, ResidualSum):
 
 class HeldWeights(HeldSum, WeightSum):
     """sum_i of the weights of the classes, each in (0, 1], of the party that has the labels."""
-
-
-def look_up_message(weights: Array, level: float) -> dict[str, NDArray[Any]]:
-    """Where scores are looked up."""
-    return {"weights": weights, "level": np.array([level])}
-
-
-def slope_lookup(
-    classes: bool, told: MessageArrays, projection: Integers | None = None, *, factored: bool = False
-) -> LookUp:
-    """Slopes of classes, t - y', or of numbers, 2 t - 1, times rows."""
-    index: Literal["label", "residual"] = "label" if classes else "residual"
-    matrix: Literal["projected", "rows"] = "projected" if factored else "rows"
-    weight: Literal["factor", "null"] = "factor" if factored else "null"
-    level, one = float(told["level"][0]), np.ones(1, dtype=np.int64)
-    return LookUp(told["chances"], level, index, weight, matrix, not classes, classes, one, projection)
 
 
 def can_look_up(problem: Problem) -> bool:

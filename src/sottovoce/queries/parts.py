@@ -20,7 +20,7 @@ from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Array, Derived, MessageArrays, NoisyRows, Query, Reals, Round, World, label_party
 from sottovoce.losses import Loss
 from sottovoce.plan.problem import Problem
-from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.sums import GramMatrix
 
 FLOAT = 1.0 + 2.0**-30  # in a sensitivity, for the floating point of a norm
 

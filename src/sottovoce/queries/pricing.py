@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Choice, Query, Together
 from sottovoce.plan import Plan, Release
-from sottovoce.plan.split import Coalition, SecureSums
-from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
+from sottovoce.plan.split import Coalition
+from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import SAMPLER_SHARE, Event, Gaussian, Relation, Unbounded, inside
 from sottovoce.privacy.guarantee import Array, Profile, profile_of, strongest, weakest, with_errors
 from sottovoce.privacy.mechanisms import selection_error
@@ -35,7 +36,14 @@ class Form(Protocol):
 
 def queries_of(form: Form, plan: Plan, party: str) -> dict[str, Query]:
     """A party's queries by name."""
-    return {query.name: query for query in form.queries(plan, party)}
+    queries = form.queries(plan, party)
+    return dict(zip(map(operator.attrgetter("name"), queries), queries, strict=True))
+
+
+def shared_queries(form: Form, plan: Plan, party: str) -> dict[str, dict[str, Query]]:
+    """The queries of all parties whose answers about one record of a party add up."""
+    names = plan.channel.sharers(plan, party)
+    return dict(zip(names, map(functools.partial(queries_of, form, plan), names), strict=True))
 
 
 def answers_due(form: Form, plan: Plan, party: str) -> dict[str, int]:
@@ -59,11 +67,12 @@ class Pricing:
 
         That is what the party's ledger is charged.
         """
-        queries = {name: queries_of(form, plan, name) for name in plan.channel.sharers(plan, party)}
+        queries, found = shared_queries(form, plan, party), list[Event]()
         if plan.channel.secure:
             return secure_events(plan, queries[party], relation)
-        found = (self._event(plan, release, relation, queries) for release in plan.releases)
-        return tuple(event for event in found if event is not None)
+        for release in plan.releases:
+            found += self._events(plan, release, relation, queries)
+        return tuple(found)
 
     def world_events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """What a record of `party` pays against the world, who sees the model alone.
@@ -72,8 +81,7 @@ class Pricing:
         the model does not tell costs nothing here.
         """
         noises = plan.channel.least_variance
-        queries = {name: queries_of(form, plan, name) for name in plan.channel.sharers(plan, party)}
-        found: list[Event | None] = []
+        queries, found = shared_queries(form, plan, party), list[Event]()
         for release in plan.releases:
             query = queries[party][release.query]
             if query.world_sees == "nothing" or release.mechanism == "kept":
@@ -82,8 +90,8 @@ class Pricing:
                 uses = query.uses(release.count)
                 found.append(release.event(relation, count=uses, noises=noises))
             else:
-                found.append(self._event(plan, release, relation, queries))
-        return (*(event for event in found if event is not None), *retry_events(plan, relation, noises=noises))
+                found += self._events(plan, release, relation, queries)
+        return (*found, *retry_events(plan, relation, noises=noises))
 
     def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
         """What each adversary sees costs, at every delta: the worst party's."""
@@ -99,8 +107,9 @@ class Pricing:
         They are multiplied by exp(epsilon): the plan's own, or `epsilon` if a larger statement is made of it. The
         samplers of Gaussian noise and of coins are exact; choices are not.
         """
+        queries = queries_of(form, plan, plan.names[0])
         for release in plan.releases:
-            query = queries_of(form, plan, plan.names[0]).get(release.query)
+            query = queries.get(release.query)
             if release.mechanism != "selection" or release.std == 0.0 or not isinstance(query, Choice):
                 continue
             own = epsilon_of(self.events(form, plan, relation, plan.names[0]), delta, relation)
@@ -123,31 +132,33 @@ class Pricing:
             release = plan.release(name)
             if release.count <= RECOUNTED:
                 window = range(release.first, release.first + release.count)
-                served = sum(query.answered_by(plan, party, number) for number in window)
+                served = sum(map(functools.partial(query.answered_by, plan, party), window))
                 if served > query.answered_by.rounds(plan, party, release.first, release.count):
                     raise RefusedError(f"the plan has {served} answers to {name!r}, more than it charges for.")
 
-    def _event(
+    def _events(
         self, plan: Plan, release: Release, relation: Relation, queries: Mapping[str, Mapping[str, Query]]
-    ) -> Event | None:
-        """What the answers of all parties that share a record cost it; None if there are none."""
-        own = {name: each[release.query] for name, each in queries.items()}
+    ) -> tuple[Event, ...]:
+        """What the answers of all parties that share a record cost it; empty if there are none."""
         if release.mechanism == "derived":
-            return None
+            return ()
         if release.mechanism == "kept":
-            return rows_event(own.values(), release, relation)
-        first, count = release.first, release.count
-        times = {name: query.answered_by.rounds(plan, name, first, count) for name, query in own.items()}
-        answering = [query for name, query in own.items() if times[name]]
+            return (rows_event((each[release.query] for each in queries.values()), release, relation),)
+        answering, times = list[Query](), list[int]()
+        for name, each in queries.items():
+            query = each[release.query]
+            if rounds := query.answered_by.rounds(plan, name, release.first, release.count):
+                answering.append(query)
+                times.append(rounds)
         if not answering:
-            return None
+            return ()
         if answering[0].together and release.mechanism != "gaussian":
             raise RefusedError(
                 f"{release.query!r} is charged for all parties at once, which Gaussian noise alone can be."
             )
         if answering[0].together:
-            return together_event(answering, release, relation, max(times.values()) * release.batches)
-        return release.event(relation, count=answering[0].uses(sum(times.values())))
+            return (together_event(answering, release, relation, max(times) * release.batches),)
+        return (release.event(relation, count=answering[0].uses(sum(times))),)
 
 
 Run = tuple[Form, Plan, Pricing]
@@ -166,8 +177,9 @@ def joint_profiles(runs: Sequence[Run], relation: Relation) -> dict[str, Profile
             world_events += pricing.world_events(form, plan, relation, name)
         seen.add(tuple(events))
         published.add(tuple(world_events))
-    each, world = (weakest(profile_of(events, relation) for events in every) for every in (seen, published))
-    return {"world": strongest(world, each), "coordinator": each, "parties": each}
+    profile = functools.partial(profile_of, relation=relation)
+    each = weakest(map(profile, seen))
+    return {"world": strongest(weakest(map(profile, published)), each), "coordinator": each, "parties": each}
 
 
 def epsilons_at(profiles: Mapping[str, Profile], delta: float) -> dict[str, float]:
@@ -192,10 +204,9 @@ def secure_events(plan: Plan, queries: Mapping[str, Query], relation: Relation, 
     The worst coalition that a plan declares is left with all that a release is charged for
     (`secure/proofs/aggregation.md`).
     """
-    found = (
-        release.event(relation, count=queries[release.query].uses(release.count), noises=left)
-        for release in plan.releases
-    )
+    found = list[Event]()
+    for release in plan.releases:
+        found.append(release.event(relation, count=queries[release.query].uses(release.count), noises=left))
     return (*found, *retry_events(plan, relation, noises=left))
 
 
@@ -251,25 +262,4 @@ def coalition_epsilon(runs: Sequence[Run], relation: Relation, coalition: Coalit
     return max(_epsilon(events, inside(delta), relation) for events in every)
 
 
-def price_coalitions(runs: Sequence[Run], relation: Relation) -> dict[str, float]:
-    """By name of those who collude, the epsilon of the plans; empty where none of them secures.
-
-    Of plans that sample a few sizes of coalitions alone: each takes a while to account for.
-    """
-    channel = next((plan.channel for _, plan, _ in runs if isinstance(plan.channel, SecureSums)), None)
-    if channel is None:
-        return {}
-    plain = all(
-        gaussian_mu(pricing.events(form, each, relation, each.names[0]), relation) is not None
-        for form, each, pricing in runs
-    )
-    counts = range(1, channel.parties) if plain else sorted({1, channel.parties // 2, channel.parties - 1})
-    return {
-        name: coalition_epsilon(runs, relation, coalition, runs[0][1].delta)
-        for name, coalition in channel.coalitions(counts)
-    }
-
-
-@functools.lru_cache(maxsize=1024)
-def _epsilon(events: tuple[Event, ...], delta: float, relation: Relation) -> float:
-    return epsilon_of(events, delta, relation)
+_epsilon = functools.lru_cache(maxsize=1024)(epsilon_of)  # of coalitions that see the same

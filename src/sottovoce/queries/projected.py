@@ -15,14 +15,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import Block, SumRows
+from sottovoce.data.block import SumRows
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.matrix import Slope, Slopes
 from sottovoce.data.projection import Projected
 from sottovoce.gate.query import Array, ForgottenError, MessageArrays, Query, Reals, Round, Wholes, misfit
 from sottovoce.losses import ClassesLoss, Loss
 from sottovoce.plan import Plan, Problem
-from sottovoce.queries.numbers import NumberSum
+from sottovoce.queries.sums import NumberSum
 
 Kind = Literal["triangular", "diagonal", "vectors"]
 
@@ -53,10 +53,6 @@ class ProjectionShape:
         whole = np.clip(np.rint(numbers / unit), -FINEST, FINEST).astype(np.int64)
         return {"projection": whole, "unit": np.array([unit])}
 
-    def project(self, rows: Block, told: MessageArrays) -> Projected:
-        """Rows through the matrix that was told."""
-        return rows.projected(self.matrix(told), made=self.kind == "vectors")
-
     def matrix(self, told: MessageArrays) -> Array:
         """The matrix that was told, or the diagonal of it."""
         numbers = np.asarray(told["projection"] * float(told["unit"][0]))
@@ -84,8 +80,9 @@ class LengthSum(NumberSum):
         self.shape, self.takes = shape, {**shape.takes, "radius": POSITIVE}
 
     def value(self, round: Round) -> Array:
-        rows = self.shape.project(round.rows, round.told)
-        round.memory["gradient"] = Seen(rows, {name: round.told[name] for name in self.shape.takes})
+        rows = round.rows.projected(self.shape.matrix(round.told), made=self.shape.kind == "vectors")
+        told = {"projection": round.told["projection"], "unit": round.told["unit"]}
+        round.memory["gradient"] = Seen(rows, told)
         radius = float(round.told["radius"][0])
         return np.array([rows.number_sum(lambda lengths, _: lengths / radius)])
 
@@ -130,8 +127,9 @@ class ProjectedGradient(Query):
         public = self.follows_from(told, memory)
         if "projection" in told:
             memory.clear()  # the rows of the stage before
-            kept = {name: told[name] for name in self.shape.takes}
-            memory[self.name] = Seen(self.shape.project(round.rows, told), kept)
+            kept = {"projection": told["projection"], "unit": told["unit"]}
+            matrix = self.shape.matrix(told)
+            memory[self.name] = Seen(round.rows.projected(matrix, made=self.shape.kind == "vectors"), kept)
         seen: Seen = memory[self.name]
         rows = seen.rows
         if not rows.ready:

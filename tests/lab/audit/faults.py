@@ -52,11 +52,10 @@ from sottovoce.plan.release import Release
 from sottovoce.privacy import accounting, calibration, events, guarantee, ledger_file, mechanisms
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.mechanisms import SeededRandomness
-from sottovoce.queries import gradient as gradients
-from sottovoce.queries import parts, pricing
-from sottovoce.queries.gradient import GradientSum
+from sottovoce.queries import parts, pricing, sums
 from sottovoce.queries.pricing import Pricing
 from sottovoce.queries.projected import ProjectedGradient
+from sottovoce.queries.sums import GradientSum
 from sottovoce.transports import identity
 
 CAUGHT = (AssertionError, LeakError, RefusedError)
@@ -300,7 +299,7 @@ planted(
 planted(
     "clipping dropped",
     "slopes are not clipped to their bound",
-    lambda: patch(gradients, "clipped_derivative", lambda loss, bound, bits: loss.derivative),
+    lambda: patch(sums, "clipped_derivative", lambda loss, bound, bits: loss.derivative),
     sensitivity=on(checks.sensitivity, "gradient, central"),
 )
 

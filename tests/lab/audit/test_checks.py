@@ -58,7 +58,7 @@ def test_every_solver_split_and_form_has_a_case() -> None:
 
 
 def test_a_new_solver_is_covered_without_a_line_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Newcomer(type(algorithms.form_of("gradient", "private"))):  # type: ignore[misc]
+    class Newcomer(type(algorithms.forms("gradient")[0])):  # type: ignore[misc]
         name = "newcomer"
 
     class NewcomerOptions(Gradient):

@@ -19,7 +19,7 @@ from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import Mechanism, grid_step
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import distance, inside
-from sottovoce.queries.gradient import clipped_derivative
+from sottovoce.queries.sums import clipped_derivative
 from sottovoce.solvers import FrankWolfe
 
 MOST_DEFAULT = 10_000  # rounds; only a radius far beyond the labels asks for more

@@ -19,7 +19,7 @@ from sottovoce.algorithms.gradient.private import (
 )
 from sottovoce.gate.query import Query
 from sottovoce.plan import Design, Plan, Problem, Release
-from sottovoce.queries.gradient import ColumnSizes, GradientSum
+from sottovoce.queries.sums import ColumnSizes, GradientSum
 from sottovoce.solvers import Gradient
 
 

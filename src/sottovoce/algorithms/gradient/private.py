@@ -13,8 +13,8 @@ from sottovoce.gate.query import Array, Query
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import grid_step
-from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.joint import make_gradient_sum
+from sottovoce.queries.sums import GradientSum
 from sottovoce.solvers import Gradient
 
 PENALTIES = ("none", "l2", "l1", "elastic_net")  # which are sums over the classes

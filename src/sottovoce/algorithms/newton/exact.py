@@ -16,8 +16,7 @@ from sottovoce.gate.query import Array, Plain, Query, Reals, Round
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import ExactQuadratic, PenalisedStep
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.queries.gradient import GradientSum
-from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.sums import GradientSum, GramMatrix
 
 
 class ExactNewtonNumbers(Numbers):

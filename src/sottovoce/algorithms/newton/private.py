@@ -28,9 +28,8 @@ from sottovoce.gate.query import Query
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import Quadratic, QuadraticMetric
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.queries.gradient import GradientSum
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import make_gradient_sum
+from sottovoce.queries.sums import GradientSum, GramMatrix
 from sottovoce.solvers import Newton
 
 FLOOR = 0.4  # of the curvature bound: below it a step could run away

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.special import ndtri
 
-from sottovoce.algorithms.base import Algorithm, Array, Coordination, Solution, answers, summed
+from sottovoce.algorithms.base import Algorithm, Array, Coordination, Solution, answers
 from sottovoce.data.block import Block, BlockRows, Layout
 from sottovoce.errors import RefusedError
 from sottovoce.gate.query import MessageArrays, Query, Round, Turn, Wholes
@@ -244,7 +244,7 @@ class CountedRanges(Algorithm):
 
 def _grouped(plan: Plan, values: dict[str, Array], cells: int) -> dict[str, Array]:
     """Counts, columns x cells: by columns of each party, by rows their sum under the first party's name."""
-    groups = values if plan.split.same_people else {next(iter(values)): summed(values)}
+    groups = values if plan.split.same_people else {next(iter(values)): np.asarray(sum(values.values()), np.float64)}
     return {name: counts.reshape(-1, cells) for name, counts in groups.items()}
 
 

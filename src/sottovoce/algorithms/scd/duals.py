@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, TailAverage, answers, summed
+from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, TailAverage, answers
 from sottovoce.data.block import Block, exact_bits, exact_weights
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Query, Reals, Round
@@ -73,7 +73,7 @@ class DualAlgorithm(Algorithm):
         tail = TailAverage(plan.dimension, plan.rounds - plan.numbers.averaged)
         for t in range(0, plan.rounds, release.batches):
             moves = yield from answers(release.query, weights=weights_of(plan, v))
-            together = summed({name: move[: release.batches * plan.dimension] for name, move in moves.items()})
+            together = np.asarray(sum(move[: release.batches * plan.dimension] for move in moves.values()))
             for k, move in enumerate(together.reshape(release.batches, plan.dimension)):
                 v += move
                 tail.add(t + k, weights_of(plan, v))

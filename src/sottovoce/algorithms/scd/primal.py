@@ -14,7 +14,7 @@ from sottovoce.errors import InputError
 from sottovoce.gate.query import Query, Reals, Round
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import Count
-from sottovoce.queries.gradient import ColumnSizes
+from sottovoce.queries.sums import ColumnSizes
 from sottovoce.solvers import PrimalSCD
 
 

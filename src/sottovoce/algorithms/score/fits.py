@@ -13,7 +13,7 @@ from sottovoce.algorithms.newton.private import RULES, NewtonDescent
 from sottovoce.losses import Loss
 from sottovoce.penalties.base import ConstraintSet, ScaledRegulariser
 from sottovoce.plan.plan import Plan
-from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.sums import GramMatrix
 
 TAIL = 2.0  # standard deviations of the noise beyond which a noisy number is cut before it is used
 WIDE = 4.0  # standard deviations to which a score is cut for its mean and variance

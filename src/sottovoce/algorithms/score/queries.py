@@ -16,9 +16,8 @@ from sottovoce.gate.query import Array, Query, Reals, Round, World, all_but_labe
 from sottovoce.losses import Loss
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.events import Relation, either
-from sottovoce.queries.gradient import GradientSum, check_norm
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.parts import NoisyLabels
+from sottovoce.queries.sums import GradientSum, GramMatrix, check_norm
 
 
 def labels_last(problem: Problem) -> tuple[str, ...]:

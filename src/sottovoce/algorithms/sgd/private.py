@@ -25,7 +25,7 @@ from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import grid_step
 from sottovoce.privacy.calibration import noise_multiplier_for
 from sottovoce.privacy.events import inside
-from sottovoce.queries.gradient import ColumnSizes, GradientSum
+from sottovoce.queries.sums import ColumnSizes, GradientSum
 from sottovoce.solvers import SGD
 
 Schedule = Literal["all", "one-party"]

@@ -17,8 +17,8 @@ from sottovoce.plan.release import grid_step
 from sottovoce.privacy.calibration import sampled_one_epsilon
 from sottovoce.privacy.events import Relation
 from sottovoce.privacy.guarantee import Profile, strongest
-from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.pricing import Form, Pricing
+from sottovoce.queries.sums import GradientSum
 from sottovoce.solvers import SGD
 
 RADIUS = 10.0  # |C| of the published step size, where no set is given

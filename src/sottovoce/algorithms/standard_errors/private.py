@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,12 +25,11 @@ from sottovoce.algorithms.base import (
 )
 from sottovoce.algorithms.standard_errors.queries import FittedCurvature, FittedGradient, SquaredSlopes
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.rule import Clips, Moments, Units, denoised
+from sottovoce.algorithms.whitened.rule import Clips, Units, White, denoised
 from sottovoce.gate.query import Integers, Query
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.numbers import ResidualSum
 from sottovoce.queries.projected import ProjectionShape
+from sottovoce.queries.sums import GramMatrix, ResidualSum
 
 CAUTION = 4.0  # times the noise of A where some direction of it is lost: v is then underestimated
 
@@ -72,6 +70,7 @@ class OneStep:
         noise, least = sums.curvature_noise, max(float(found[-1]), 1e-300) * 2.0**-40
         self._values = np.maximum(denoised(found, noise) if noise > 0 else found, least)
         self._lost = max(noise * math.sqrt(2 * len(found)), 2 * least)  # the norm of the noise of A
+        self._inverse = np.asarray((self._vectors / self._values) @ self._vectors.T)
         self._step = self._inverse @ sums.gradient
         self.weights = weights - sums.projection @ self._step
 
@@ -89,10 +88,6 @@ class OneStep:
         from_curvature = sums.curvature_noise**2 / 2 * (float(step @ step) * size + float(across @ step) ** 2)
         sampling = max(float(across @ self._variance @ across), 0.0)  # noise can make it negative
         return math.sqrt(sampling + sums.gradient_noise**2 * size + caution * from_curvature)
-
-    @functools.cached_property
-    def _inverse(self) -> Array:
-        return np.asarray((self._vectors / self._values) @ self._vectors.T)
 
 
 # Shares of mu^2; the gradient has the rest.
@@ -172,7 +167,12 @@ class PrivateStandardErrors(Algorithm):
 
 
 def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, float]]:
-    """(P, G): how rows are whitened and cut, and where slopes are, by the Gram matrix and of numbers the residuals."""
+    """(P, G): how rows are whitened and cut, and where slopes are, by the Gram matrix and of numbers the residuals.
+
+    Both cuts are wider while the noise stays below what sampling does to the gradient. So they vanish as the signal
+    grows, and with them what they do to the target. They stay so narrow that the size of the squared slopes, over all
+    directions, is known to a tenth, and that the curvature stands out of its noise.
+    """
     gram = _matrix(plan, (yield from total("gram")), free) / plan.records
     moments, residual = rule.of_gram(gram, _sum_noise(plan, "gram") / plan.records), 0.0
     if plan.has("residual"):
@@ -180,22 +180,8 @@ def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, fl
         residual = max(mean, 0.0) + _sum_noise(plan, "residual") / plan.records
     # Directions whose mean square the noise hides are stretched no more than those at its level.
     q = 1.0 / np.maximum(moments.values, moments.hidden)
-    clips, projection = _clips(plan, Units.of(plan.scaled_loss, residual), q, moments), np.zeros((plan.dimension,) * 2)
-    projection[np.ix_(free, free)] = rule.projection(moments, q / clips.cut**2)
-    return projection, clips.slope
-
-
-def _matrix(plan: Plan, triangle: Array, free: Integers) -> Array:
-    return np.asarray(GramMatrix(plan.dimension).matrix(triangle)[np.ix_(free, free)])
-
-
-def _clips(plan: Plan, units: Units, q: Array, moments: Moments) -> Clips:
-    """Where rows and slopes are cut: both wider while the noise stays below what sampling does to the gradient.
-
-    So the cuts vanish as the signal grows, and with them what they do to the target. They stay so narrow that the size
-    of the squared slopes, over all directions, is known to a tenth, and that the curvature stands out of its noise.
-    """
-    steepest, size, d = units.loss.lipschitz(), units.slope * math.sqrt(plan.records), plan.dimension
+    units, d = Units.of(plan.scaled_loss, residual), plan.dimension
+    steepest, size = units.loss.lipschitz(), units.slope * math.sqrt(plan.records)
     hidden = units.loss.curvature_bound * _sum_noise(plan, "curvature") * math.sqrt(2 * d)
     clear, usual = math.sqrt(units.curvature * plan.records / (2 * hidden)), math.sqrt(float(q @ moments.values))
     first = Clips(min(max(clear, LENGTHS[0] * usual), LENGTHS[1] * usual), min(steepest, REACH * units.slope))
@@ -204,7 +190,13 @@ def _clips(plan: Plan, units: Units, q: Array, moments: Moments) -> Clips:
     growth = max(1.0, allowed / first.product)
     steeper = min(steepest / first.slope, math.sqrt(growth))
     longest = min(max(first.cut, clear / 2), math.sqrt(q.max()))
-    return Clips(min(first.cut * growth / steeper, longest), first.slope * steeper)
+    cut, projection = min(first.cut * growth / steeper, longest), np.zeros((d, d))
+    projection[np.ix_(free, free)] = White(moments, q / cut**2, units).matrix
+    return projection, first.slope * steeper
+
+
+def _matrix(plan: Plan, triangle: Array, free: Integers) -> Array:
+    return np.asarray(GramMatrix(plan.dimension).matrix(triangle)[np.ix_(free, free)])
 
 
 def _fitted_queries(problem: Problem, weights: Array) -> Iterator[Query]:

@@ -18,8 +18,8 @@ from sottovoce.data.matrix import slopes_of
 from sottovoce.data.projection import short_rows
 from sottovoce.gate.query import Array, Query, Round
 from sottovoce.losses import Loss
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.projected import POSITIVE, ProjectionShape
+from sottovoce.queries.sums import GramMatrix
 
 
 class ShortRows(Query):

@@ -16,9 +16,8 @@ from sottovoce.algorithms.whitened.rule import Descent, Units, White
 from sottovoce.gate.query import Query
 from sottovoce.losses import ClassesLoss
 from sottovoce.plan import Design, Plan, Problem
-from sottovoce.queries.gram import ColumnSquares, GramMatrix
-from sottovoce.queries.numbers import ClassCounts
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, first_round
+from sottovoce.queries.sums import ClassCounts, ColumnSquares, GramMatrix
 from sottovoce.solvers import Whitened
 
 SPREAD = 1.0  # variance of a class's scores, before anything is known
@@ -64,12 +63,29 @@ class PrivateClasses(PrivateWhitened):
         shares = 1 / count + (counted - counted.mean()) / (1 + (count * noise) ** 2)
         shares = np.maximum(shares, max(min(noise, 1 / count) / 2, 1e-9))
         shares = np.asarray(shares / shares.sum())
-        offset = loss_of(plan).constant(shares) if plan.fit_intercept else np.zeros(count)
-        return ConstantModel(np.zeros(plan.dimension), offset, units_of(plan, shares), shares)
+        loss = loss_of(plan)
+        offset = loss.constant(shares) if plan.fit_intercept else np.zeros(count)
+        weighed = loss.reweighted(shares)
+        _, lengths = loss.slopes(loss.constant(shares)[None, :], np.zeros(1))
+        slope = math.sqrt(float(weighed @ lengths[0] ** 2))  # the root mean square there; of the softmax 1 - sum p^2
+        bend = float(weighed @ loss.mean_curvatures(shares, np.full(count, SPREAD)))
+        units = Units(slope, loss.slope_bound, SPREAD, bend, rule.TOLERANCE, loss)
+        return ConstantModel(np.zeros(plan.dimension), offset, units, shares)
 
     def descent(self, plan: Plan, white: White, start: ConstantModel, left: float, noise: float) -> Descent:
-        one, loss = super().descent(plan, white, start, left, noise), loss_of(plan)
+        one, loss, regulariser = (
+            super().descent(plan, white, start, left, noise),
+            loss_of(plan),
+            plan.scaled_regulariser,
+        )
         shares = np.zeros(0) if start.shares is None else start.shares
+
+        def penalised(point: Array, stiffness: Array) -> Array:
+            if not regulariser.is_none:
+                pairs = zip(point.T, stiffness.T, strict=True)
+                point = np.column_stack([white.penalised(u, s, regulariser) for u, s in pairs])
+            return centred(loss, point)
+
         return ClassesDescent(
             point=np.zeros((plan.dimension, len(shares))),
             squares=one.squares[:, None],
@@ -80,7 +96,7 @@ class PrivateClasses(PrivateWhitened):
             noise=noise,
             rounds=one.rounds,
             units=one.units,
-            penalised=lambda point, stiffness: centred(loss, _penalised(white, point, stiffness, plan)),
+            penalised=penalised,
             white=white,
             shares=shares,
             loss=loss,
@@ -89,7 +105,7 @@ class PrivateClasses(PrivateWhitened):
     def rescale(self, plan: Plan, white: White, descent: Descent, start: ConstantModel) -> Asking[Solution]:
         """The weights; of the softmax a constant for all classes is left out. Nothing is asked."""
         yield from ()
-        mean, regulariser = centred(loss_of(plan), descent.mean), plan.scaled_regulariser
+        mean, regulariser = centred(loss_of(plan), np.mean(descent.taken, axis=0)), plan.scaled_regulariser
         pairs = zip(mean.T, descent.stiffness.T, strict=True)
         weights = np.array([white.weights(u, s, regulariser) for u, s in pairs])
         if plan.fit_intercept:
@@ -100,18 +116,6 @@ class PrivateClasses(PrivateWhitened):
 def loss_of(problem: Problem) -> ClassesLoss:
     """Of several classes, as `Algorithm.check_loss` has seen."""
     return cast("ClassesLoss", problem.scaled_loss)
-
-
-def units_of(plan: Plan, shares: Array) -> Units:
-    """The mean square of a row of slopes at the constant model; of the softmax 1 - sum p^2."""
-    loss = loss_of(plan)
-    weighed = loss.reweighted(shares)
-    _, lengths = loss.slopes(loss.constant(shares)[None, :], np.zeros(1))
-    slope, bend = (
-        math.sqrt(float(weighed @ lengths[0] ** 2)),
-        loss.mean_curvatures(shares, np.full(len(shares), SPREAD)),
-    )
-    return Units(slope, loss.slope_bound, SPREAD, float(weighed @ bend), rule.TOLERANCE, loss)
 
 
 @dataclass
@@ -155,10 +159,3 @@ class ClassesDescent(Descent):
 def centred(loss: ClassesLoss, matrix: Array) -> Array:
     """Rows less their means, of which a relative loss knows nothing; of any other as they are."""
     return np.asarray(matrix - matrix.mean(axis=1, keepdims=True)) if loss.relative else matrix
-
-
-def _penalised(white: White, point: Array, stiffness: Array, plan: Plan) -> Array:
-    if plan.scaled_regulariser.is_none:
-        return point
-    pairs = zip(point.T, stiffness.T, strict=True)
-    return np.column_stack([white.penalised(u, s, plan.scaled_regulariser) for u, s in pairs])

@@ -19,8 +19,8 @@ from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
 from sottovoce.plan import Design, Plan, Problem
 from sottovoce.queries import joint
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.projected import ProjectionShape
+from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.tables import (
     CLIP_LEVELS,
     FACTOR_BITS,
@@ -72,9 +72,7 @@ class ColumnsWhitened(PrivateWhitened):
             )
         design = super().design(problem, options)
         releases = []
-        for (
-            release
-        ) in design.releases:  # with all of its bits, and of gradients the grid by which the clip is a power of two
+        for release in design.releases:  # with all bits; of gradients the grid by which the clip is a power of two
             step = step_of(finest_exponent(problem, release)) if release.query == "gradient" else release.step
             releases.append(release.model_copy(update={"dropped": 0, "step": step}))
         return design.changed(releases=tuple(releases))
@@ -107,7 +105,8 @@ class ColumnsWhitened(PrivateWhitened):
     def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
         """Of whitened rows, in units of the radius: which is twice the clip that is told."""
         half = least_clip(plan, white, radius / 2, float(np.linalg.norm(white.matrix, 2)))
-        mean = yield from mean_of(plan, "length", projection=_triangle(whole_projection(plan, white, half)))
+        triangle = whole_projection(plan, white, half)[np.tril_indices(plan.dimension)]
+        mean = yield from mean_of(plan, "length", projection=triangle)
         return mean * 2 * half / radius
 
     def clips(self, plan: Plan, white: White) -> tuple[Clips, float]:
@@ -131,18 +130,18 @@ class ColumnsWhitened(PrivateWhitened):
             yield from self.rescale_gradients(plan, descent, clips, message)
             return
         white, loss, start = cast("White", descent.white), descent.units.loss, np.zeros(plan.dimension)
-        first: dict[str, NDArray[Any]] = {"projection": _triangle(whole_projection(plan, white, clips.cut))}
+        triangle = whole_projection(plan, white, clips.cut)[np.tril_indices(plan.dimension)]
+        first: dict[str, NDArray[Any]] = {"projection": triangle}
         if constant := plan.preparation.intercept_entry:
             start[-1] = message["offset"][0] / constant
         for _ in range(descent.rounds):
-            level = slope_level(loss, clips.slope, _looked_up_spread(descent))
-            weights = start + white.matrix @ descent.along_columns
-            asked = {
-                **joint.look_up_message(weights, level),
-                "chances": slope_chances(loss, clips.slope, level),
-                **first,
-            }
-            answer = yield from total(query, **asked)
+            spread = math.sqrt(float(descent.squares @ descent.point**2))  # of what slopes are looked up at
+            if loss.kind != "classification":  # residuals
+                spread = math.hypot(spread, LABELS * descent.units.slope)
+            level = slope_level(loss, clips.slope, spread)
+            weights = start + white.matrix @ descent.along_columns(descent.point)
+            chances = slope_chances(loss, clips.slope, level)
+            answer = yield from total(query, weights=weights, level=np.array([level]), chances=chances, **first)
             descent.step(descent.along_directions(answer) * (clips.product / WHOLE / plan.records))
             first = {}
 
@@ -169,7 +168,7 @@ class ColumnsWhitened(PrivateWhitened):
         if plan.has("rescale"):
             return (yield from super().rescale(plan, white, descent, start))
         regulariser, constant = plan.scaled_regulariser, plan.preparation.intercept_entry
-        weights = start.weights + white.weights(descent.mean, descent.stiffness, regulariser)
+        weights = start.weights + white.weights(np.mean(descent.taken, axis=0), descent.stiffness, regulariser)
         found = regulariser.prox(weights, 0.0)
         score = FittedScore(np.where(np.arange(plan.dimension) < plan.features, found, 0.0), constant)
         intercept = float(found[-1]) * constant
@@ -206,16 +205,6 @@ def mean_factor(length: float) -> float:
     return float(np.interp(level, np.arange(len(found)), found)) / MOST_FACTOR
 
 
-def _looked_up_spread(descent: Descent) -> float:
-    """The deviation of what slopes are looked up at: scores, or residuals."""
-    scores, units = math.sqrt(float(descent.squares @ descent.point**2)), descent.units
-    return scores if units.loss.kind == "classification" else math.hypot(scores, LABELS * units.slope)
-
-
 def _bounds(clips: Clips, size: int) -> Array:
     """Of the entries of a row (t, 1) that is clipped."""
     return np.array([1.0, 1.0 / max(1.0, clips.cut)])[:size]
-
-
-def _triangle(matrix: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.asarray(matrix[np.tril_indices(len(matrix))])

@@ -17,7 +17,7 @@ from sottovoce.data.block import SumRows
 from sottovoce.gate.query import Plain, Query, Round
 from sottovoce.penalties.quadratic import QuadraticMetric
 from sottovoce.plan import Design, Plan, Problem, Release
-from sottovoce.queries.gradient import GradientSum, gradient_sum
+from sottovoce.queries.sums import GradientSum, gradient_sum
 
 
 class WholeGram(Plain):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+import operator
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,9 +32,17 @@ from sottovoce.data.block import Block
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
 from sottovoce.plan import Design, Plan, Problem, Release
-from sottovoce.queries.gram import ColumnSquares, GramMatrix
-from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, ScoreSum, SquareSum, WeightSum
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, ProjectionShape, ScaleGradient, first_round
+from sottovoce.queries.sums import (
+    ColumnSquares,
+    GramMatrix,
+    LabelSum,
+    NumberSum,
+    ResidualSum,
+    ScoreSum,
+    SquareSum,
+    WeightSum,
+)
 from sottovoce.solvers import Whitened
 
 ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are ill-conditioned, 16 are worse
@@ -84,7 +94,7 @@ class PrivateWhitened(Algorithm):
         return Design(rounds=rounds, numbers=NoNumbers(), releases=tuple(releases))
 
     def shares(self, problem: Problem, queries: tuple[Query, ...]) -> dict[str, float]:
-        names = [query.name for query in queries]
+        names = list(map(operator.attrgetter("name"), queries))
         moments = {"gram": rule.GRAM, "squares": rule.SQUARES}[names[0]]
         one, rescale, rest = rule.shares(problem.signal, len({*names[1:]} - {"gradient", "rescale"}), moments)
         rest += 0.0 if "rescale" in names else rescale
@@ -136,7 +146,9 @@ class PrivateWhitened(Algorithm):
         units = Units.of(plan.scaled_loss, residual)
         if plan.has("weight"):
             mean, noise = (yield from mean_of(plan, "weight")), self.noise(plan, "weight")
-            units = units.weighed(min(max(mean, noise, min(plan.class_weight)), 1.0))
+            weight = min(max(mean, noise, min(plan.class_weight)), 1.0)
+            curvature, tolerance = weight * units.curvature, weight * units.tolerance  # of losses in proportion to it
+            units = replace(units, weight=weight, curvature=curvature, tolerance=tolerance)
         return ConstantModel(weights, weights[-1:] * constant, units)
 
     def whiten(self, plan: Plan, moments: Moments, units: Units) -> Asking[White]:
@@ -161,7 +173,7 @@ class PrivateWhitened(Algorithm):
         Both are shrunk toward the constant model at the start, so where noise rules that is what is left.
         """
         constant, regulariser = plan.preparation.intercept_entry, plan.scaled_regulariser
-        weights = start.weights + white.weights(descent.mean, descent.stiffness, regulariser)
+        weights = start.weights + white.weights(np.mean(descent.taken, axis=0), descent.stiffness, regulariser)
         score = FittedScore(np.where(np.arange(plan.dimension) < plan.features, weights, 0.0), constant)
         intercept, offset = float((weights - start.weights)[-1]) * constant, float(start.weights[-1]) * constant
         mean, radius = score.expected(white.moments, intercept)
@@ -189,23 +201,28 @@ class PrivateWhitened(Algorithm):
         if score.constant:
             one = np.where(np.arange(plan.dimension) < plan.dimension - 1, 0.0, 1.0)
             projection = np.column_stack([projection, one / score.constant])
-        regulariser, size = plan.scaled_regulariser, projection.shape[1]
+        size = projection.shape[1]
+        penalised = functools.partial(score.penalised, unit=unit, regulariser=plan.scaled_regulariser)
         clips = Clips(1.0, units.slope).widened(units, self.noise(plan, "rescale"), size, rule.FAR)
+        t = np.linspace(-6.0, 6.0, 241)  # what clips leave of the mean squares of rows (t, 1), t ~ N(0, 1), or (t)
+        rows = np.column_stack([t, np.ones_like(t)])[:, :size]
+        density = np.exp(-(t**2) / 2.0) / math.sqrt(2.0 * math.pi)
+        share = density / density.sum() * clips.cut / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)
         descent = Descent(
             point=np.array([unit, mean + intercept])[:size],
             squares=np.ones(size),
-            left=rule.left_of(clips.cut, size),
+            left=np.asarray(share @ rows**2),
             damping=0.0,
             prior=units.variance,
             variance=units.variance / 2,
             noise=self.noise(plan, "rescale", clips) * clips.product,
             rounds=plan.release("rescale").count,
             units=units,
-            penalised=lambda point, stiffness: score.penalised(point, stiffness, unit, regulariser),
+            penalised=penalised,
         )
         message = {"offset": np.array([offset]), **ProjectionShape(plan.dimension, "vectors", size).message(projection)}
         yield from self.gradients(plan, "rescale", descent, clips, message)
-        return score.penalised(descent.mean, descent.stiffness, unit, regulariser)
+        return penalised(np.mean(descent.taken, axis=0), descent.stiffness)
 
     def noise(self, plan: Plan, query: str, _clips: Clips | None = None) -> float:
         """The standard deviation of a mean over the records, all rounds of the query taken as one."""
@@ -213,8 +230,12 @@ class PrivateWhitened(Algorithm):
         return release.std * math.sqrt(plan.channel.variance / release.count) / plan.records
 
     def clips(self, plan: Plan, white: White) -> tuple[Clips, float]:
-        """And what they leave of a row, on average."""
-        clips = white.clips(self.noise(plan, "gradient"))
+        """Nearly equal lengths and ordinary slopes, widened where the noise allows it, and what they leave of a row.
+
+        No row is longer than sqrt q; what is left is on average.
+        """
+        first, longest = Clips(rule.CUT * white.length, white.units.slope), math.sqrt(white.q.max())
+        clips = first.widened(white.units, self.noise(plan, "gradient"), float(white.squares.sum()), longest)
         return clips, min(1.0, clips.cut / white.length)
 
     def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
@@ -232,17 +253,18 @@ class PrivateWhitened(Algorithm):
             noise=noise,
             rounds=plan.rounds,
             units=white.units,
-            penalised=lambda point, stiffness: white.penalised(point, stiffness, plan.scaled_regulariser),
+            penalised=functools.partial(white.penalised, regulariser=plan.scaled_regulariser),
             white=white,
         )
 
     def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, message: MessageArrays) -> Asking[None]:
         """P and C are told once, or when lost; P of "gradient" was told with the lengths."""
-        kept = {"cut": np.array([clips.cut]), **{name: message[name] for name in message if name != "offset"}}
+        kept = {"cut": np.array([clips.cut]), **message}
+        offset = kept.pop("offset")
         first = {"cut": kept["cut"]} if query == "gradient" else kept
         for _ in range(descent.rounds):
-            point = descent.along_columns
-            asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": message["offset"], **first}
+            point = descent.along_columns(descent.point)
+            asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": offset, **first}
             answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
             descent.step(descent.along_directions(answer) * clips.product / plan.records)
             first = {}

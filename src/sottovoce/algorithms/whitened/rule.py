@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,20 +57,10 @@ class Moments:
         """The inverse."""
         return coordinates if self.vectors is None else self.vectors @ coordinates
 
-    def metric(self, values: Array) -> QuadraticMetric:
-        """With these values along the directions."""
-        return DiagonalMetric(values) if self.vectors is None else QuadraticMetric(values, self.vectors)
-
-
-def projection(moments: Moments, q: Array) -> Array:
-    """A matrix P with P P' = V diag(q) V', V the directions of the moments, or the diagonal of it.
-
-    |P'x| and the noise are the same for every such P. A triangular one is half of the work for a party.
-    """
-    factors = np.sqrt(q)
-    if moments.vectors is None:
-        return factors
-    return np.asarray(np.linalg.qr(factors[:, None] * moments.vectors.T, mode="r")).T
+    def step(self, values: Array, centre: Array, regulariser: ScaledRegulariser) -> Array:
+        """The least 1/2 |u - centre|^2 + penalty, in the metric that has these values along the directions."""
+        metric = DiagonalMetric(values) if self.vectors is None else QuadraticMetric(values, self.vectors)
+        return metric.step(centre, np.zeros_like(centre), regulariser, 1)
 
 
 def of_gram(gram: Array, noise: float) -> Moments:
@@ -124,10 +114,6 @@ class Units:
             return cls(slope, loss.lipschitz(), 2.0, loss.mean_curvature(2.0), TOLERANCE, loss)
         slope = min(residual, loss.lipschitz(), 1.0)
         return cls(slope, min(loss.lipschitz(), 1.0), slope**2 / 2, 1.0, TOLERANCE * slope**2, loss)
-
-    def weighed(self, weight: float) -> Units:
-        """Where records weigh so much on average: losses, and what noise may cost of them, are in proportion to it."""
-        return replace(self, weight=weight, curvature=weight * self.curvature, tolerance=weight * self.tolerance)
 
 
 def prior(moments: Moments, units: Units) -> float:
@@ -184,7 +170,8 @@ class Clips:
 class White:
     """Whitened rows: q has the factors of the squares of the directions, `length` is the mean length once it is known.
 
-    A point has coordinates along the directions here; parties are told those along the columns of P, `matrix`.
+    P, `matrix`, has P P' = V diag(q) V', V the directions, or is the diagonal of it. |P'x| and the noise are the same
+    for every such P; a triangular one is half of the work for a party.
     """
 
     moments: Moments
@@ -193,34 +180,14 @@ class White:
     length: float = math.nan
 
     def __post_init__(self) -> None:
-        self.matrix = projection(self.moments, self.q)
+        self.matrix = np.sqrt(self.q)
+        if self.moments.vectors is not None:
+            self.matrix = np.asarray(np.linalg.qr(self.matrix[:, None] * self.moments.vectors.T, mode="r")).T
         self.squares = self.q * self.moments.values  # mean squares of a whitened row along the directions
-
-    def out(self, coordinates: Array) -> Array:
-        """Coordinates along the directions as those along the columns; of several classes column by column."""
-        if self.moments.vectors is None:
-            return coordinates
-        if coordinates.ndim > 1:
-            return np.column_stack([self.out(column) for column in coordinates.T])
-        return np.asarray(self.matrix.T @ (self.moments.vectors @ (coordinates / np.sqrt(self.q))))
-
-    def into(self, vectors: Array) -> Array:
-        """The inverse."""
-        if self.moments.vectors is None:
-            return vectors
-        if vectors.ndim > 1:
-            return np.column_stack([self.into(column) for column in vectors.T])
-        return np.asarray(self.moments.vectors.T @ (self.matrix @ vectors) / np.sqrt(self.q))
-
-    def clips(self, noise: float) -> Clips:
-        """Nearly equal lengths and ordinary slopes, widened where the noise allows it; no row is longer than sqrt q."""
-        first, longest = Clips(CUT * self.length, self.units.slope), math.sqrt(self.q.max())
-        return first.widened(self.units, noise, float(self.squares.sum()), longest)
 
     def weights(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
         """The w = P u, of the rows as they were, with the least 1/2 |u - point|^2 in the metric + penalty."""
-        free = self.moments.out(np.sqrt(self.q) * point)
-        return self.moments.metric(stiffness / self.q).step(free, np.zeros_like(free), regulariser, 1)
+        return self.moments.step(stiffness / self.q, self.moments.out(np.sqrt(self.q) * point), regulariser)
 
     def penalised(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
         """The u of these weights."""
@@ -270,15 +237,6 @@ class FittedScore:
         return np.concatenate([[low], point[1:]])
 
 
-def left_of(cut: float, size: int) -> Array:
-    """Of the mean squares of rows (t, 1), t ~ N(0, 1), or (t), when they are clipped to that length."""
-    t = np.linspace(-6.0, 6.0, 241)
-    rows = np.column_stack([t, np.ones_like(t)])[:, :size]
-    density = np.exp(-(t**2) / 2.0) / math.sqrt(2.0 * math.pi)
-    share = density / density.sum() * cut / np.maximum(np.linalg.norm(rows, axis=1), cut)
-    return np.asarray(share @ rows**2)
-
-
 def window(rounds: int, noise: float, variance: float) -> float:
     """How many estimates are averaged: an iterate may carry noise of a quarter of the prior variance of the scores.
 
@@ -292,7 +250,8 @@ def window(rounds: int, noise: float, variance: float) -> float:
 class Descent:
     """Estimates k H u - g of k H u*, averaged over a window, and divided by k H + noise^2 / (prior k h).
 
-    Until the window is full the estimate of round n weighs as sqrt n: the first ones were made far from the end.
+    Until the window is full the estimate of round n weighs as sqrt n: the first ones were made far from the end. The
+    point has coordinates along the directions; parties are told those along the columns of P.
 
     h = `squares` `left` is the curvature as it is known, H = h + damping what is stepped with, so that noise in h does
     no harm. The second term makes the mean of Newton steps a posterior mean; in early rounds, of which few are
@@ -315,7 +274,7 @@ class Descent:
         spoiled = float((self.squares * (self.noise / (self.units.curvature * self.left)) ** 2).sum())
         self._window = window(self.rounds, spoiled, self.variance)
         self._count, self._estimate, self._curvature = 0, np.zeros_like(self.point), 0.0
-        self._taken: list[Array] = []
+        self.taken: list[Array] = []  # points of the second half whose window was full, before a penalty moved them
         self._last = self.point, np.zeros_like(self.point)
         self.stiffness = np.ones_like(self.point)
 
@@ -333,16 +292,23 @@ class Descent:
         free = self._estimate / self.stiffness
         self.point = self.penalised(free, self.stiffness)
         if self._count >= max(self.rounds / 2, self._window):
-            self._taken.append(free)
+            self.taken.append(free)
 
-    @property
-    def along_columns(self) -> Array:
-        """The point as parties are told it."""
-        return self.point if self.white is None else self.white.out(self.point)
+    def along_columns(self, point: Array) -> Array:
+        """A point as parties are told it; of several classes column by column."""
+        if self.white is None or self.white.moments.vectors is None:
+            return point
+        if point.ndim > 1:
+            return np.column_stack([self.along_columns(column) for column in point.T])
+        return np.asarray(self.white.matrix.T @ (self.white.moments.vectors @ (point / np.sqrt(self.white.q))))
 
     def along_directions(self, answer: Array) -> Array:
-        """A sum of gradients that was asked for there, along the coordinates of the point."""
-        return answer if self.white is None else self.white.into(answer)
+        """The inverse, of a sum of gradients that was asked for there."""
+        if self.white is None or self.white.moments.vectors is None:
+            return answer
+        if answer.ndim > 1:
+            return np.column_stack([Descent.along_directions(self, column) for column in answer.T])
+        return np.asarray(self.white.moments.vectors.T @ (self.white.matrix @ answer) / np.sqrt(self.white.q))
 
     def bend(self) -> Any:
         """The mean curvature at scores of the point; a floor, below which a step could run away."""
@@ -364,11 +330,6 @@ class Descent:
             model = k * float((self.left * self.squares + self.damping) @ move**2)
             ratio = (float(change @ move) - noise) / max(model, 1e-300)
             self._window = min(max(self._window, ratio), float(self.rounds))
-
-    @property
-    def mean(self) -> Array:
-        """Of the points, before a penalty moved them, of the second half whose window was full."""
-        return np.asarray(np.mean(self._taken, axis=0))
 
 
 @dataclass(frozen=True)
@@ -397,7 +358,7 @@ class Evidence:
         values = self.curvature + share * self.restraint
         along = self.moments.into(self.weights - self.start)
         centre = self.start + self.moments.out((self.curvature + self.restraint) / values * along)
-        return self.moments.metric(values).step(centre, np.zeros_like(centre), regulariser, 1)
+        return self.moments.step(values, centre, regulariser)
 
     def degrees_of_freedom(self, weights: Array, regulariser: ScaledRegulariser, share: float) -> float:
         """The trace of (K + share R + P)^-1 K over the weights that are not zero, P the curvature of the penalty.

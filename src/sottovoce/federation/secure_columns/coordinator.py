@@ -32,8 +32,8 @@ from sottovoce.gate.frames import Frame
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.gate.secure_gate import noise_of
 from sottovoce.plan.plan import Plan
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
+from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.streams import GRAM, OWN, TranscriptHash, column_pieces
 from sottovoce.secure.sums import Call, Opener, label_of
 

@@ -14,8 +14,8 @@ from sottovoce.errors import RefusedError, WireError
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
+from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.columns import Place, said_like
 from sottovoce.secure.streams import GRAM, OWN, SET_UP, WHOLE, Piece, RoundLabels, TranscriptHash, program_pieces
 from sottovoce.secure.sums import Call

@@ -34,8 +34,8 @@ from sottovoce.gate.secure_gate import Own, SecureGate
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.mechanisms import Randomness
-from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
+from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.columns import Columns, Program, dealt_like
 from sottovoce.secure.dealer import receiver_of
 from sottovoce.secure.streams import (

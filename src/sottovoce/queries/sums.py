@@ -1,0 +1,281 @@
+"""Sums over rows: of clipped slopes times rows, of products of features, of one bounded number for each record.
+
+Proofs: `gate/proofs/queries.md`, at row norm 1; of the numbers `algorithms/whitened/proof.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.data.block import Block, SumRows
+from sottovoce.data.matrix import Slope, Slopes
+from sottovoce.errors import InputError, LeakError
+from sottovoce.gate.query import Array, Plain, Query, Reals, Round
+from sottovoce.losses import ClassesLoss, Loss, Weighted
+from sottovoce.privacy.events import Relation, either
+
+
+class GradientSum(Query):
+    """sum_i l'(x_i'w, y_i) x_i with |l'| <= slope_bound and |x_i| <= 1.
+
+    Guarantee: zero-out moves it by at most slope_bound, replace-one by twice that, in l2.
+    Edges: a null row and an empty block contribute 0; derivatives are clipped in code, a NaN to the bound.
+    """
+
+    name = "gradient"
+    title: ClassVar[str] = "gradients of the loss"
+    needs: ClassVar[type] = SumRows
+    samples: ClassVar[bool] = True
+
+    def __init__(self, dimension: int, slope_bound: float, loss: Loss) -> None:
+        if not 1e-100 <= slope_bound <= 1e100:
+            raise InputError(f"slope_bound={slope_bound!r} must be a positive finite number.")
+        self.slope_bound, self.loss = slope_bound, loss
+        self.bound, self.length, self.rounding_entries = slope_bound, dimension, float(dimension)
+        self.takes = {"weights": Reals((dimension,))}
+
+    def message(self, weights: Array, _gram: Array | None = None) -> dict[str, NDArray[Any]]:
+        """What asks for it at these weights; the second argument is an opened Gram matrix, where there is one."""
+        return {"weights": weights.ravel()}
+
+    def joint_step(self, bits: int) -> float | None:
+        return float(2.0 ** (math.ceil(math.log2(self.slope_bound)) - 2 * bits))
+
+    def value(self, round: Round) -> Array:
+        check_norm(round.rows)
+        term = clipped_derivative(self.loss, self.slope_bound, round.rows.bits)
+        return round.rows.weighted_sum(self.weights(round), term).ravel()
+
+    def weights(self, round: Round) -> Array:
+        return round.told["weights"]
+
+
+class ColumnSizes(Plain):
+    """sum_i x_ij^2 of every column j, the constant's too: what steps are measured by in a run without privacy."""
+
+    name = "sizes"
+    title: ClassVar[str] = "mean squares of the columns"
+    needs: ClassVar[type] = SumRows
+
+    def __init__(self, dimension: int) -> None:
+        self.length = dimension
+
+    def value(self, round: Round) -> Array:
+        return round.rows.gram_diagonal()
+
+
+class ClassesSum(GradientSum):
+    """sum_i x_i l'(x_i'W, y_i) of several classes, a matrix: |l'| <= slope_bound, row by row, and |x_i| <= 1.
+
+    Guarantee: zero-out moves it by at most slope_bound, replace-one by twice that, in the Frobenius norm.
+    Edges: as of one score; a row of slopes with a NaN counts as (slope_bound, 0, ...).
+    """
+
+    samples: ClassVar[bool] = False
+
+    def __init__(self, dimension: int, slope_bound: float, loss: ClassesLoss) -> None:
+        super().__init__(dimension * loss.outputs, slope_bound, loss)
+
+    def weights(self, round: Round) -> Array:
+        return np.asarray(round.told["weights"].reshape(-1, self.loss.outputs))
+
+
+def gradient_sum(dimension: int, slope_bound: float, loss: Loss) -> GradientSum:
+    """Of one score for each record, or of several."""
+    if isinstance(loss, ClassesLoss):
+        return ClassesSum(dimension, slope_bound, loss)
+    return GradientSum(dimension, slope_bound, loss)
+
+
+def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:
+    """The slopes of a sum. Without bits (a run without privacy) nothing is cut; the gate takes no such rows then."""
+    if bits is None:
+        return loss.derivative
+    return Slopes(loss, bound, bits) if isinstance(loss, ClassesLoss) else Slope(loss, bound, bits)
+
+
+def check_norm(rows: Block) -> None:
+    """Refuse rows that may be longer than 1, which the bounds of sums over rows count on."""
+    if rows.row_norm > 1.0:
+        raise LeakError("the rows of the block are longer than the query's sensitivity allows for.")
+
+
+class GramMatrix(Query):
+    """X'X as its upper triangle, |x_i|^2 <= `square`; off-diagonal entries weigh sqrt 2 (the Frobenius norm).
+
+    Guarantee: zero-out moves it by at most the square, replace-one by sqrt 2 times that, since |dd' - ee'|_F <= sqrt 2
+    for |d|, |e| <= 1.
+    Edges: a null row and an empty block contribute 0.
+    """
+
+    name = "gram"
+    title: ClassVar[str] = "products of every two features (Gram matrix)"
+    needs: ClassVar[type] = SumRows
+    replacement: ClassVar[float | None] = math.sqrt(2.0)
+
+    def __init__(self, dimension: int, square: float = 1.0) -> None:
+        self.dimension, self.bound = dimension, square
+        self.rounding_entries = float(dimension**2)
+        self.length = dimension * (dimension + 1) // 2
+
+    @functools.cached_property
+    def places(self) -> tuple[NDArray[Any], ...]:
+        """Those of the triangle, row by row; a query of another party's columns never needs them."""
+        return np.triu_indices(self.dimension)
+
+    @functools.cached_property
+    def noise_weights(self) -> Array:  # type: ignore[override]
+        """1 on the diagonal, sqrt 2 off it."""
+        return np.where(self.places[0] == self.places[1], 1.0, math.sqrt(2.0))
+
+    def joint_step(self, bits: int) -> float | None:
+        return float(4.0**-bits)
+
+    def value(self, round: Round) -> Array:
+        check_norm(round.rows)
+        return np.asarray(round.rows.gram()[self.places])
+
+    def matrix(self, triangle: Array) -> Array:
+        """The symmetric matrix of a released triangle."""
+        full = np.zeros((self.dimension, self.dimension))
+        full[self.places] = triangle
+        return full + np.triu(full, 1).T
+
+
+class ColumnSquares(Query):
+    """The diagonal of X'X, |x_i| <= 1: what is left of a Gram matrix that would be too large.
+
+    Guarantee: zero-out moves it by at most 1, since |x * x| <= |x|^2; replace-one by sqrt 2, since two such vectors
+    have no entry below 0 and so an inner product of at least 0. Edges: as of the matrix.
+    """
+
+    name = "squares"
+    title: ClassVar[str] = "the square of every feature"
+    needs: ClassVar[type] = SumRows
+    replacement: ClassVar[float | None] = math.sqrt(2.0)
+    bound = 1.0
+
+    def __init__(self, dimension: int) -> None:
+        self.length, self.rounding_entries = dimension, float(dimension)
+
+    def value(self, round: Round) -> Array:
+        check_norm(round.rows)
+        return round.rows.gram_diagonal()
+
+
+class NumberSum(Query):
+    """The sum of one number for each record, clipped to [low, 1]; 0 for a null row.
+
+    Guarantee: zero-out moves it by at most 1, replace-one by 1 - low. Edges: a NaN counts as 1.
+    """
+
+    needs: ClassVar[type] = SumRows
+    bound = 1.0
+    length = 1
+    rounding_entries = 1.0
+    low: ClassVar[float] = 0.0
+
+    def sensitivity(self, relation: Relation) -> float:
+        """The length of the interval that holds the number and 0, or the number and another."""
+        return either(relation, zero_out=1.0, replace_one=1.0 - self.low)
+
+    def number(self, scores: Array, labels: Array) -> Array:
+        """Of each record, a function of its score and label alone."""
+        raise NotImplementedError
+
+    def value(self, round: Round) -> Array:
+        return np.array([round.rows.number_sum(self.number, self.low, round.told.get("weights"))])
+
+
+class LabelSum(NumberSum):
+    """sum_i y_i of labels in [-1, 1]."""
+
+    name = "label"
+    title: ClassVar[str] = "the mean label"
+    low: ClassVar[float] = -1.0
+
+    def number(self, _scores: Array, labels: Array) -> Array:
+        return labels
+
+
+class WeightSum(NumberSum):
+    """sum_i of the weights of the classes, each in (0, 1]."""
+
+    name = "weight"
+    title: ClassVar[str] = "the mean weight of the classes"
+
+    def __init__(self, loss: Weighted) -> None:
+        self.loss = loss
+
+    def number(self, _scores: Array, labels: Array) -> Array:
+        return self.loss.of(labels)
+
+
+class NumberAtWeights(NumberSum):
+    """The sum of a number that depends on the score x'w at public weights w."""
+
+    def __init__(self, dimension: int) -> None:
+        self.takes = {"weights": Reals((dimension,))}
+
+
+class ScoreSum(NumberAtWeights):
+    """sum_i clip(x_i'w, -1, 1)."""
+
+    name = "score"
+    title: ClassVar[str] = "the mean score"
+    low: ClassVar[float] = -1.0
+
+    def number(self, scores: Array, _labels: Array) -> Array:
+        return scores
+
+
+class SquareSum(NumberAtWeights):
+    """sum_i min(1, (x_i'w)^2)."""
+
+    name = "square"
+    title: ClassVar[str] = "the mean square of the scores"
+
+    def number(self, scores: Array, _labels: Array) -> Array:
+        return scores * scores
+
+
+class ResidualSum(NumberAtWeights):
+    """sum_i min(1, |x_i'w - y_i|)."""
+
+    name = "residual"
+    title: ClassVar[str] = "the mean size of the residuals"
+
+    def number(self, scores: Array, labels: Array) -> Array:
+        residuals: Array = abs(scores - labels)  # the rows may be on a device, whose arrays are not NumPy's
+        return residuals
+
+
+class ClassCounts(Query):
+    """How many records each class has; null rows have none.
+
+    Guarantee: zero-out moves it by at most 1, replace-one by sqrt 2: one number up and another down.
+    """
+
+    name = "classes"
+    title: ClassVar[str] = "how many records each class has"
+    needs: ClassVar[type] = SumRows
+    bound = 1.0
+    replacement: ClassVar[float | None] = math.sqrt(2.0)
+    rounding_entries = 2.0
+
+    def __init__(self, classes: int) -> None:
+        self.length = classes
+
+    def value(self, round: Round) -> Array:
+        return np.array([round.rows.number_sum(functools.partial(_belongs_to, place)) for place in range(self.length)])
+
+
+def _belongs_to(place: int, _scores: Array, labels: Array) -> Array:
+    """1 for a record of the class."""
+    found: Array = (labels == place).astype(np.float64)
+    return found
