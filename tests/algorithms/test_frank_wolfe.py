@@ -28,7 +28,7 @@ from sottovoce.federation.party import Party
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.gate import Gate
 from sottovoce.gate.query import Round
-from sottovoce.penalties.points import SparsePoint
+from sottovoce.penalties.sets import SparsePoint
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of

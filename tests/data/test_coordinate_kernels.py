@@ -15,7 +15,7 @@ from sottovoce.data.kernels import column_loops as kernels
 from sottovoce.data.kernels import dual_loops as dual_kernels
 from sottovoce.data.kernels import row_loops, selection
 from sottovoce.losses import kernels as codes
-from sottovoce.penalties import kernels as sharing
+from sottovoce.penalties import quadratic as sharing
 
 BITS = 17
 DUAL = {
@@ -52,7 +52,7 @@ def problem(records: int = 150, dimension: int = 21, seed: int = 0) -> dict[str,
 
 def slopes_of(code: int, parameter: float, scores: Any, labels: Any) -> Any:
     slopes = np.empty(len(scores))
-    codes.fill_slopes(code, parameter, scores, labels, slopes)
+    codes.fill_slopes_from(code, parameter, scores, labels, 0, len(slopes), slopes)
     return slopes
 
 

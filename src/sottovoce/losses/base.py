@@ -84,7 +84,8 @@ class Loss(ABC):
     @property
     def parameter(self) -> float:
         """What a compiled loop is told beside the code: the one public constant of the loss, 0 if it has none."""
-        return float(next(iter(self.parameters().values()), 0.0))
+        own = fields(self)
+        return float(getattr(self, own[0].name)) if own else 0.0
 
     def slope_bound_within(self, _norm: float) -> float:
         """A bound of |l'(u, y)| over scores |u| <= norm and labels |y| <= 1."""
@@ -197,6 +198,10 @@ class Wrapping(Loss):
 
     def parameters(self) -> dict[str, float]:
         return self.inner.parameters()
+
+    @property
+    def parameter(self) -> float:
+        return self.inner.parameter
 
 
 LossType = TypeVar("LossType", bound=Loss)

@@ -60,7 +60,7 @@ def logistic_weight(t: float) -> float:
 def fill_slopes_from(
     code: int, parameter: float, scores: Array, labels: Array, start: int, count: int, slopes: Array
 ) -> None:
-    """Overwrite slopes with l'(score, label) of records start, ..., start + count - 1."""
+    """Overwrite slopes with l'(score, label) of records start, ..., start + count - 1; NaN for another loss."""
     u, y = scores[start : start + count], labels[start : start + count]
     if code == SQUARED:
         for i in range(count):
@@ -77,12 +77,6 @@ def fill_slopes_from(
             slopes[i] = -y[i] * logistic_weight(y[i] * u[i])
     else:
         slopes[:] = math.nan
-
-
-@njit(cache=True, fastmath=False, error_model="numpy")
-def fill_slopes(code: int, parameter: float, scores: Array, labels: Array, slopes: Array) -> None:
-    """Overwrite slopes with l'(score, label). Losses: SQUARED, HUBER, SMOOTHED_HINGE, LOGISTIC; else NaN."""
-    fill_slopes_from(code, parameter, scores, labels, 0, len(slopes), slopes)
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)

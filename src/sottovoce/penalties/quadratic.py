@@ -1,3 +1,4 @@
+# mypy: allow-untyped-decorators
 """Minima of a quadratic and a regulariser: a prox in the metric of a matrix."""
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
+from numba import njit
 from numpy.typing import NDArray
 
-from sottovoce.penalties import kernels
+from sottovoce.losses.kernels import clamp
 from sottovoce.penalties.base import Penalty, ScaledRegulariser
 
 Array = NDArray[np.float64]
@@ -66,12 +68,12 @@ class ExactQuadratic(Quadratic):
         return found
 
 
+@dataclass(eq=False)
 class QuadraticMetric:
     """M = V diag(values) V', positive definite."""
 
-    def __init__(self, values: Array, vectors: Array) -> None:
-        self.values = values
-        self.vectors = vectors
+    values: Array
+    vectors: Array
 
     def step(self, weights: Array, gradient: Array, regulariser: ScaledRegulariser, records: int) -> Array:
         """argmin_u <gradient, u - w> + 1/2 |u - w|^2_M + records * regulariser(u)."""
@@ -134,18 +136,19 @@ class PenalisedStep:
         self._square, self._regulariser, self._records, self._factor = square, regulariser, records, factor
         self._dimension = int(square.shape[0])
         self._ridge = np.zeros(self._dimension)
-        smooth = regulariser.is_none or regulariser.ridge is not None
         self._ridge[: regulariser.features] = records * (regulariser.ridge or 0.0)
-        if smooth:
-            self._solve = self._by_inverse if isinstance(square, np.ndarray) else self._by_conjugate_gradients
-        elif isinstance(square, np.ndarray) and isinstance(regulariser.inner, Penalty):
-            self._solve = self._by_coordinates
-        else:
-            self._solve = self._by_gradients
 
     def __call__(self, weights: Array, gradient: Array) -> Array:
         """u, from x and g."""
-        return self._solve(weights, gradient)
+        dense = isinstance(self._square, np.ndarray)
+        if self._regulariser.is_none or self._regulariser.ridge is not None:
+            if dense:
+                return weights - self._inverse @ (gradient + self._ridge * weights)
+            return self._by_conjugate_gradients(weights, gradient)
+        if dense and isinstance(self._regulariser.inner, Penalty):
+            terms = (*self._terms, PRECISION, ITERATIONS)
+            return np.asarray(descend(self._square, self._factor, gradient, weights, *terms))
+        return self._by_gradients(weights, gradient)
 
     @functools.cached_property
     def _inverse(self) -> Array:
@@ -154,9 +157,6 @@ class PenalisedStep:
         matrix = (self._factor * self._square + np.diag(self._ridge)) / np.outer(sizes, sizes)
         matrix[np.diag_indices(self._dimension)] = 1.0 + DAMPING
         return np.asarray(np.linalg.inv(matrix) / np.outer(sizes, sizes))
-
-    def _by_inverse(self, weights: Array, gradient: Array) -> Array:
-        return weights - self._inverse @ (gradient + self._ridge * weights)
 
     @functools.cached_property
     def _diagonal(self) -> Array:
@@ -187,10 +187,6 @@ class PenalisedStep:
         absolute, squared, low, high = self._regulariser.by_coordinate(self._dimension)
         return self._records * absolute, self._records * squared, low, high
 
-    def _by_coordinates(self, weights: Array, gradient: Array) -> Array:
-        terms = (*self._terms, PRECISION, ITERATIONS)
-        return np.asarray(kernels.descend(self._square, self._factor, gradient, weights, *terms))
-
     @functools.cached_property
     def _curvature(self) -> float:
         """A little more than the largest eigenvalue of factor G."""
@@ -217,6 +213,52 @@ class PenalisedStep:
             if float(step @ step) <= PRECISION**2 * float((found - weights) @ (found - weights)):
                 break
         return found
+
+
+@njit(cache=True, fastmath=False, error_model="numpy")
+def descend(  # noqa: PLR0913
+    square: Array,
+    factor: float,
+    gradient: Array,
+    weights: Array,
+    absolute: Array,
+    squared: Array,
+    low: Array,
+    high: Array,
+    precision: float,
+    sweeps: int,
+) -> Array:
+    """argmin_u sum_j (absolute_j |u_j| + squared_j u_j^2 / 2) + g'(u - x) + factor/2 (u - x)'G(u - x) on [low, high].
+
+    Coordinate descent from x = weights on. It ends with a sweep whose largest step, in units of the curvature, is at
+    most `precision` of the largest of the first. A coordinate without curvature stays, or goes where its penalty pulls.
+    """
+    found, slope = weights.copy(), gradient.copy()
+    first = 0.0
+    for sweep in range(sweeps):
+        largest = 0.0
+        for j in range(len(found)):
+            bend = factor * square[j, j]
+            total = bend + squared[j]
+            here = found[j]
+            if total > 0.0:
+                aim = bend * here - slope[j]
+                aim -= clamp(aim, -absolute[j], absolute[j])
+                there = clamp(aim / total, low[j], high[j])
+            else:
+                there = clamp(0.0 if absolute[j] > 0.0 else here, low[j], high[j])
+            step = there - here
+            if step != 0.0:
+                found[j] = there
+                moved = factor * step
+                for k in range(len(slope)):
+                    slope[k] += moved * square[j, k]
+                largest = max(largest, abs(step) * math.sqrt(total))
+        if sweep == 0:
+            first = largest
+        if not largest > precision * first:
+            break
+    return found
 
 
 def minimise(gram: Array, moments: Array, back: Any, regulariser: ScaledRegulariser, records: int) -> Array:

@@ -21,7 +21,7 @@ from sottovoce.data.kernels import column_loops as kernels
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Integers, Query, Reals, Round, Walk
 from sottovoce.losses import Loss, coded
-from sottovoce.losses.kernels import fill_slopes
+from sottovoce.losses.kernels import fill_slopes_from
 from sottovoce.plan import Numbers, Plan, Problem
 from sottovoce.privacy.events import Relation, either
 from sottovoce.solvers import CD, GreedyCD
@@ -157,7 +157,7 @@ def code_of(loss: Loss) -> int:
 def slopes(loss: Loss, scores: Array, labels: Array) -> Array:
     """l'(score_i, label_i), to the bit as the steps of a walk have them."""
     found = np.empty(len(scores))
-    fill_slopes(code_of(loss), loss.parameter, scores, labels, found)
+    fill_slopes_from(code_of(loss), loss.parameter, scores, labels, 0, len(found), found)
     return found
 
 

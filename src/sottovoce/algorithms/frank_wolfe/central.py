@@ -14,7 +14,7 @@ from sottovoce.algorithms.frank_wolfe.atoms import ROOM, AtomChoice, BallAlgorit
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST
 from sottovoce.gate.query import Integers, Query, Reals, Round, Wholes
-from sottovoce.penalties.points import SparsePoint
+from sottovoce.penalties.sets import SparsePoint
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import Mechanism, grid_step
 from sottovoce.privacy.calibration import rho_for

@@ -18,7 +18,7 @@ from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Integers, MessageArrays, Query, Reals, Round, Scheduled, Wholes
 from sottovoce.losses import Loss
-from sottovoce.penalties.points import SparsePoint
+from sottovoce.penalties.sets import SparsePoint
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.split import RowPart
 from sottovoce.privacy.calibration import rho_for
