@@ -63,7 +63,7 @@ class Clocked:
         self.noted: list[tuple[str, float, float, float]] = []  # kind, began, ended, CPU when it began
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
-        kind, _ = peek(next(iter(messages.values())))
+        kind, *_ = peek(next(iter(messages.values())))
         began, used = time.perf_counter(), time.process_time()
         replies = self._wire.exchange(messages)
         self.noted.append((kind, began, time.perf_counter(), used))

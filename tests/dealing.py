@@ -21,7 +21,6 @@ from sottovoce.secure.streams import (
     column_pieces,
     pack_fields,
     stream_fields,
-    subtract_fields,
     unpack_fields,
 )
 from sottovoce.secure.tables import FINE, LEVELS, LookUp, Projection
@@ -101,7 +100,7 @@ class Run:
             sent = {}
             for name, party in self.parties.items():
                 own = party.columns(piece)
-                sent[name] = self.sent(subtract_fields(own, self.masks(name, SET_UP.label(COLUMNS, piece), own)))
+                sent[name] = self.sent(add_fields(own, self.masks(name, SET_UP.label(COLUMNS, piece), own), less=True))
             for name, party in self.parties.items():
                 party.receive_columns({other: words for other, words in sent.items() if other != name}, piece)
         return self
@@ -134,7 +133,7 @@ class Run:
         messages = {n: next(one) for n, one in running.items()}
         for number in range(5):
             label = asked.label(f"{name} {number}", piece)
-            masked = {n: self.sent(subtract_fields(m, self.masks(n, label, m))) for n, m in messages.items()}
+            masked = {n: self.sent(add_fields(m, self.masks(n, label, m), less=True)) for n, m in messages.items()}
             total = tuple(map(np.zeros_like, next(iter(masked.values()))))
             for message in masked.values():
                 total = add_fields(total, message)
@@ -198,9 +197,9 @@ class Run:
     def bits_of(self, number: int, lookup: LookUp) -> Integers:
         """The bits that a look-up took, by the level of each record and the dealer's coins."""
         asked = RoundLabels(number, "look-up")
-        uniform = np.frombuffer(self.coins(asked).bytes(2 * self.records * lookup.outputs), dtype="<u2")
+        uniform = np.frombuffer(self.coins(asked).bytes(2 * self.records * len(lookup.chances)), dtype="<u2")
         level = self.levels(number, lookup)
-        drawn = uniform.reshape(self.records, lookup.outputs)
+        drawn = uniform.reshape(self.records, len(lookup.chances))
         return np.asarray(drawn < lookup.chances[:, level].T, dtype=np.int64)
 
     def levels(self, number: int, lookup: LookUp) -> Integers:

@@ -28,7 +28,7 @@ from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.events import Relation
 from sottovoce.queries.joint import JointGradient, JointScores, JointSquares, ScaleLookup, WholeGradient, WholeLength
 from sottovoce.queries.sums import GramMatrix
-from sottovoce.secure.streams import RoundLabels, add_fields, unpack_bits
+from sottovoce.secure.streams import RoundLabels, add_fields
 from sottovoce.secure.tables import ROW_BITS, LookUp, Projection, fits_clip, step_of
 
 Array = NDArray[Any]
@@ -238,7 +238,7 @@ class Terms:
         total = run.opened["length", LENGTH, 2]
         for name in run.names:
             total = add_fields(total, run.masks(name, asked.label("length 2", run.whole()), total))
-        return unpack_bits(total[0], run.records).astype(np.int64)
+        return np.unpackbits(total[0], axis=0, count=run.records).astype(np.int64)
 
 
 def moves(told: Draw, records: int) -> dict[tuple[str, str], float]:

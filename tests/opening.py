@@ -120,7 +120,7 @@ class Replayed(Clear):
 
     def looked_up(self, table: LookUp, weights: Array) -> Integers:
         bits = next(self.bits)
-        assert bits.shape == (self.plan.records, table.outputs)
+        assert bits.shape == (self.plan.records, len(table.chances))
         return bits
 
     def sum_of(self, one: Sum, number: int) -> Array:

@@ -883,7 +883,8 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> Draws:
     original = gate_module.Gate.release
 
     def remember(self: Any, query: Query, round: Round) -> Any:
-        release, once = self._releases.get(query.name), query.sensitivity("zero-out")
+        release = self._plan.release(query.name) if self._plan.has(query.name) else None
+        once = query.sensitivity("zero-out")
         step = release.step if release and release.mechanism == "gaussian" else 1.0
         found.rate, found.unit = None, step / once
         found.ratio = query.sensitivity("replace-one") / once

@@ -61,7 +61,7 @@ def test_a_frame_comes_back_as_it_was(frame: Frame) -> None:
         assert back.arrays[label].shape == array.shape
         assert back.arrays[label].tobytes() == array.tobytes()
     assert encode(back) == data
-    assert peek(data) == (frame.kind, frame.serial)
+    assert peek(data)[:2] == (frame.kind, frame.serial)
 
 
 @pytest.mark.parametrize(

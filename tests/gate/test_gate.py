@@ -60,9 +60,9 @@ class Door(Gate):
     """The gate of a plan of which nothing is known but its digest, its releases and its records."""
 
     def __init__(self, releases: tuple[Release, ...], records: int, randomness: Any, account: Account | None) -> None:
-        plan: Any = SimpleNamespace(
-            channel=SimpleNamespace(secure=False), digest=PLAN, releases=releases, records=records
-        )
+        named = {release.query: release for release in releases}
+        known = {"has": named.__contains__, "release": named.__getitem__}
+        plan: Any = SimpleNamespace(channel=SimpleNamespace(secure=False), digest=PLAN, records=records, **known)
         super().__init__(plan, randomness, account)
 
     def ask(self, query: Query, number: int, rows: Block, weights: Any = None) -> Released:

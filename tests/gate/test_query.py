@@ -57,7 +57,11 @@ class Silent:
         self.recipe = recipe(loss, bounds)
         self.release = Release.at_mu(query, 0, 2**30, 1000.0, "zero-out")
         self.plan: Any = SimpleNamespace(
-            channel=SimpleNamespace(secure=False), digest=b"p" * 32, releases=(self.release,), records=RECORDS
+            channel=SimpleNamespace(secure=False),
+            digest=b"p" * 32,
+            records=RECORDS,
+            has=lambda name: name == self.release.query,
+            release=lambda _: self.release,
         )
         self.gate = Gate(self.plan, SeededRandomness(0))
         self.round = 0

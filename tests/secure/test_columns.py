@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dealing import FIRST, Run, logistic, look_up, projection, some_rows
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.secure import columns, dealer, streams
-from sottovoce.secure.columns import Columns, Levels, Place, coarse_levels, fine_levels
+from sottovoce.secure.columns import BELOW, CLOSE, COARSE, Columns, Place
 from sottovoce.secure.streams import RoundLabels, add_fields, pack_fields, unpack_fields
 from sottovoce.secure.tables import FINE, LEVELS, MOST_FACTOR, ROW_BITS, Projection, factors
 
@@ -174,10 +174,10 @@ def test_null_flags_that_wrap_around_would_be_seen(monkeypatch: pytest.MonkeyPat
         Run(some_rows(3, 16), np.ones(3), [1] * 16)
 
 
-def worst(levels: Levels, squares: NDArray[Any], parties: int, shares: int) -> NDArray[Any]:
+def worst(modulus: int, squares: NDArray[Any], parties: int, shares: int) -> NDArray[Any]:
     """The lowest level that any carry and any coin can make of squares."""
-    top = (squares >> (levels.modulus - columns.INDEX)) - shares + parties - 1
-    return np.asarray((top % 2**columns.INDEX) >> levels.fine)  # the coin 2^q - 1: nothing is rounded up
+    top = (squares >> (modulus - columns.INDEX)) - shares + parties - 1
+    return np.asarray((top % 2**columns.INDEX) >> BELOW)  # the coin 2^q - 1: nothing is rounded up
 
 
 @pytest.mark.parametrize("parties", [2, 8, 16])
@@ -189,13 +189,13 @@ def test_no_carry_and_no_coin_keeps_a_row_too_long(parties: int, exponent: int) 
     squares = np.unique(np.clip(near.ravel(), 0, 252 * clip))
     f = factors()
     for carry in range(parties):
-        level = worst(coarse_levels(exponent), squares, parties, carry)
+        level = worst(exponent + COARSE, squares, parties, carry)
         kept = squares[level < columns.KEPT]
         assert kept.max() < 14 * clip
-        factor = f[worst(fine_levels(exponent), kept, parties, carry)]
+        factor = f[worst(exponent + CLOSE, kept, parties, carry)]
         assert (factor.astype(object) ** 2 * kept <= MOST_FACTOR**2 * clip).all()
     beyond = np.array([254 * clip])  # control: a row that nobody may send is kept by some coin
-    assert worst(coarse_levels(exponent), beyond + 2 * clip, parties, parties - 1)[0] < columns.KEPT
+    assert worst(exponent + COARSE, beyond + 2 * clip, parties, parties - 1)[0] < columns.KEPT
 
 
 def test_the_factors_are_whole_numbers_from_below() -> None:
@@ -210,7 +210,7 @@ def test_the_factors_are_whole_numbers_from_below() -> None:
 
 def test_pieces_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "FRAME", 240 * 12)
-    assert streams.program_pieces(50, 3) == ((0, 10), (10, 20), (20, 30), (30, 40), (40, 50))
+    assert streams.frame_pieces(50, 240) == ((0, 10), (10, 20), (20, 30), (30, 40), (40, 50))
     rows, labels = some_rows(50, 7), some_labels(50)
     whole = Run(rows, labels, [1, 4, 2]).exchange()
     assert whole.gram().tolist() == (rows.T @ rows)[np.triu_indices(7)].tolist()
@@ -218,7 +218,7 @@ def test_pieces_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     second = (labels > 0).astype(np.int64)
     asked, sure = RoundLabels(4, "told"), look_up(np.ones((1, 64)), index="label")
     own = {name: np.ones(whole.widths[name]) for name in whole.names}
-    for at in streams.program_pieces(50, 3):
+    for at in streams.frame_pieces(50, 240):
 
         def null(name: str, party: Columns, dealt: Any, at: Any = at) -> Any:
             del name

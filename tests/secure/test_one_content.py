@@ -191,7 +191,7 @@ def test_streams_of_noise_differ_by_key_plan_rows_and_label() -> None:
         for label in (["sum", 1], ["sum", 2], ["sum1"])
     ]
     assert len(set(each)) == len(each)
-    same = KeyedRandomness(one.own(NOISE, [b"1".hex(), ""])).of(["sum", 1])
+    same = KeyedRandomness(one.own(NOISE, [b"1".hex(), ""]), ["sum", 1])
     assert same.bytes(24) + same.bytes(40) == each[0]
     assert streams.stream(one.own(NOISE, [b"1".hex(), ""]), ["sum", 1], 8).tobytes() != each[0]
 

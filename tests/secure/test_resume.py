@@ -300,8 +300,8 @@ def test_no_pad_is_used_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("small_frames")
 def test_planted_labels_without_their_piece_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = streams.make_label
-    monkeypatch.setattr(streams, "make_label", lambda name, use, piece, said: whole(name, use, (0, 0), said))
+    whole = streams.RoundLabels.label
+    monkeypatch.setattr(streams.RoundLabels, "label", lambda self, name, _=None: whole(self, name))
     with pytest.raises(RefusedError, match="something else was masked under this label"):
         labels_of(tmp_path / "run", monkeypatch)
 

@@ -98,7 +98,7 @@ def test_losses_without_such_slopes_are_refused() -> None:
 def test_a_table_that_is_none_is_refused() -> None:
     one = np.ones(1, dtype=np.int64)
     fields: tuple[Any, ...] = (1.0, "label", "null", "rows", False, True)
-    assert LookUp(np.zeros((1, 64), dtype=np.int64), *fields, one).outputs == 1
+    assert LookUp(np.zeros((1, 64), dtype=np.int64), *fields, one).scales is one
     for shape in ((1, 32), (1, 65), (64,), (2, 64)):
         with pytest.raises(InputError, match="chances of shape"):
             LookUp(np.zeros(shape, dtype=np.int64), *fields, one)

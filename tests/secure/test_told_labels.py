@@ -154,12 +154,12 @@ def test_a_label_has_one_content_whatever_is_told_otherwise(solver: str, content
 
 def without_told(kinds: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant labels of some kinds that lack what was told."""
-    whole = streams.make_label
+    whole = streams.RoundLabels.label
 
-    def planted(name: str, use: Any, piece: Any, said: str) -> list[Any]:
-        return whole(name, use, piece, "" if name in kinds else said)
+    def planted(self: streams.RoundLabels, name: str, piece: Any = streams.WHOLE) -> list[Any]:
+        return whole(self._replace(said="") if name in kinds else self, name, piece)
 
-    monkeypatch.setattr(streams, "make_label", planted)
+    monkeypatch.setattr(streams.RoundLabels, "label", planted)
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ class Plans:
         own = self._holder
         registered = own.account is not None and plan.secure_columns
         used = own.keys.labels(plan) if registered else UsedLabels()
-        new = used.begin()
+        new = registered and used.begin()
         try:
             if registered and new and own.charged(plan):
                 raise RefusedError(

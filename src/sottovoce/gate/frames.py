@@ -105,15 +105,10 @@ def encode(frame: Frame) -> bytes:
             raise WireError("an array's name must have 1 to 255 bytes, and an array at most 32 dimensions.")
         if array.dtype not in _TYPES[:_NARROW]:
             raise WireError(f"array {label!r} has dtype {array.dtype}; a frame carries float64 and int64 only.")
-        if _shape_cells(array.shape) * 8 > MAX_BYTES:
+        if math.prod(filter(None, array.shape)) * 8 > MAX_BYTES:
             raise WireError(f"array {label!r} is too large: its shape exceeds {MAX_BYTES} bytes.")
-        _require_finite(f"array {label!r}", array)
-        type_code = _REALS if array.dtype.kind == "f" else _NARROW if _fit_in_4_bytes(array, array.ndim) else _WHOLES
-        parts += (
-            _ARRAY.pack(len(name), type_code, array.ndim),
-            name,
-            _SHAPES[array.ndim].pack(*array.shape),
-        )
+        type_code = _type_of(f"array {label!r}", array, array.ndim)
+        parts += (_ARRAY.pack(len(name), type_code, array.ndim), name, _SHAPES[array.ndim].pack(*array.shape))
         if array.size:
             numbers.append(np.ascontiguousarray(array, dtype=_TYPES[type_code]).data)
             numbers.append(b"\0" * (-_TYPES[type_code].itemsize * array.size % 8))
@@ -133,15 +128,14 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
     """
     if len(data) > limit:
         raise WireError(f"the message is too large: {len(data)} bytes; at most {limit} are allowed.")
-    kind, plan_bytes, array_count, serial, round_, query_bytes, text_bytes = _header(data)
+    kind, serial, plan_bytes, array_count, round_, query_bytes, text_bytes = peek(data)
     if plan_bytes not in (0, 32):
         raise WireError(f"the plan's hash has {plan_bytes} bytes; it must be empty or have 32.")
     words, offset = _take(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
     plan, rest = words[:plan_bytes], words[plan_bytes:]
     query, text = rest[:query_bytes], rest[query_bytes:]
 
-    names, layouts, offset = _layouts(data, offset, array_count, limit)
-    expected = sum(_bytes_of(type_code, count) for type_code, _, count in layouts)
+    layouts, offset, expected = _layouts(data, offset, array_count, limit)
     padding, offset = _take(data, offset, -offset % 8)
     if any(padding):
         raise WireError("the padding before the arrays is not zero.")
@@ -150,17 +144,18 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
         fault = "truncated" if left < expected else "followed by trailing bytes"
         raise WireError(f"the message is {fault}: the shapes ask for {expected} bytes, {left} are there.")
     arrays: dict[str, NDArray[Any]] = {}
-    for name_text, (type_code, shape, count) in zip(names, layouts, strict=True):
-        array = _array(f"array {len(arrays)}", data, offset, (type_code, shape, count))
-        offset += _bytes_of(type_code, count)
-        arrays[name_text] = array if len(shape) == 1 else array.reshape(shape)
+    for name, (type_code, shape, count, size) in layouts.items():
+        what, array = f"array {len(arrays)}", np.frombuffer(data, _TYPES[type_code], count, offset)
+        if any(data[offset + array.nbytes : offset + size]):
+            raise WireError(f"the padding after {what} is not zero.")
+        if _type_of(what, array, len(shape)) != type_code:
+            raise WireError(f"{what} has whole numbers of another size than they need.")
+        if type_code == _NARROW:
+            array = array.astype(np.int64)
+            array.flags.writeable = False
+        arrays[name] = array if len(shape) == 1 else array.reshape(shape)
+        offset += size
     return Frame(kind, serial, plan, round_, _decode_text(query, "query"), arrays, _decode_text(text, "text"))
-
-
-def peek(data: bytes) -> tuple[str, int]:
-    """Kind and serial of an encoded frame, from its header alone; the rest is not looked at."""
-    kind, _, _, serial, *_ = _header(data)
-    return kind, serial
 
 
 def other_version(data: bytes) -> str | None:
@@ -172,7 +167,7 @@ def other_version(data: bytes) -> str | None:
 
 def heading(data: bytes) -> Frame:
     """A frame without its arrays, which are not looked at."""
-    kind, plan_bytes, _, serial, round_, query_bytes, text_bytes = _header(data)
+    kind, serial, plan_bytes, _, round_, query_bytes, text_bytes = peek(data)
     words, _ = _take(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
     query = _decode_text(words[plan_bytes : plan_bytes + query_bytes], "query")
     return Frame(
@@ -182,19 +177,17 @@ def heading(data: bytes) -> Frame:
 
 def numbers_in(data: bytes) -> int:
     """How many numbers the arrays of a frame have; none of them is looked at."""
-    _, plan_bytes, array_count, _, _, query_bytes, text_bytes = _header(data)
-    if not array_count:
-        return 0
-    _, layouts, _ = _layouts(data, _HEADER.size + plan_bytes + query_bytes + text_bytes, array_count, MAX_BYTES)
-    return sum(count for _, _, count in layouts)
+    _, _, plan_bytes, array_count, _, query_bytes, text_bytes = peek(data)
+    layouts, *_ = _layouts(data, _HEADER.size + plan_bytes + query_bytes + text_bytes, array_count, MAX_BYTES)
+    return sum(count for _, _, count, _ in layouts.values())
 
 
 def _layouts(
     data: bytes, offset: int, array_count: int, limit: int
-) -> tuple[list[str], list[tuple[int, tuple[int, ...], int]], int]:
-    """Name and layout (type, shape, numbers) of each array, and where their descriptions end."""
-    names: list[str] = []
-    layouts: list[tuple[int, tuple[int, ...], int]] = []
+) -> tuple[dict[str, tuple[int, tuple[int, ...], int, int]], int, int]:
+    """Type, shape, numbers and bytes, zeros included, of each array by name; where this ends, and all of the bytes."""
+    layouts: dict[str, tuple[int, tuple[int, ...], int, int]] = {}
+    total = 0
     for _ in range(array_count):
         packed, offset = _take(data, offset, _ARRAY.size)
         name_bytes, type_code, dimensions = _ARRAY.unpack(packed)
@@ -207,17 +200,19 @@ def _layouts(
             raise WireError(f"an array has {dimensions} dimensions; at most {_MAX_DIMENSIONS} are allowed.")
         packed, offset = _take(data, offset, 8 * dimensions)
         shape = _SHAPES[dimensions].unpack(packed)
-        if _shape_cells(shape) * 8 > limit:
+        if math.prod(filter(None, shape)) * 8 > limit:  # NumPy refuses huge shapes even when empty
             raise WireError(f"an array is too large: its shape exceeds {limit} bytes.")
         count = math.prod(shape)
-        names.append(_decode_text(name, "an array's name"))
-        layouts.append((type_code, shape, count))
-    if len(set(names)) < len(names):
+        size = -(-_TYPES[type_code].itemsize * count // 8) * 8
+        layouts[_decode_text(name, "an array's name")] = type_code, shape, count, size
+        total += size
+    if len(layouts) < array_count:
         raise WireError("an array's name is duplicate; every array of a frame has its own name.")
-    return names, layouts, offset
+    return layouts, offset, total
 
 
-def _header(data: bytes) -> tuple[str, int, int, int, int, int, int]:
+def peek(data: bytes) -> tuple[str, int, int, int, int, int, int]:
+    """Kind, serial, bytes of the plan, arrays, round, bytes of query and text: the header, and no more of a frame."""
     if len(data) < _HEADER.size:
         raise WireError(f"the message is truncated: {len(data)} bytes; a header has {_HEADER.size}.")
     magic, version, code, plan, arrays, serial, round_, query, text = _HEADER.unpack_from(data)
@@ -227,7 +222,7 @@ def _header(data: bytes) -> tuple[str, int, int, int, int, int, int]:
         raise WireError(FRAME.refusal("the message", version))
     if code >= len(KINDS):
         raise WireError(f"kind code {code} is unknown; the codes are 0 to {len(KINDS) - 1}.")
-    return KINDS[code], plan, arrays, serial, round_, query, text
+    return KINDS[code], serial, plan, arrays, round_, query, text
 
 
 def _take(data: bytes, offset: int, count: int) -> tuple[bytes, int]:
@@ -253,37 +248,15 @@ def _utf8(what: str, text: str) -> bytes:
         raise WireError(f"{what} holds a lone surrogate, which UTF-8 cannot express.") from None
 
 
-def _shape_cells(shape: tuple[int, ...]) -> int:
-    """Entries of an array whose empty dimensions count as one: NumPy refuses huge shapes even when empty."""
-    return math.prod([length or 1 for length in shape])
+def _type_of(what: str, array: NDArray[Any], dimensions: int) -> int:
+    """The type that an array travels as, or a refusal of numbers that are not finite.
 
-
-def _array(what: str, data: bytes, offset: int, layout: tuple[int, tuple[int, ...], int]) -> NDArray[Any]:
-    type_code, shape, count = layout
-    array = np.frombuffer(data, _TYPES[type_code], count, offset)
-    if any(data[offset + array.nbytes : offset + _bytes_of(type_code, count)]):
-        raise WireError(f"the padding after {what} is not zero.")
-    narrow = len(shape) == 1 if type_code == _NARROW else _fit_in_4_bytes(array, len(shape))
-    if type_code != _REALS and (type_code == _NARROW) != narrow:
-        raise WireError(f"{what} has whole numbers of another size than they need.")
-    _require_finite(what, array)
-    if type_code == _NARROW:
-        array = array.astype(np.int64)
-        array.flags.writeable = False
-    return array
-
-
-def _bytes_of(type_code: int, count: int) -> int:
-    """How many bytes the numbers of an array take, with the zeros after them."""
-    return -(-_TYPES[type_code].itemsize * count // 8) * 8
-
-
-def _fit_in_4_bytes(array: NDArray[Any], dimensions: int) -> bool:
-    """Of one dimension alone: words of a prediction have two, and their length must not depend on them."""
-    fits = not array.size or bool(array.min() >= -(2**31) and array.max() < 2**31)
-    return fits and dimensions == 1
-
-
-def _require_finite(what: str, array: NDArray[Any]) -> None:
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise WireError(f"{what} holds a non-finite number (NaN or infinity), which a frame never carries.")
+    Only whole numbers of one dimension have 4 bytes: words of a prediction have two, and their length must not depend
+    on them.
+    """
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise WireError(f"{what} holds a non-finite number (NaN or infinity), which a frame never carries.")
+        return _REALS
+    fits = dimensions == 1 and (not array.size or bool(array.min() >= -(2**31) and array.max() < 2**31))
+    return _NARROW if fits else _WHOLES

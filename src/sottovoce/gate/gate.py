@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -51,12 +52,7 @@ class Gate:
     """
 
     def __init__(self, plan: Plan, randomness: Randomness, account: Account | None = None) -> None:
-        self._plan = plan.digest
-        self._secure = plan.channel.secure
-        self._releases: Mapping[str, Release] = {release.query: release for release in plan.releases}
-        self._records = plan.records
-        self._randomness = randomness
-        self._account = account
+        self._plan, self._randomness, self._account = plan, randomness, account
         self._rows: dict[str, NDArray[Any]] = {}  # with noise, by query
         self._checked: dict[str, Query] = {}  # queries are frozen: one check holds for all rounds
         self._last: dict[str, Released] = {}
@@ -71,7 +67,7 @@ class Gate:
         """Let the answer to a query out, by the mechanism of the plan's release; the stored one if there is one."""
         with self._one_at_a_time:
             self.unreleased = False
-            if self._secure:
+            if self._plan.channel.secure:
                 raise LeakError(
                     f"the plan secures its sums, and {query.name!r} would leave alone; nothing was released."
                 )
@@ -94,11 +90,11 @@ class Gate:
         """Whether another process of the holder stored a release since this one's memory was made."""
         if self.memory is None or self._account is None:
             return False
-        return not self.memory.follows(self._account.last_release(self._plan.hex()))
+        return not self.memory.follows(self._account.last_release(self._plan.digest.hex()))
 
     def answers(self) -> Counter[str]:
         """How many releases of the plan have left, by query; with a ledger also those from before a restart."""
-        return self._answers if self._account is None else self._account.answers(self._plan.hex())
+        return self._answers if self._account is None else self._account.answers(self._plan.digest.hex())
 
     def _gaussian(self, query: Query, release: Release, round: Round) -> Arrays:
         """The value with noise on every entry; a walk takes its noise number by number.
@@ -199,7 +195,7 @@ class Gate:
             return value
         if self._account is None:
             return draw_rows(value, release.std, release.step, self._randomness)
-        key, found = (self._plan.hex(), 0, query.name), None
+        key, found = (self._plan.digest.hex(), 0, query.name), None
         if self.memory is not None:
             digest = self._account.stored(*key, kind="rows")
             if digest is None:
@@ -227,7 +223,7 @@ class Gate:
         """
         block = round.rows
         if release.rate is None or release.rate == 1.0:
-            yield from (block for _ in range(release.batches))
+            yield from itertools.repeat(block, release.batches)
             return
         sample = poisson_sample(release.batches * len(block), release.rate, round.randomness)
         if release.batches == 1:
@@ -239,7 +235,7 @@ class Gate:
 
     def _permitted(self, query: Query, number: int | None, block: Block) -> Release:
         """The release of a query after every check; `number` is None for noisy rows, which have no round."""
-        release = self._releases.get(query.name)
+        release = self._plan.release(query.name) if self._plan.has(query.name) else None
         in_time = release is not None and (number is None or release.first <= number < release.first + release.count)
         if release is None or not in_time:
             raise RefusedError(f"query {query.name!r} in round {number} is not in the plan; nothing was released.")
@@ -252,7 +248,7 @@ class Gate:
             raise LeakError(f"query {query.name!r} was charged as a {release.mechanism}; nothing was released.")
         if not checked:
             if release.std > 0.0:
-                release.check(query, self._records)
+                release.check(query, self._plan.records)
             self._checked[query.name] = query
         if release.std > 0.0 and block.bits is None:
             raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
@@ -260,7 +256,7 @@ class Gate:
 
     def _stored(self, query: Query, number: int) -> Released | None:
         if self._account is not None:
-            data = self._account.stored(self._plan.hex(), number, query.name)
+            data = self._account.stored(self._plan.digest.hex(), number, query.name)
             return None if data is None else Released(query.name, number, decode(data).arrays, made_by=GATE)
         if query.unordered:
             return self._all.get((query.name, number))
@@ -280,10 +276,10 @@ class Gate:
                 self._all[released.query, released.round] = released
             self.unreleased = False
             return released
-        offered = encode(Frame("answer", 0, self._plan, released.round, released.query, released.arrays, ""))
+        offered = encode(Frame("answer", 0, self._plan.digest, released.round, released.query, released.arrays, ""))
         if self.memory is not None:
             self.memory.write(self.lasting(memory), (released.round, released.query), offered)
-        stored = self._account.release(self._plan.hex(), released.round, released.query, offered)
+        stored = self._account.release(self._plan.digest.hex(), released.round, released.query, offered)
         self.unreleased = stored != offered
         if self.memory is not None and not self.unreleased:
             self.memory.settle()

@@ -8,9 +8,9 @@ A wire accepts only `Outgoing`; an `Outgoing` is made only by `reply`; `reply` t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,63 +23,51 @@ GATE: Final = object()  # the gate takes it; nothing else may
 
 
 class PublicName(NamedTuple):
-    """Of a value that a party may say without noise: whether it has the right kind, and why it is public."""
+    """Of a value that a party may say without noise: why it is public, and of exactly which kinds it is.
 
-    fits: Callable[[Any], bool]
+    `most` is for a list of such values, and how many it may have. numpy's numbers are of no kind.
+    """
+
     why: str
+    kinds: tuple[type, ...] = (str,)
+    most: int | None = None
 
-
-def _of_kind(*kinds: type, most: int | None = None) -> Callable[[Any], bool]:
-    """Whether a value has exactly one of the kinds (numpy's numbers are none); `most`: a list of so many."""
-    if most is None:
-        return lambda value: type(value) in kinds
-    return lambda value: type(value) in (list, tuple) and len(value) <= most and all(type(v) in kinds for v in value)
-
-
-_text: Final = _of_kind(str)
 
 # What a party may say without noise. A name that is not here cannot leave.
 PUBLIC_NAMES: Final[Mapping[str, PublicName]] = {
-    "records": PublicName(_of_kind(int), "row counts are fixed between neighbours"),
-    "features": PublicName(_of_kind(int), "the schema is public"),
-    "feature_names": PublicName(_of_kind(str, most=10**9), "the schema is public"),
-    "classes": PublicName(_of_kind(bool, int, float, str, most=MOST_CLASSES), "the class labels are schema"),
-    "accepted": PublicName(_of_kind(bool), "an acknowledgement"),
-    "refused": PublicName(
-        _text, "made from the plan, the party's policy, its ledger and its alignment; never from rows"
-    ),
-    "error": PublicName(_text, "one of a fixed list of texts"),
-    "public_key": PublicName(_text, "random, and made to be told"),
-    "receipt": PublicName(
-        _text, "a number that follows from plans alone, and a hash by a key that stays in the ledger"
-    ),
-    "budget": PublicName(_of_kind(float, most=16), "what plans cost on an account; told where the policy says so"),
-    "signature": PublicName(_text, "over a plan's digest or a public key, by a key that has no part in the data"),
-    "id_rule": PublicName(_text, "by which rule identifiers are written is schema"),
-    "aligned": PublicName(_text, "a hash of the common order by keys of all parties, which they have forgotten"),
-    "solvers": PublicName(
-        _of_kind(str, most=100), "where a holder keeps its rows, in memory or elsewhere, is its choice"
-    ),
+    "records": PublicName("row counts are fixed between neighbours", (int,)),
+    "features": PublicName("the schema is public", (int,)),
+    "feature_names": PublicName("the schema is public", most=10**9),
+    "classes": PublicName("the class labels are schema", (bool, int, float, str), MOST_CLASSES),
+    "accepted": PublicName("an acknowledgement", (bool,)),
+    "refused": PublicName("made from the plan, the party's policy, its ledger and its alignment; never from rows"),
+    "error": PublicName("one of a fixed list of texts"),
+    "public_key": PublicName("random, and made to be told"),
+    "receipt": PublicName("a number that follows from plans alone, and a hash by a key that stays in the ledger"),
+    "budget": PublicName("what plans cost on an account; told where the policy says so", (float,), 16),
+    "signature": PublicName("over a plan's digest or a public key, by a key that has no part in the data"),
+    "id_rule": PublicName("by which rule identifiers are written is schema"),
+    "aligned": PublicName("a hash of the common order by keys of all parties, which they have forgotten"),
+    "solvers": PublicName("where a holder keeps its rows, in memory or elsewhere, is its choice", most=100),
 }
 
 
 class _Guarded:
-    """Made with the key `GATE` of this module, then neither changed nor copied."""
+    """Made of its fields, in their order, with the key `GATE` of this module; then neither changed nor copied."""
 
     __slots__ = ()
 
-    def __new__(cls, *arguments: Any, made_by: object = None) -> Any:  # noqa: ARG004
+    def __new__(cls, *values: Any, made_by: object = None) -> Self:
         if made_by is not GATE:
             raise LeakError(f"{cls.__name__} is made by the gate alone; pass the value through it.")
-        return object.__new__(cls)
-
-    def _fill(self, arrays: Mapping[str, NDArray[Any]] | None = None, **fields: Any) -> None:
-        if arrays is not None:
-            for array in arrays.values():
-                array.setflags(write=False)
-            fields["arrays"] = MappingProxyType(dict(arrays))
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+        made = object.__new__(cls)
+        for name, value in zip(cls.__annotations__, values, strict=True):
+            if name == "arrays":
+                for array in value.values():
+                    array.setflags(write=False)
+                value = MappingProxyType(dict(value))
+            object.__setattr__(made, name, value)
+        return made
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise LeakError(f"{type(self).__name__} cannot be changed; pass the value through the gate.")
@@ -98,12 +86,9 @@ class Released(_Guarded):
     """
 
     __slots__ = ("arrays", "query", "round")
-    arrays: Mapping[str, NDArray[Any]]
     query: str
     round: int
-
-    def __init__(self, query: str, round_: int, arrays: Mapping[str, NDArray[Any]], *, made_by: object) -> None:  # noqa: ARG002
-        self._fill(arrays, query=query, round=round_)
+    arrays: Mapping[str, NDArray[Any]]
 
 
 class Share(_Guarded):
@@ -113,13 +98,10 @@ class Share(_Guarded):
     """
 
     __slots__ = ("arrays", "query", "round", "text")
-    arrays: Mapping[str, NDArray[Any]]
     query: str
     round: int
+    arrays: Mapping[str, NDArray[Any]]
     text: str
-
-    def __init__(self, query: str, round_: int, words: NDArray[np.int64], text: str, *, made_by: object) -> None:  # noqa: ARG002
-        self._fill({"share": words}, query=query, round=round_, text=text)
 
 
 # What a party may send to the other parties under a mask and in an envelope, and why each tells nobody else anything.
@@ -141,13 +123,12 @@ class Masked(_Guarded):
     """What the other parties of a plan may read: masked words in an envelope. The coordinator passes it on."""
 
     __slots__ = ("arrays", "name")
-    arrays: Mapping[str, NDArray[Any]]
     name: str
+    arrays: Mapping[str, NDArray[Any]]
 
     def __init__(self, name: str, envelopes: Mapping[str, NDArray[np.int64]], *, made_by: object) -> None:  # noqa: ARG002
         if name not in MASKED_NAMES:
             raise LeakError(f"name={name!r} is nothing that leaves under a mask; nothing was released.")
-        self._fill(envelopes, name=name)
 
 
 class Declared(_Guarded):
@@ -155,22 +136,16 @@ class Declared(_Guarded):
 
     __slots__ = ("name", "reason", "value")
     name: str
-    reason: str
     value: Any
-
-    def __init__(self, name: str, value: Any, reason: str, *, made_by: object) -> None:  # noqa: ARG002
-        self._fill(name=name, value=value, reason=reason)
+    reason: str
 
 
 class Disclosed(_Guarded):
     """Values about people for one recipient, whom the holder allows to learn them. No epsilon covers them."""
 
     __slots__ = ("arrays", "recipient")
-    arrays: Mapping[str, NDArray[Any]]
     recipient: str
-
-    def __init__(self, recipient: str, arrays: Mapping[str, NDArray[Any]], *, made_by: object) -> None:  # noqa: ARG002
-        self._fill(arrays, recipient=recipient)
+    arrays: Mapping[str, NDArray[Any]]
 
 
 class Outgoing(_Guarded):
@@ -178,9 +153,6 @@ class Outgoing(_Guarded):
 
     __slots__ = ("data",)
     data: bytes
-
-    def __init__(self, data: bytes, *, made_by: object) -> None:  # noqa: ARG002
-        self._fill(data=data)
 
 
 LEAVES: Final = (Released, Share, Masked, Disclosed)  # a subclass could skip the check of `made_by`
@@ -196,7 +168,12 @@ def declare_public(name: str, value: Any, *, reason: str) -> Declared:
         raise LeakError(f"name={name!r} is not a public value; public values are {', '.join(PUBLIC_NAMES)}.")
     if not reason:
         raise LeakError(f"declare_public({name!r}) needs a reason that says why the value is public.")
-    if not PUBLIC_NAMES[name].fits(value):
+    _, kinds, most = PUBLIC_NAMES[name]
+    if most is None:
+        fits = type(value) in kinds
+    else:
+        fits = type(value) in (list, tuple) and len(value) <= most and set(map(type, value)) <= set(kinds)
+    if not fits:
         raise LeakError(
             f"declare_public({name!r}) got a value of another kind than this name has: records and features are int, "
             "feature_names and solvers lists of str, classes a few plain values, budget a list of floats, accepted a "
@@ -230,20 +207,12 @@ def reply(kind: str, request: Frame, content: Released | Share | Masked | Disclo
         if type(content) is Disclosed and content.recipient != request.query:
             raise LeakError(f"a prediction for {content.recipient!r} answers no request for another recipient.")
         arrays = content.arrays
-    elif type(content) is tuple and all(type(item) is Declared for item in content):
+    elif type(content) is tuple and set(map(type, content)) <= {Declared}:
         text = json.dumps({item.name: item.value for item in content})
     else:
         raise LeakError(
             "a reply is made of a Released value, a Share of a sum, a Disclosed value or Declared ones; pass the value "
             "through the gate."
         )
-    frame = Frame(
-        kind=kind,
-        serial=request.serial,
-        plan=request.plan,
-        round=request.round,
-        query=request.query,
-        arrays={name: np.asarray(array) for name, array in arrays.items()},
-        text=text,
-    )
+    frame = Frame(kind, request.serial, request.plan, request.round, request.query, arrays, text)
     return Outgoing(encode(frame), made_by=GATE)

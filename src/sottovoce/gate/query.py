@@ -68,9 +68,10 @@ class Reals:
         """Whether an array is so."""
         if array.dtype != self.dtype or array.ndim != len(self.shape):
             return False
-        pairs = () if array.shape == self.shape else zip(self.shape, array.shape, strict=True)
-        if not all(own is None or own == length for own, length in pairs):
-            return False
+        if array.shape != self.shape:
+            pairs = zip(self.shape, array.shape, strict=True)
+            if not all(own is None or own == length for own, length in pairs):
+                return False
         if array.size == 0:
             return True
         low, high = float(np.minimum.reduce(array, axis=None)), float(np.maximum.reduce(array, axis=None))

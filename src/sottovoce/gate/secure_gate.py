@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +45,7 @@ _HASH: Final = 64  # bytes of the hash of a label
 _LINE: Final = 2 * _HASH + 2
 
 
+@dataclass(eq=False)
 class UsedLabels:
     """The labels of masks that an end has used in one run, in a file that is there as long as the run lasts.
 
@@ -56,9 +58,8 @@ class UsedLabels:
     that label is refused, whichever process, fork or copy of the party asks; so is every label once the file is gone.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        self._known: dict[bytes, bytes] = {}  # lines by label, without a path
+    path: Path | None = None
+    _known: dict[bytes, bytes] = field(default_factory=dict, init=False)  # lines by label, without a path
 
     def begin(self) -> bool:
         """Have the file; whether it is new. A run that has one was begun by an earlier life, or a copy, of this one."""
@@ -82,7 +83,7 @@ class UsedLabels:
 
     def use(self, label: str, content: bytes) -> None:
         """Register a label and what is about to leave under it, durably."""
-        line = b"%s %s\n" % tuple(hashlib.sha256(data).hexdigest().encode() for data in (label.encode(), content))
+        line = f"{hashlib.sha256(label.encode()).hexdigest()} {hashlib.sha256(content).hexdigest()}\n".encode()
         if self.path is None:
             registered = self._known.setdefault(line[:_HASH], line)
         else:
@@ -130,7 +131,6 @@ class SecureGate(Gate):
 
     def __init__(self, plan: Plan, randomness: Randomness, account: Account | None, masker: Masker) -> None:
         super().__init__(plan, masker.noise(randomness), account)
-        self._public = plan
         self._masker = masker
         self._shares: dict[str, Share] = {}  # the last of each query, without a ledger
         self.used = UsedLabels()  # of masks: each has one content; beside a ledger on disk
@@ -191,11 +191,10 @@ class SecureGate(Gate):
         with self._one_at_a_time:
             self.unreleased = False
             masker = self._masker
-            if not self._public.channel.secure:
+            if not self._plan.channel.secure:
                 raise LeakError(f"the plan secures no sums, and {query.name!r} is asked as one; nothing was released.")
             if not set(query.takes_at(round.number)) <= set(call.said):
                 raise RefusedError(f"query {query.name!r} in round {round.number} is asked with all that it takes.")
-            self._recall()
             label = label_of(query.name, round.number, call, query.follows_from(round.told, round.memory))
             earlier = self._stored_share(query.name, round.number, call.attempt)
             if earlier is not None:
@@ -206,8 +205,7 @@ class SecureGate(Gate):
                     )
                 return earlier
             release = self._permitted(query, round.number, round.rows)
-            masker.check(call)
-            self._check_attempt(query.name, round.number, call.attempt)
+            self._check_call(query.name, round.number, call)
             self.unreleased = True
             drawn = labelled(self._randomness, label)
             round = round._replace(randomness=drawn)
@@ -217,17 +215,17 @@ class SecureGate(Gate):
                     if product is None
                     else self._product(query, release, round, product)
                 )
-                words = masker.masked_share(values, noise_of(query, self._public), label, drawn)
-            share = Share(query.name, round.number, words, json.dumps(label), made_by=GATE)
+                words = masker.masked_share(values, noise_of(query, self._plan), label, drawn)
+            share = Share(query.name, round.number, {"share": words}, json.dumps(label), made_by=GATE)
             return self._store_share(share, masker, call)
 
     def _product(
         self, query: Query, release: Release, round: Round, product: Callable[[Own], NDArray[np.int64]]
     ) -> NDArray[np.int64]:
         """A share of a sum over columns: `product` makes it, of what a party has by itself or of what it was sent."""
-        if release.std == 0.0 or release.mechanism != "gaussian" or not self._public.secure_columns:
+        if release.std == 0.0 or release.mechanism != "gaussian" or not self._plan.secure_columns:
             raise LeakError(f"query {query.name!r} is no sum over columns with noise; nothing was released.")
-        if query.joint_step(grid_bits(self._public)) not in (None, release.step):
+        if query.joint_step(grid_bits(self._plan)) not in (None, release.step):
             raise LeakError(f"query {query.name!r} has another grid than its noise; nothing was released.")
         values = product(functools.partial(self._whole_numbers, query, release, round))
         if values.shape != (query.length,) or values.dtype != np.int64:
@@ -248,13 +246,27 @@ class SecureGate(Gate):
             raise LeakError(f"query {query.name!r} is no vector as long as its noise; nothing was released.")
         return values.astype(np.int64)
 
-    def _check_attempt(self, query: str, number: int, attempt: int) -> None:
-        """Refuse to go back to an earlier attempt, and to give more shares again than were reserved."""
-        retries = self._public.channel.retries
-        if attempt > retries or (attempt and self._again >= retries):
+    def _check_call(self, query: str, number: int, call: Call) -> None:
+        """Refuse a roster that has grown again, an earlier attempt, and more shares again than were reserved.
+
+        First, after a restart or by another process of the holder: the rosters that were answered, and retries.
+        """
+        if self._account is not None:
+            plan = self._plan.digest.hex()
+            for answered in self._account.released(plan):
+                data = None if answered in self._counted else self._account.stored(plan, *answered)
+                if data is not None:
+                    frame = decode(data)
+                    self._masker.roster &= frozenset(json.loads(frame.text)[4])
+                    self._again += answered[1] != frame.query
+                    self._counted.add(answered)
+        self._masker.check(call)
+        retries = self._plan.channel.retries
+        if call.attempt > retries or (call.attempt and self._again >= retries):
             raise RefusedError(f"the plan has {retries} retries for sums without a party, and they are used up.")
-        if any(self._stored_share(query, number, later) for later in range(attempt + 1, retries + 1)):
-            raise RefusedError(f"query {query!r} in round {number} was answered in a later attempt.")
+        for later in range(call.attempt + 1, retries + 1):
+            if self._stored_share(query, number, later) is not None:
+                raise RefusedError(f"query {query!r} in round {number} was answered in a later attempt.")
 
     def _stored_share(self, query: str, number: int, attempt: int) -> Share | None:
         name = _attempt_name(query, attempt)
@@ -265,11 +277,11 @@ class SecureGate(Gate):
             if last.round == number:
                 return last
             raise RefusedError(f"round {number} is over, and a party without a ledger keeps only its last release.")
-        data = self._account.stored(self._plan.hex(), number, name)
+        data = self._account.stored(self._plan.digest.hex(), number, name)
         if data is None:
             return None
         frame = decode(data)
-        return Share(query, number, np.array(frame.arrays["share"]), frame.text, made_by=GATE)
+        return Share(query, number, {"share": np.array(frame.arrays["share"])}, frame.text, made_by=GATE)
 
     def _store_share(self, share: Share, masker: Masker, call: Call) -> Share:
         """Durably, before anybody sees it; the roster is kept with it."""
@@ -278,27 +290,16 @@ class SecureGate(Gate):
             self._shares[name] = share
             self._answers[share.query] += 1
         else:
-            frame = Frame("answer", 0, self._plan, share.round, share.query, dict(share.arrays), share.text)
+            frame = Frame("answer", 0, self._plan.digest, share.round, share.query, dict(share.arrays), share.text)
             offered = encode(frame)
-            stored = self._account.release(self._plan.hex(), share.round, name, offered)
+            stored = self._account.release(self._plan.digest.hex(), share.round, name, offered)
             if stored != offered:  # another process was first
                 raise RefusedError(f"query {share.query!r} in round {share.round} was answered by another process.")
         self.unreleased = False
         self._again += call.attempt > 0
         self._counted.add((share.round, name))
-        masker.keep(call.roster)
+        masker.roster &= frozenset(call.roster)
         return share
-
-    def _recall(self) -> None:
-        """After a restart, or by another process of the holder: the rosters that were answered, and retries."""
-        if self._account is None:
-            return
-        for number, name in self._account.released(self._plan.hex()):
-            data = None if (number, name) in self._counted else self._account.stored(self._plan.hex(), number, name)
-            if data is not None:
-                self._masker.keep(json.loads(decode(data).text)[4])
-                self._again += name != decode(data).query
-                self._counted.add((number, name))
 
 
 class DealingGate:
@@ -329,8 +330,8 @@ class DealingGate:
             raise RefusedError(f"the plan has {retries} retries for sums without a party, and no more.")
         noise, nothing = noise_of(query, self._plan), np.zeros(query.length, dtype=np.int64)
         words = masker.masked_share(nothing, noise, label, labelled(masker.noise(self._randomness), label))
-        masker.keep(call.roster)
-        share = Share(query.name, number, words, text, made_by=GATE)
+        masker.roster &= frozenset(call.roster)
+        share = Share(query.name, number, {"share": words}, text, made_by=GATE)
         self._used.use(json.dumps(["sum", query.name, number, call.attempt]), words.tobytes())
         self._last = share
         return share

@@ -18,7 +18,6 @@ takes the masks that the dealer knows off, or adds noise and masks of pairs. Pro
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ from sottovoce.secure.ring import Signed
 from sottovoce.secure.streams import (
     COLUMNS,
     GRAM,
+    KIND,
     OWN,
     SET_UP,
     Bits,
@@ -37,10 +37,8 @@ from sottovoce.secure.streams import (
     Piece,
     RoundLabels,
     column_pieces,
-    pack_bits,
     stream,
     stream_fields,
-    unpack_bits,
 )
 from sottovoce.secure.tables import FACTOR_BITS, FINE, LEVELS, ROW_BITS, UNIT_BITS, LookUp, Projection
 
@@ -49,6 +47,9 @@ Program = Generator[Fields, Fields, Signed | None]
 FINE_LEVELS, COARSE_LEVELS, NULL_LEVELS = 128, 128, 32  # of |z|^2 in C^2 / 8 and in 2 C^2; of how many parts are null
 KEPT: Final = 7  # coarse levels, counted from 1, in which a row is kept: |z|^2 < 14 C^2
 INDEX: Final = 16  # bits of an index of |z|^2
+BELOW: Final = 9  # of them below a level
+COARSE: Final = 10  # 128 levels of 2 C^2, C^2 = 4 2^g: the lowest g + 10 bits of shares of |z|^2
+CLOSE: Final = 6  # 128 levels of C^2 / 8
 _PUBLIC: Final = bytes(32)  # the key of streams that everybody knows
 _CHUNK = 2**15  # records whose products are on the table at a time
 
@@ -70,60 +71,24 @@ class Place(NamedTuple):
     bits: int  # k: of a word
     classes: bool  # whether labels are of classes, and enter products
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.widths)
 
-    @property
-    def first(self) -> bool:
-        """Whether this party adds what one of them has to add."""
-        return self.name == self.names[0]
-
-
-@dataclass(frozen=True)
-class MaskedNumber:
+class MaskedNumber(NamedTuple):
     """A number v of each record: a share of it, this party's mask, and the opened V = v - (all masks)."""
 
     share: Signed
     mask: Signed
     opened: Signed
 
-    def times_bits(self, bits: Bits, gamma: Signed, product: Signed) -> Signed:
-        """A share of v t, by c = t xor gamma and shares of gamma and of (all masks) gamma: (records, outputs)."""
-        c = bits.astype(np.int64)
-        return np.asarray(c * self.share[:, None] + (1 - 2 * c) * (self.opened[:, None] * gamma + product))
 
-    def times(self, other: MaskedNumber, product: Signed, *, first: bool) -> Signed:
-        """A share of v u, by one of the product of all masks of both."""
-        found = self.opened * other.mask + self.mask * other.opened + product
-        return np.asarray(found + self.opened * other.opened if first else found)
+def index_squares(squares: Signed, modulus: int, added: int) -> NDArray[np.int16]:
+    """A share of the top 16 bits of |z|^2 modulo 2^modulus, by one of |z|^2, and a number."""
+    top = (squares & ((1 << modulus) - 1)) >> (modulus - INDEX)
+    return (top + added).astype(np.int16)
 
 
-class Levels(NamedTuple):
-    """Where |z|^2 is looked up: the lowest 2^modulus of its shares, `fine` bits of the index below a level."""
-
-    modulus: int
-    fine: int
-
-    def index_of(self, squares: Signed, parties: int, *, first: bool) -> NDArray[np.int16]:
-        """A share of the top 16 bits; the first party adds what the others' low bits may carry, and rounds up."""
-        top = (squares & ((1 << self.modulus) - 1)) >> (self.modulus - INDEX)
-        added = parties - 1 + (1 << self.fine) - 1 if first else 0
-        return (top + added).astype(np.int16)
-
-    def place(self, opened: NDArray[np.int16]) -> Signed:
-        """The level that everybody sees."""
-        return np.asarray(opened.astype(np.int64) & 0xFFFF) >> self.fine
-
-
-def coarse_levels(exponent: int) -> Levels:
-    """128 levels of 2 C^2, C^2 = 4 2^g."""
-    return Levels(exponent + 10, 9)
-
-
-def fine_levels(exponent: int) -> Levels:
-    """128 levels of C^2 / 8."""
-    return Levels(exponent + 6, 9)
+def level_of(opened: NDArray[np.int16]) -> Signed:
+    """The level of an index that everybody sees."""
+    return np.asarray(opened.astype(np.int64) & 0xFFFF) >> BELOW
 
 
 class Columns:
@@ -142,12 +107,13 @@ class Columns:
         labels: NDArray[np.float64] | None,
         seed: bytes,
     ) -> None:
-        names, width = place.names, place.widths.get(place.name)
+        names, width = tuple(place.widths), place.widths.get(place.name)
         if width is None or not 2 <= len(names) < NULL_LEVELS or rows.shape != (len(usable), width):
             raise InputError(f"rows of shape {rows.shape} do not fit the columns {dict(place.widths)!r} of {names!r}.")
         if rows.size and (int(rows.min()) < -(2**ROW_BITS) or int(rows.max()) > 2**ROW_BITS):
             raise LeakError(f"an entry of a row is beyond 2^{ROW_BITS}; nothing was released.")
         self.place, self.records = place, len(rows)
+        self._names, self._first = names, place.name == names[0]  # the first adds what one of them has to add
         self._seed, self._usable = seed, np.asarray(usable, dtype=bool)
         self._own: NDArray[np.int16] = np.ascontiguousarray(rows, dtype=np.int16)
         self._columns = places(place.widths)[place.name]
@@ -164,15 +130,13 @@ class Columns:
 
     def receive_columns(self, others: Mapping[str, Fields], piece: Piece) -> None:
         """The other parties' E; one's own follows from the mask. Those that are there stay."""
-        if set(others) != set(self.place.names) - {self.place.name}:
+        if set(others) != set(self._names) - {self.place.name}:
             raise RefusedError("masked columns of the wrong parties.")
         if piece not in self._missing:
             return
-        where = places(self.place.widths)
-        own = self.columns(piece)
+        where, own = places(self.place.widths), self.columns(piece)
         (mask,) = stream_fields(self._seed, SET_UP.label(COLUMNS, piece), own)
-        everyone = {**{party: fields[0] for party, fields in others.items()}, self.place.name: own[0] - mask}
-        for party, words in everyone.items():
+        for party, (words,) in {**others, self.place.name: (own[0] - mask,)}.items():
             self._masked[slice(*piece), where[party]] = words
         self._missing.remove(piece)
 
@@ -202,7 +166,8 @@ class Columns:
     def null(self, asked: RoundLabels, piece: Piece, dealt: Fields | None = None) -> Program:
         """n, and of classes y' = [the label is 1]: every sum that is looked up has the factor n or f."""
         count = piece[1] - piece[0]
-        table, gamma, product = self._dealt(dealt, "null", asked, piece)
+        like = dealt_like("null", piece, self.place)
+        table, gamma, product = self._shares(dealt, asked.label("null dealt", piece), like)
         flags = (~self._usable[slice(*piece)]).astype(np.int8)
         said: Fields = (flags,)
         if self.place.classes:  # 1 for a record of the second class, at the holder; 0 elsewhere
@@ -211,9 +176,9 @@ class Columns:
         opened = yield said
         total = opened[0].astype(np.int64) & (NULL_LEVELS - 1)
         bits = self._nulls[piece] = ring.looked_up(table, np.zeros(count, dtype=np.uint8), total)
-        (packed,) = yield (pack_bits(bits),)
-        share = -_share_bits(unpack_bits(packed, count), gamma, first=self.place.first)[:, 0]
-        share += self.place.first
+        (packed,) = yield (np.packbits(bits, axis=0),)
+        share = -self._share_bits(packed, count, gamma)[:, 0]
+        share += self._first
         second = None
         if self.place.classes:
             mask = stream_fields(self._seed, asked.label("null 0", piece), said)[1]
@@ -227,10 +192,11 @@ class Columns:
     def factor(self, asked: RoundLabels, piece: Piece, projection: Projection, dealt: Fields | None = None) -> Program:
         """f, 0 for a record that is null at a party and for a long row: |f P'x| <= 31 C, C^2 = 4 2^g."""
         count = piece[1] - piece[0]
-        squares, coarse, fine, gamma, product = self._dealt(dealt, "factor", asked, piece)
+        like = dealt_like("factor", piece, self.place)
+        squares, coarse, fine, gamma, product = self._shares(dealt, asked.label("factor dealt", piece), like)
         bits = yield from self._clipped(piece, projection, (squares, coarse, fine))
-        (packed,) = yield (pack_bits(bits),)
-        words = _share_bits(unpack_bits(packed, count), gamma, first=self.place.first)
+        (packed,) = yield (np.packbits(bits, axis=0),)
+        words = self._share_bits(packed, count, gamma)
         share = np.asarray(words @ (1 << np.arange(FACTOR_BITS, dtype=np.int64)))
         label, second = asked.label("factor 3", piece), self._second[piece] if self.place.classes else None
         self._weights["factor", piece] = yield from self._open_weight(label, share, product, second)
@@ -239,10 +205,11 @@ class Columns:
     def length(self, asked: RoundLabels, piece: Piece, projection: Projection, dealt: Fields | None = None) -> Program:
         """sum_i t_i in units of 2^-8, t_i of the mean min(1, |P'x_i| / 2C); 0 for null records and long rows."""
         count = piece[1] - piece[0]
-        squares, coarse, fine, gamma, noise = self._dealt(dealt, "length", asked, piece)
+        like = dealt_like("length", piece, self.place)
+        squares, coarse, fine, gamma, noise = self._shares(dealt, asked.label("length dealt", piece), like)
         bits = yield from self._clipped(piece, projection, (squares, coarse, fine))
-        (packed,) = yield (pack_bits(bits),)
-        words = _share_bits(unpack_bits(packed, count), gamma, first=self.place.first)
+        (packed,) = yield (np.packbits(bits, axis=0),)
+        words = self._share_bits(packed, count, gamma)
         return np.asarray((words.sum(axis=0) << UNIT_BITS) + noise)
 
     def look_up(
@@ -255,15 +222,17 @@ class Columns:
     ) -> Program:
         """The sum of a look-up over the records of a piece; `weights` are those of this party's columns."""
         count = piece[1] - piece[0]
-        table, gamma, product, noise = self._dealt(dealt, "look-up", asked, piece, lookup)
+        like = dealt_like("look-up", piece, self.place, lookup)
+        table, gamma, product, noise = self._shares(dealt, asked.label("look-up dealt", piece), like)
         if (lookup.weight, piece) not in self._weights:
             raise RefusedError(f"round {asked.number} was asked for a sum before its {lookup.weight!r} was shared.")
         weight, labels = self._weights[lookup.weight, piece]
         (opened,) = yield (self._scores(asked, piece, lookup, weights),)
         levels = np.asarray(opened.astype(np.int64) & 0xFF) >> FINE
         bits = ring.looked_up(table, np.zeros(count, dtype=np.uint8), levels)
-        (packed,) = yield (pack_bits(bits),)
-        words = weight.times_bits(unpack_bits(packed, count), gamma, product)
+        (packed,) = yield (np.packbits(bits, axis=0),)
+        c = np.unpackbits(packed, axis=0, count=count).astype(np.int64)  # t xor gamma; `words` is a share of v t
+        words = c * weight.share[:, None] + (1 - 2 * c) * (weight.opened[:, None] * gamma + product)
         words = 2 * words - weight.share[:, None] if lookup.twice else words
         if lookup.matrix == "one":
             return np.asarray((words * lookup.scales).sum(axis=0) + noise)
@@ -282,39 +251,38 @@ class Columns:
     ) -> Generator[Fields, Fields, Bits]:
         """Bits looked up at |P'x|^2: first whether the row is kept, then, of those that are, at which level."""
         squares, coarse, fine = dealt
-        count, parties, first = piece[1] - piece[0], len(self.place.names), self.place.first
-        if coarse_levels(projection.exponent).modulus > self.place.bits:  # shares have no such bits: f would be any
+        count, matrix, exponent = piece[1] - piece[0], *projection
+        if exponent + COARSE > self.place.bits:  # shares have no such bits: f would be any
             raise LeakError(f"words of {self.place.bits} bits do not hold |P'x|^2; nothing was released.")
         if piece not in self._nulls:
             raise RefusedError("a row was to be clipped before it was shared which records are null.")
-        squares = squares + self._squares(piece, projection.matrix)
-        levels = coarse_levels(projection.exponent)
-        packed, opened = yield pack_bits(self._nulls[piece]), levels.index_of(squares, parties, first=first)
-        left_out = ring.looked_up(coarse, unpack_bits(packed, count)[:, 0], levels.place(opened))
-        levels = fine_levels(projection.exponent)
-        packed, opened = yield pack_bits(left_out), levels.index_of(squares, parties, first=first)
-        return ring.looked_up(fine, unpack_bits(packed, count)[:, 0], levels.place(opened))
-
-    def _squares(self, piece: Piece, matrix: Signed) -> Signed:
-        """A share of |P'x|^2 without that of the dealer: x = E + A, and a party has all of E and its own A."""
         self._check_complete()
-        found = np.empty(piece[1] - piece[0], dtype=np.int64)
+        own = np.empty(count, dtype=np.int64)  # a share of |P'x|^2, x = E + A: a party has all of E and its own A
         for start in range(*piece, _CHUNK):
             stop = min(start + _CHUNK, piece[1])
             masked = self._masked[start:stop]
             masks = self._own[start:stop] - masked[:, self._columns]
             seen = ring.through(masked, matrix)
-            part = 2 * ring.dots(seen, ring.through(masks, matrix[self._columns]))
-            found[start - piece[0] : stop - piece[0]] = part + ring.dots(seen, seen) if self.place.first else part
-        return found
+            part = 2 * np.einsum("ij,ij->i", seen, ring.through(masks, matrix[self._columns]))
+            part += np.einsum("ij,ij->i", seen, seen) if self._first else 0
+            own[start - piece[0] : stop - piece[0]] = part
+        squares = squares + own
+        # the first party adds what the others' low bits may carry, and rounds up
+        more = len(self._names) - 1 + (1 << BELOW) - 1 if self._first else 0
+        packed, opened = yield np.packbits(self._nulls[piece], axis=0), index_squares(squares, exponent + COARSE, more)
+        left_out = ring.looked_up(coarse, np.unpackbits(packed, axis=0, count=count)[:, 0], level_of(opened))
+        packed, opened = yield np.packbits(left_out, axis=0), index_squares(squares, exponent + CLOSE, more)
+        return ring.looked_up(fine, np.unpackbits(packed, axis=0, count=count)[:, 0], level_of(opened))
 
     def _scores(
         self, asked: RoundLabels, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]
     ) -> NDArray[np.int8]:
         """2^-8 D_m w_m 2^q / h rounded, modulo 2^8, 0 where not finite; the holder adds what label or table need.
 
-        A public dither rounds it. The first party adds 2^q - 1: with the low bits of the masks, uniform on
-        0 .. 2^q - 1, the sum is rounded at random to a level.
+        A public dither rounds it, of party m u + 2^8 m / M, u one public number of each record and round. Rounded to
+        the nearest instead, a part that has few values, as one-hot codes have, would be off by the same in all records.
+        Evenly spread over the parties, the errors add up to little more than those of the nearest. The first party adds
+        2^q - 1: with the low bits of the masks, uniform on 0 .. 2^q - 1, the sum is rounded at random to a level.
         """
         weights = np.asarray(weights, dtype=np.float64)
         if weights.shape != self._own.shape[1:] or not np.isfinite(weights).all():
@@ -328,18 +296,10 @@ class Columns:
                     values += np.where(labels > 0, centre / 2, -centre / 2)
                 else:
                     values += centre - labels * steps if lookup.index == "residual" else centre
-        found = ring.wrapped(values, self._dithers(asked, piece))
-        return found + np.int8((1 << FINE) - 1) if self.place.first else found
-
-    def _dithers(self, asked: RoundLabels, piece: Piece) -> NDArray[np.uint8]:
-        """Of party m: u + 2^8 m / M, u one public number of each record and round.
-
-        Rounded to the nearest instead, a part that has few values, as one-hot codes have, would be off by the same in
-        all records. Evenly spread over the parties, the errors add up to little more than those of the nearest.
-        """
         dithers = stream(_PUBLIC, asked.label("dither", piece), piece[1] - piece[0], np.uint8)
-        names = self.place.names
-        return np.asarray(dithers + np.uint8(256 * names.index(self.place.name) // len(names)))
+        dithers = dithers + np.uint8(256 * self._names.index(self.place.name) // len(self._names))
+        found = ring.wrapped(values, dithers)
+        return found + np.int8((1 << FINE) - 1) if self._first else found
 
     def _open_weight(
         self, label: list[Any], share: Signed, product: Signed, second: MaskedNumber | None
@@ -347,23 +307,23 @@ class Columns:
         """Have the shares of a weight opened under masks that the dealer knows; the weight, and its product with y'."""
         (opened,) = yield (share,)
         (mask,) = stream_fields(self._seed, label, (share,))
-        weight = MaskedNumber(share, mask, opened)
-        return weight, product if second is None else weight.times(second, product, first=self.place.first)
-
-    def _dealt(
-        self, dealt: Fields | None, program: str, asked: RoundLabels, piece: Piece, lookup: LookUp | None = None
-    ) -> Fields:
-        """Its shares of what is dealt for a program."""
-        of = asked.label(f"{program} dealt", piece)
-        return self._shares(dealt, of, dealt_like(program, piece, self.place, lookup))
+        if second is not None:  # a share of the product, by one of the product of all masks of both
+            found: Any = opened * second.mask + mask * second.opened + product
+            product = np.asarray(found + opened * second.opened if self._first else found)
+        return MaskedNumber(share, mask, opened), product
 
     def _shares(self, dealt: Fields | None, of: list[Any], like: Fields) -> Fields:
         """Its shares of what the dealer knows: as it was dealt them, or by the seed."""
         if dealt is None:
             return stream_fields(self._seed, of, like)
-        if [(field.dtype, field.shape) for field in dealt] != [(field.dtype, field.shape) for field in like]:
+        if list(map(KIND, dealt)) != list(map(KIND, like)):
             raise RefusedError("what was dealt has other fields than its step has.")
         return dealt
+
+    def _share_bits(self, packed: Bits, count: int, gamma: Signed) -> Signed:
+        """Shares of bits t as numbers, by c = t xor gamma and shares of gamma: t = c + (1 - 2c) gamma."""
+        c = np.unpackbits(packed, axis=0, count=count).astype(np.int64)
+        return np.asarray((1 - 2 * c) * gamma + c if self._first else (1 - 2 * c) * gamma)
 
     def _check_complete(self) -> None:
         if self._missing:
@@ -383,7 +343,7 @@ def said_like(program: str, piece: Piece, place: Place, lookup: LookUp | None = 
     if program == "length":
         return clip, clip, (bit,)
     assert lookup is not None, program  # noqa: S101
-    said: tuple[Fields, ...] = (flags,), (_like(np.uint8, bytes_of_bits, lookup.outputs),)
+    said: tuple[Fields, ...] = (flags,), (_like(np.uint8, bytes_of_bits, len(lookup.chances)),)
     return said if lookup.matrix == "one" else (*said, (word,))
 
 
@@ -403,15 +363,12 @@ def dealt_like(program: str, piece: Piece, place: Place, lookup: LookUp | None =
     if program == "length":
         return *clip, _like(bits, count, 2, 1, FINE_LEVELS // 8), words, _like(np.int64, 1)
     assert lookup is not None, program  # noqa: S101
-    words, width = _like(np.int64, count, lookup.outputs), lookup.width(sum(place.widths.values()))
-    return _like(bits, count, 1, lookup.outputs, LEVELS // 8), words, words, _like(np.int64, width)
+    width = outputs = len(lookup.chances)
+    if lookup.matrix != "one":
+        width = sum(place.widths.values()) if lookup.projection is None else lookup.projection.shape[1]
+    words = _like(np.int64, count, outputs)
+    return _like(bits, count, 1, outputs, LEVELS // 8), words, words, _like(np.int64, width)
 
 
 def _like(kind: type[Any], *shape: int) -> NDArray[Any]:
     return np.broadcast_to(kind(0), shape)
-
-
-def _share_bits(bits: Bits, gamma: Signed, *, first: bool) -> Signed:
-    """Shares of bits t as numbers, by c = t xor gamma and shares of gamma: t = c + (1 - 2c) gamma."""
-    c = bits.astype(np.int64)
-    return np.asarray((1 - 2 * c) * gamma + c if first else (1 - 2 * c) * gamma)

@@ -16,7 +16,6 @@ Proof:
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,8 +31,7 @@ from sottovoce.secure.columns import (
     KEPT,
     NULL_LEVELS,
     Place,
-    coarse_levels,
-    fine_levels,
+    level_of,
     places,
     said_like,
 )
@@ -49,8 +47,6 @@ from sottovoce.secure.streams import (
     add_fields,
     column_pieces,
     stream_fields,
-    subtract_fields,
-    unpack_bits,
 )
 from sottovoce.secure.tables import CHANCE_BITS, CLIP_LEVELS, FACTOR_BITS, FINE, LookUp, Projection, factors
 
@@ -72,7 +68,7 @@ class ColumnDealer:
     """
 
     def __init__(self, seeds: Mapping[str, bytes], place: Place, records: int) -> None:
-        if tuple(seeds) != place.names or len(seeds) < 2:
+        if tuple(seeds) != tuple(place.widths) or len(seeds) < 2:
             raise InputError("seeds and widths must be of the same two parties or more, in one order.")
         self.names, self.records = tuple(seeds), records
         self._place, self._seeds = place, dict(seeds)
@@ -98,9 +94,8 @@ class ColumnDealer:
         index, *second = self._masks("null", 0, asked, piece)
         chances = np.full((1, 1, NULL_LEVELS), ALWAYS)
         chances[0, 0, 0] = 0
-        table = ring.tables(
-            chances, _certain(count, 1), index.astype(np.int64) & (NULL_LEVELS - 1), np.zeros(count, dtype=np.uint8)
-        )
+        certain, unswapped = np.zeros((count, 1), dtype=np.uint16), np.zeros(count, dtype=np.uint8)
+        table = ring.tables(chances, certain, index.astype(np.int64) & (NULL_LEVELS - 1), unswapped)
         gamma = self._gammas("null", 1, asked, piece)
         (mask,) = self._masks("null", 2, asked, piece)
         product = mask * second[0] if second else np.zeros(0, dtype=np.int64)
@@ -109,9 +104,9 @@ class ColumnDealer:
     def factor(self, asked: RoundLabels, piece: Piece, projection: Projection) -> tuple[str, Fields]:
         """What f is found with."""
         self._asked["factor"] = asked
-        count, found = piece[1] - piece[0], factors()
-        chances = ALWAYS * ((found[None, :] >> np.arange(FACTOR_BITS)[:, None]) & 1)
-        clip = self._clip("factor", asked, piece, projection, (chances, _certain(count, FACTOR_BITS)))
+        chances = ALWAYS * ((factors()[None, :] >> np.arange(FACTOR_BITS)[:, None]) & 1)
+        certain = np.zeros((piece[1] - piece[0], FACTOR_BITS), dtype=np.uint16)  # nothing is left to chance
+        clip = self._clip("factor", asked, piece, projection, (chances, certain))
         gamma = self._gammas("factor", 2, asked, piece)
         (mask,) = self._masks("factor", 3, asked, piece)
         product = np.zeros(0, dtype=np.int64)
@@ -137,13 +132,12 @@ class ColumnDealer:
         count = piece[1] - piece[0]
         (index,) = self._masks("look-up", 0, asked, piece, lookup)
         shifts = (index.astype(np.int64) & 0xFF) >> FINE
-        table = ring.tables(
-            lookup.chances[None], _uniform(count, lookup.outputs, coins), shifts, np.zeros(count, dtype=np.uint8)
-        )
+        uniform, unswapped = _uniform(count, len(lookup.chances), coins), np.zeros(count, dtype=np.uint8)
+        table = ring.tables(lookup.chances[None], uniform, shifts, unswapped)
         gamma = self._gammas("look-up", 1, asked, piece, lookup)
         (weight,) = self._masks(lookup.weight, -1, self._asked[lookup.weight], piece)
         product = gamma * weight[:, None]
-        exact = np.zeros(lookup.outputs, dtype=np.int64)
+        exact = np.zeros(len(lookup.chances), dtype=np.int64)
         if lookup.matrix != "one":
             (rho,) = self._masks("look-up", 2, asked, piece, lookup)
             exact = ring.sum_weighted(self._masks_of_columns()[slice(*piece)], rho)
@@ -165,17 +159,15 @@ class ColumnDealer:
         for start in range(*piece, _CHUNK):
             stop = min(start + _CHUNK, piece[1])
             seen = ring.through(masks[start:stop], projection.matrix)
-            squares[start - piece[0] : stop - piece[0]] = ring.dots(seen, seen)
+            squares[start - piece[0] : stop - piece[0]] = np.einsum("ij,ij->i", seen, seen)
         kept = np.full((2, 1, COARSE_LEVELS), ALWAYS)
         kept[0, 0, :KEPT] = 0
         choice, index = self._masks(program, 0, asked, piece)
-        levels = coarse_levels(projection.exponent)
-        swaps = unpack_bits(choice, count)[:, 0]
-        coarse = ring.tables(kept, _certain(count, 1), levels.place(index), swaps)
+        swaps, certain = np.unpackbits(choice, axis=0, count=count)[:, 0], np.zeros((count, 1), dtype=np.uint16)
+        coarse = ring.tables(kept, certain, level_of(index), swaps)
         choice, index = self._masks(program, 1, asked, piece)
-        levels = fine_levels(projection.exponent)
         both = np.stack([chances, np.zeros_like(chances)])
-        fine = ring.tables(both, uniform, levels.place(index), unpack_bits(choice, count)[:, 0])
+        fine = ring.tables(both, uniform, level_of(index), np.unpackbits(choice, axis=0, count=count)[:, 0])
         return squares, coarse, fine
 
     def _gammas(
@@ -183,7 +175,7 @@ class ColumnDealer:
     ) -> Signed:
         """The masks of bits, as numbers."""
         (packed,) = self._masks(program, number, asked, piece, lookup)
-        return unpack_bits(packed, piece[1] - piece[0]).astype(np.int64)
+        return np.unpackbits(packed, axis=0, count=piece[1] - piece[0]).astype(np.int64)
 
     def _masks(
         self, program: str, number: int, asked: RoundLabels, piece: Piece, lookup: LookUp | None = None
@@ -191,17 +183,18 @@ class ColumnDealer:
         """The sum over the parties of the masks of a message; -1 is the last of the program."""
         messages = said_like(program, piece, self._place, lookup)
         number %= len(messages)
-        of = asked.label(f"{program} {number}", piece)
-        return functools.reduce(
-            add_fields, (stream_fields(seed, of, messages[number]) for seed in self._seeds.values())
-        )
+        of, (first, *others) = asked.label(f"{program} {number}", piece), self._seeds.values()
+        total = stream_fields(first, of, messages[number])
+        for seed in others:
+            total = add_fields(total, stream_fields(seed, of, messages[number]))
+        return total
 
     def _rest(self, of: list[Any], asked: RoundLabels, exact: Fields) -> tuple[str, Fields]:
         """(who is dealt to, what is to be shared less the others' shares)."""
         receiver = receiver_of(self.names, asked.number)
         for party, seed in self._seeds.items():
             if party != receiver:
-                exact = subtract_fields(exact, stream_fields(seed, of, exact))
+                exact = add_fields(exact, stream_fields(seed, of, exact), less=True)
         return receiver, exact
 
     def _masks_of_columns(self) -> Signed:
@@ -215,11 +208,6 @@ class ColumnDealer:
                     of = SET_UP.label(COLUMNS, piece)
                     (found[slice(*piece), place],) = stream_fields(self._seeds[party], of, like)
         return self._columns
-
-
-def _certain(records: int, outputs: int) -> NDArray[np.uint16]:
-    """For tables that leave nothing to chance."""
-    return np.zeros((records, outputs), dtype=np.uint16)
 
 
 def _uniform(records: int, outputs: int, coins: Randomness) -> NDArray[np.uint16]:

@@ -106,7 +106,7 @@ class PairKeys(Mapping[str, bytes]):
     """
 
     def __init__(self, key: RunKey, names: Sequence[str], peers: Mapping[str, PeerKey], run: Label) -> None:
-        if not all(type(peer) is PeerKey for peer in peers.values()):
+        if not set(map(type, peers.values())) <= {PeerKey}:
             raise LeakError("secrets are shared with an end whose key was checked (known_keys), and with no other.")
         self.key, self._names, self._run = key, tuple(names), list(run)
         (self._own,) = set(names) - set(peers)
@@ -120,7 +120,8 @@ class PairKeys(Mapping[str, bytes]):
         keys, made = self._publics(publics), []
         for name in self._later:
             secret, ciphertext = _encapsulated(keys[name])
-            by = self._offer_key(name, self.key.exchanged(keys[name]) + secret, ciphertext)
+            common = self.key.exchanged(keys[name])
+            by = _derived(common + secret, ["offer", *self._pair(name), ciphertext.hex()])
             made.append(ciphertext + seal_envelope(by, ["offer"], self._own, self._secret(name)))
         return packed_rows(made, OFFER)
 
@@ -129,11 +130,14 @@ class PairKeys(Mapping[str, bytes]):
         if self.agreed:
             return
         keys, sent = self._publics(publics), unpacked_rows(offers, OFFER, len(self._earlier))
-        found = {name: self._pair_key(name, self.key.exchanged(keys[name]), self._secret(name)) for name in self._later}
+        found = {}
+        for name in self._later:
+            found[name] = self._pair_key(name, self.key.exchanged(keys[name]), self._secret(name))
         for name, offer in zip(self._earlier, sent, strict=True):
             ciphertext, enveloped = offer[:_CIPHERTEXT], offer[_CIPHERTEXT:]
             common = self.key.exchanged(keys[name])
-            by = self._offer_key(name, common + self.key.decapsulated(ciphertext), ciphertext)
+            secret = self.key.decapsulated(ciphertext)
+            by = _derived(common + secret, ["offer", *self._pair(name), ciphertext.hex()])
             found[name] = self._pair_key(name, common, open_envelope(by, ["offer"], name, enveloped))
         self._found = found
 
@@ -176,18 +180,14 @@ class PairKeys(Mapping[str, bytes]):
         """s: what this end gives to a later one."""
         return self.key.own("secret", self._pair(later))
 
-    def _offer_key(self, other: str, secret: bytes, ciphertext: bytes) -> bytes:
-        """By which s is in an envelope."""
-        return _derived(secret, ["offer", *self._pair(other), ciphertext.hex()])
-
     def _pair_key(self, other: str, common: bytes, secret: bytes) -> bytes:
         """What the two ends share."""
         return _derived(common + secret, ["pair", *self._pair(other)])
 
     def _pair(self, other: str) -> list[Any]:
         """All that is public of a pair, the same at both ends."""
-        ends = [name for name in self._names if name in (self._own, other)]
-        return [self._run, *ends, *(self._prints[name] for name in ends)]
+        ends = sorted((self._own, other), key=self._names.index)
+        return [self._run, *ends, *map(self._prints.__getitem__, ends)]
 
 
 def fingerprint_of(public: str) -> str:

@@ -99,16 +99,6 @@ def through(rows: Entries, matrix: Signed) -> Signed:
     return found
 
 
-@njit(cache=True)
-def dots(left: Signed, right: Signed) -> Signed:
-    """Row by row, modulo 2^64."""
-    found = np.zeros(len(left), dtype=np.int64)
-    for n in range(len(left)):
-        for j in range(left.shape[1]):
-            found[n] += left[n, j] * right[n, j]
-    return found
-
-
 @njit(cache=True, fastmath=False, error_model="numpy")
 def score_rows(rows: Entries, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """x_i'w, each added in the order of the columns."""

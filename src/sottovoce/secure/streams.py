@@ -31,7 +31,9 @@ import hmac
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -56,16 +58,16 @@ FRAME: Final = 60 * 2**20  # bytes of one message
 COLUMNS: Final = "columns"  # masks a party's columns: A_m
 OWN: Final = "own"  # its share of the dealer's noise on a sum of what each party has by itself
 GRAM: Final = "gram"  # its share of the dealer's A'A
-_RECORD: Final = 240  # bytes of a record in the longest message of a program: the tables of its clipping factor
-_PARTY: Final = 16  # and of one party, where each party is sent all others' messages
+KIND: Final = operator.attrgetter("dtype", "shape")  # of a field
+_UNSIGNED: Final[Mapping[int, Any]] = {1: np.uint8, 2: np.uint16, 8: np.uint64}  # by the bytes of an entry
 _ZEROS: Final = memoryview(bytes(2**18))
 
 
 class KeyedRandomness:
     """Random bits that are a function of a key and a label: the same in every process, copy and backup with that key.
 
-    Guarantee: `of` gives bits that look uniform to whoever lacks the key, and independent for different labels; without
-    a label nothing is drawn.
+    Guarantee: they look uniform to whoever lacks the key, and independent for different labels; without a label
+    nothing is drawn.
     """
 
     secure = True
@@ -74,10 +76,6 @@ class KeyedRandomness:
         self._key = key
         own = b"" if label is None else hmac.digest(key, b"noise" + write_label(label), "sha256")
         self._stream = None if label is None else Cipher(AES256(own), CTR(bytes(16))).encryptor()
-
-    def of(self, label: Label) -> KeyedRandomness:
-        """The bits of a label, from the first on."""
-        return KeyedRandomness(self._key, label)
 
     def bytes(self, count: int) -> bytes:
         if self._stream is None:
@@ -88,7 +86,7 @@ class KeyedRandomness:
 def labelled(source: Randomness, label: Label) -> Randomness:
     """Where what enters an opened value is drawn; of a seeded run the source itself. No other source is taken."""
     if isinstance(source, KeyedRandomness):
-        return source.of(label)
+        return KeyedRandomness(source._key, label)
     if source.secure:
         raise LeakError("what enters an opened value is drawn by a key and a label; nothing was released.")
     return source
@@ -164,33 +162,29 @@ def write_label(label: Label) -> bytes:
 
 def stream_fields(key: bytes, label: Label, like: Fields) -> Fields:
     """Fields that look uniform to whoever lacks the key, each of a stream of its own."""
-    unsigned: dict[int, Any] = {1: np.uint8, 2: np.uint16, 8: np.uint64}
-    found = (stream(key, [*label, at], field.size, unsigned[field.itemsize]) for at, field in enumerate(like))
-    return tuple(words.view(field.dtype).reshape(field.shape) for words, field in zip(found, like, strict=True))
+    found = list[NDArray[Any]]()
+    for at, each in enumerate(like):
+        words = stream(key, [*label, at], each.size, _UNSIGNED[each.itemsize])
+        found.append(words.view(each.dtype).reshape(each.shape))
+    return tuple(found)
 
 
-def add_fields(left: Fields, right: Fields) -> Fields:
-    """Field by field, each in its ring."""
-    return tuple(a ^ b if a.dtype == np.uint8 else a + b for a, b in _pair_fields(left, right))
-
-
-def subtract_fields(left: Fields, right: Fields) -> Fields:
-    """Field by field, each in its ring."""
-    return tuple(a ^ b if a.dtype == np.uint8 else a - b for a, b in _pair_fields(left, right))
-
-
-def _pair_fields(left: Fields, right: Fields) -> Iterable[tuple[NDArray[Any], NDArray[Any]]]:
-    if [(a.dtype, a.shape) for a in left] != [(b.dtype, b.shape) for b in right]:
+def add_fields(left: Fields, right: Fields, *, less: bool = False) -> Fields:
+    """The sum, or with `less` the difference, field by field, each in its ring."""
+    if list(map(KIND, left)) != list(map(KIND, right)):
         raise RefusedError("messages between parties that are added have the same fields.")
-    return zip(left, right, strict=True)
+    found = list[NDArray[Any]]()
+    for a, b in zip(left, right, strict=True):
+        found.append(a ^ b if a.dtype == np.uint8 else a - b if less else a + b)
+    return tuple(found)
 
 
 def pack_fields(fields: Fields, bits: int) -> bytes:
     """As bytes, words of so many bits."""
     parts = []
-    for field in fields:
-        data = np.ascontiguousarray(field)
-        if field.dtype == np.int64:
+    for each in fields:
+        data = np.ascontiguousarray(each)
+        if each.dtype == np.int64:
             data = data.astype("<i8", copy=False).view(np.uint8).reshape(-1, 8)[:, : bits // 8]
         parts.append(data.tobytes())
     return b"".join(parts)
@@ -199,36 +193,21 @@ def pack_fields(fields: Fields, bits: int) -> bytes:
 def unpack_fields(data: bytes, like: Fields, bits: int) -> Fields:
     """The fields of such bytes, of the shapes and kinds of others, or a refusal."""
     found, start = list[NDArray[Any]](), 0
-    for field in like:
-        wide = field.dtype == np.int64
-        stop = start + field.size * (bits // 8 if wide else field.itemsize)
+    for each in like:
+        wide = each.dtype == np.int64
+        stop = start + each.size * (bits // 8 if wide else each.itemsize)
         part = np.frombuffer(data[start:stop], dtype=np.uint8)
         if stop > len(data):
             break
         if wide:
-            words = np.zeros((field.size, 8), dtype=np.uint8)
-            words[:, : bits // 8] = part.reshape(field.size, bits // 8)
+            words = np.zeros((each.size, 8), dtype=np.uint8)
+            words[:, : bits // 8] = part.reshape(each.size, bits // 8)
             part = words.reshape(-1)
-        found.append(part.view(field.dtype.newbyteorder("<")).reshape(field.shape))
+        found.append(part.view(each.dtype.newbyteorder("<")).reshape(each.shape))
         start = stop
     if len(found) < len(like) or start != len(data):
         raise RefusedError("a message between parties has other fields than its step has.")
     return tuple(found)
-
-
-def unpack_bits(packed: Bits, records: int) -> Bits:
-    """(records, outputs) of 0 and 1, of which eight records are a byte."""
-    return np.unpackbits(packed, axis=0, count=records)
-
-
-def pack_bits(bits: Bits) -> Bits:
-    """The inverse of `unpack_bits`."""
-    return np.packbits(bits, axis=0)
-
-
-def make_label(name: str, use: int, piece: Piece, said: str) -> list[Any]:
-    """Of one stream or envelope: what for, of which round, for which records, after what was told."""
-    return [name, use, *piece, said]
 
 
 class RoundLabels(NamedTuple):
@@ -238,13 +217,14 @@ class RoundLabels(NamedTuple):
     said: str
 
     def label(self, name: str, piece: Piece = WHOLE) -> list[Any]:
-        """Of what is made in the round."""
-        return make_label(name, self.number, piece, self.said)
+        """Of one stream or envelope: what for, of which round, for which records, after what was told."""
+        return [name, self.number, *piece, self.said]
 
 
 SET_UP: Final = RoundLabels(0, "")  # before anything is told
 
 
+@dataclass(eq=False)
 class TranscriptHash:
     """The running hash of what one end was told in a run, in the order in which it came.
 
@@ -252,9 +232,8 @@ class TranscriptHash:
     told one set of numbers; others are refused.
     """
 
-    def __init__(self) -> None:
-        self._told: dict[tuple[str, int], tuple[str, RoundLabels]] = {}
-        self._said = SET_UP.said
+    _told: dict[tuple[str, int], tuple[str, RoundLabels]] = field(default_factory=dict, init=False)
+    _said: str = field(default=SET_UP.said, init=False)
 
     def after(self, query: str, number: int, told: Mapping[str, NDArray[Any]]) -> RoundLabels:
         """Take in what a round is asked by; told again, it is what it was."""
@@ -268,19 +247,13 @@ class TranscriptHash:
         return labels
 
 
-def _cut(records: int, width: int) -> tuple[Piece, ...]:
+def frame_pieces(records: int, width: int) -> tuple[Piece, ...]:
     """Pieces of the records such that `width` bytes of each fit one frame."""
     size = max(1, FRAME // max(width, 1))
     count = max(1, math.ceil(records / size))
-    cuts = [records * part // count for part in range(count + 1)]
-    return tuple(itertools.pairwise(cuts))
+    return tuple(itertools.pairwise((records * np.arange(count + 1) // count).tolist()))
 
 
 def column_pieces(records: int, widths: Mapping[str, int]) -> tuple[Piece, ...]:
     """Of masked columns: those of all parties together fit."""
-    return _cut(records, 8 * sum(widths.values()))
-
-
-def program_pieces(records: int, parties: int) -> tuple[Piece, ...]:
-    """Of all else."""
-    return _cut(records, max(_RECORD, _PARTY * parties))
+    return frame_pieces(records, 8 * sum(widths.values()))

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from sottovoce.secure.streams import (
     Fields,
     Label,
     RingArray,
+    add_fields,
     hash_of,
     labelled,
     masks,
@@ -38,7 +40,6 @@ from sottovoce.secure.streams import (
     pack_fields,
     seal_envelope,
     stream_fields,
-    subtract_fields,
     unpack_fields,
 )
 from sottovoce.secure.tables import ring_bits
@@ -95,7 +96,7 @@ class Call(NamedTuple):
             roster, attempt, names = tuple(said["roster"]), said["attempt"], tuple(said["said"])
         except (ValueError, TypeError, KeyError, RecursionError):
             raise RefusedError("a secure sum is asked with its roster and attempt.") from None
-        if type(attempt) is not int or attempt < 0 or not all(type(name) is str for name in (*roster, *names)):
+        if type(attempt) is not int or attempt < 0 or not set(map(type, (*roster, *names))) <= {str}:
             raise RefusedError("a secure sum is asked with the names of its roster and a whole number of attempts.")
         return cls(roster, attempt, names)
 
@@ -112,12 +113,10 @@ class Masker:
 
     def __init__(self, plan: Plan, name: str, keys: PairKeys) -> None:
         self.name, self.aggregation, self._parties = name, plan.channel.aggregation, plan.names
-        self._members = plan.channel.roster
-        self.bits = ring_bits(plan)
         self._keys = keys  # of pairs, by name; there once the members have agreed
-        self._roster = frozenset(self._members)
+        self._members, self._digest, self.bits = plan.channel.roster, plan.digest, ring_bits(plan)
+        self.roster = frozenset(self._members)  # nobody outside it is summed with any more
         self._tops_up = name not in plan.names
-        self._digest = plan.digest
         self.records = b""  # the digest of this end's prepared rows
 
     def check(self, call: Call) -> None:
@@ -125,11 +124,11 @@ class Masker:
         roster, parties = set(call.roster), set(self._parties)
         if len(roster) < len(call.roster) or self.name not in roster or not roster <= set(self._members):
             raise RefusedError(f"the roster of a secure sum names members of the plan, once each, and {self.name}.")
-        if not roster <= self._roster:
+        if not roster <= self.roster:
             raise RefusedError("who left a run does not come back: the roster of a secure sum never grows again.")
         if (
             len(roster & parties) < len(parties) - self.aggregation.dropouts
-            or roster - parties != self._roster - parties
+            or roster - parties != self.roster - parties
         ):
             raise RefusedError(
                 f"the roster has {len(roster & parties)} of {len(parties)} parties; the plan's noise allows for "
@@ -139,10 +138,6 @@ class Masker:
     def noise(self, source: Randomness) -> Randomness:
         """Where this end draws what enters its shares: by its rows and the label, so that both have one content."""
         return self._keys.key.noise(self._digest, source, self.records)
-
-    def keep(self, roster: Sequence[str]) -> None:
-        """From now on nobody outside this roster is summed with."""
-        self._roster &= frozenset(roster)
 
     def masked_share(
         self, values: NDArray[np.int64], noise: Noise, label: Label, randomness: Randomness
@@ -185,7 +180,7 @@ class ColumnMasker(Masker):
 
     def masked(self, label: Label, fields: Fields) -> Fields:
         """Fields less their mask."""
-        return subtract_fields(fields, stream_fields(self.seed, label, fields))
+        return add_fields(fields, stream_fields(self.seed, label, fields), less=True)
 
     def enveloped(self, label: Label, masked: Fields) -> NDArray[np.int64]:
         """Padded fields, or sums of them, in an envelope for the group."""
@@ -217,17 +212,17 @@ def unpacked_envelope(words: NDArray[Any]) -> bytes:
     return np.ascontiguousarray(words[1:]).tobytes()[: int(words[0])]
 
 
+@dataclass(eq=False)
 class Roster:
     """The parties that the sums of a run are over. Who left is not asked again, and `left` says in which round it did.
 
     An incomplete sum tells nothing, so nothing is repaired: it is asked again without them, which is another release.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.left: dict[str, int] = {}
-        self.again = 0  # sums that were asked once more
-        self.advice = " Start a new fit, with secure_aggregation(dropouts=, retries=) if parties may leave."
+    plan: Plan
+    left: dict[str, int] = field(default_factory=dict)
+    again: int = 0  # sums that were asked once more
+    advice: str = " Start a new fit, with secure_aggregation(dropouts=, retries=) if parties may leave."
 
     def restore(self, left: Mapping[str, int], again: int) -> None:
         """As it was when the run was interrupted."""

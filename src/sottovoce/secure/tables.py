@@ -13,6 +13,7 @@ for any chances. Proof: `proofs/columns.md`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -54,8 +55,8 @@ def grid_bits(problem: Problem) -> int:
 
 def factors() -> NDArray[np.int64]:
     """F by the level l of |P'x|^2 in C^2 / 8: the largest whole numbers with f^2 (l + 1) C^2 / 8 <= 31^2 C^2."""
-    found = (math.isqrt(CLIP_LEVELS * MOST_FACTOR**2 // (level + 1)) for level in range(16 * CLIP_LEVELS))
-    return np.array([min(MOST_FACTOR, factor) for factor in found])
+    squares = CLIP_LEVELS * MOST_FACTOR**2 // np.arange(1, 16 * CLIP_LEVELS + 1)
+    return np.minimum(MOST_FACTOR, np.sqrt(squares).astype(np.int64))  # of such numbers the root is exact from below
 
 
 def step_of(exponent: int) -> float:
@@ -81,10 +82,13 @@ def fits_clip(projection: NDArray[Any], exponent: int, square: float) -> bool:
     return bool(longest * _MARGIN * 4**ROW_BITS * square <= LONGEST * 4 * 2**exponent)
 
 
-def has_room(problem: Problem, release: Release, bits: int) -> bool:
-    """Whether a word of so many bits holds every sum of a release, under noise of 64 deviations."""
-    noise = 64 * release.std * math.sqrt(problem.channel.variance)
-    return (problem.records * release.charged_zero_out + noise) / release.step < 2.0 ** (bits - 1)
+def has_room(problem: Problem, releases: Iterable[Release], bits: int) -> bool:
+    """Whether a word of so many bits holds every sum of the releases, under noise of 64 deviations."""
+    for release in releases:
+        noise = 64 * release.std * math.sqrt(problem.channel.variance)
+        if not (problem.records * release.charged_zero_out + noise) / release.step < 2.0 ** (bits - 1):
+            return False
+    return True
 
 
 def ring_bits(plan: Plan) -> int:
@@ -93,7 +97,7 @@ def ring_bits(plan: Plan) -> int:
         return 64
     least = max(WORDS[1], exponent_of(plan) + 10) if plan.has(LENGTH) else 0
     for bits in WORDS:
-        if bits >= least and all(has_room(plan, release, bits) for release in plan.releases):
+        if bits >= least and has_room(plan, plan.releases, bits):
             return bits
     raise InputError(
         f"epsilon={plan.epsilon:g} with {plan.records} records: sums and noise do not fit in {WORDS[-1]} bits; "
@@ -103,13 +107,11 @@ def ring_bits(plan: Plan) -> int:
 
 def finest_exponent(problem: Problem, release: Release) -> int:
     """The largest g whose gradients, with the noise of this release, fit in words of 40 bits, or else of 48."""
-    found = (
-        exponent
-        for bits, least in ((WORDS[1], FEWEST), (WORDS[2], EXPONENTS[0]))
-        for exponent in range(EXPONENTS[1], least - 1, -2)
-        if has_room(problem, release.model_copy(update={"step": step_of(exponent)}), bits)
-    )
-    return next(found, EXPONENTS[0])
+    for bits, least in ((WORDS[1], FEWEST), (WORDS[2], EXPONENTS[0])):
+        for exponent in range(EXPONENTS[1], least - 1, -2):
+            if has_room(problem, (release.model_copy(update={"step": step_of(exponent)}),), bits):
+                return exponent
+    return EXPONENTS[0]
 
 
 class Projection(NamedTuple):
@@ -140,17 +142,6 @@ class LookUp:
     def __post_init__(self) -> None:
         if self.chances.shape != (len(self.scales), LEVELS):
             raise InputError(f"chances of shape {self.chances.shape}: must be (outputs, {LEVELS} levels).")
-
-    @property
-    def outputs(self) -> int:
-        """Bits of a record."""
-        return len(self.chances)
-
-    def width(self, columns: int) -> int:
-        """How many numbers the sum has, over so many columns."""
-        if self.matrix == "one":
-            return self.outputs
-        return columns if self.projection is None else int(self.projection.shape[1])
 
 
 def chances_of(means: Array) -> NDArray[np.int64]:
@@ -184,7 +175,10 @@ def slope_level(loss: Loss, most: float, spread: float) -> float:
         finest, reach, far = most / 4, LEVELS // 2 - 1, _FAR
     else:
         finest, reach, far = min(max(0.25 / loss.curvature_bound, 0.25), 1.0), LEVELS // 4 - 1, _NEAR
-    return finest * next((wide for wide in WIDENINGS if wide * finest * reach >= far * spread), WIDENINGS[-1])
+    for wide in WIDENINGS[:-1]:
+        if wide * finest * reach >= far * spread:
+            return finest * wide
+    return finest * WIDENINGS[-1]
 
 
 def check_slopes(loss: Loss) -> None:
@@ -193,8 +187,8 @@ def check_slopes(loss: Loss) -> None:
     if fits and loss.kind == "regression":
         fits = type(loss) in (Squared, Huber)
     elif fits:
-        margins = np.linspace(-32.0, 32.0, 257)
-        slopes = [np.sign(label) * loss.derivative(label * margins, np.full(257, label)) for label in (-1.0, 1.0)]
+        margins, labels = np.tile(np.linspace(-32.0, 32.0, 257), 2), np.repeat([-1.0, 1.0], 257)
+        slopes = labels * loss.derivative(labels * margins, labels)
         fits = bool(np.all(np.isfinite(slopes)) and np.max(slopes) <= 0.0)
     if not fits:
         raise InputError(

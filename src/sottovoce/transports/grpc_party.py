@@ -190,7 +190,7 @@ class _Session:
                 self._on_accepted()
             while self.connected and (request := self._next(stop)) is not None:
                 try:
-                    kind, _ = peek(request)
+                    kind, *_ = peek(request)
                 except WireError:
                     self._refuse(request)
                     continue

@@ -618,8 +618,10 @@ class BlankChoice(Blank, Choice):
 
 def gate_of(plan: Plan, randomness: SeededRandomness, *releases: Release) -> Gate:
     """A real gate for these releases alone."""
+    named = {release.query: release for release in releases}
+    known = {"has": named.__contains__, "release": named.__getitem__}
     public: Any = SimpleNamespace(
-        channel=SimpleNamespace(secure=False), digest=plan.digest, releases=releases, records=plan.records
+        channel=SimpleNamespace(secure=False), digest=plan.digest, records=plan.records, **known
     )
     return Gate(public, randomness)
 

@@ -215,7 +215,7 @@ def _(select: Any = mechanisms.select, signed: Any = mechanisms.select_signed) -
 )
 def _() -> Iterator[None]:
     def noisy(self: Gate, query: Query, round: Round) -> Released:
-        release = self._releases[query.name]
+        release = self._plan.release(query.name)
         value = query.value(round)
         value = value + release.std * np.random.default_rng(round.number).normal(size=value.shape)
         return Released(query.name, round.number, {"value": value}, made_by=GATE)

@@ -17,7 +17,7 @@ from sottovoce.plan.problem import Problem
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.columns import Place, said_like
-from sottovoce.secure.streams import GRAM, OWN, SET_UP, WHOLE, Piece, RoundLabels, TranscriptHash, program_pieces
+from sottovoce.secure.streams import GRAM, OWN, SET_UP, WHOLE, Piece, RoundLabels, TranscriptHash, frame_pieces
 from sottovoce.secure.sums import Call
 from sottovoce.secure.tables import LookUp, Projection, exponent_of, ring_bits
 
@@ -31,6 +31,8 @@ DEALT: Final = "dealt"  # arrays of messages: what one party was dealt
 TOTAL: Final = "total"  # the sum of a message over all parties, from the one that added
 ENVELOPE: Final = "envelope"
 _TRANSCRIPT: Final = "transcript"
+_RECORD: Final = 240  # bytes of a record in the longest message of a program: the tables of its clipping factor
+_PARTY: Final = 16  # and of one party, where each party is sent all others' messages
 
 
 class Stage(NamedTuple):
@@ -146,7 +148,7 @@ def order_columns(plan: Problem) -> Wholes:
 
 def cut_records(plan: Plan) -> tuple[Piece, ...]:
     """The pieces of the records in a program: a public rule."""
-    return program_pieces(plan.records, len(plan.names))
+    return frame_pieces(plan.records, max(_RECORD, _PARTY * len(plan.names)))
 
 
 def adder_of(names: Sequence[str], number: int, message: int) -> str | None:
