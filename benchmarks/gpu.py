@@ -152,7 +152,7 @@ def drawn(records: int, features: int) -> tuple[Any, Any]:
         rng.standard_normal(out=part, dtype=np.float32)
         y[start : start + step] = np.where(part @ weights + rng.logistic(size=len(part)) > 0, 1, -1)
 
-    with plain_blas(2), ThreadPoolExecutor() as pool:
+    with plain_blas(), ThreadPoolExecutor() as pool:
         list(pool.map(fill, range(0, records, step)))
     return X, y
 

@@ -21,6 +21,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ[variable] = "1"
 
 import argparse
+import copy
 import json
 import time
 import warnings
@@ -39,7 +40,7 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import Slope
 from sottovoce.data.preparation import Preparation
-from sottovoce.data.resources import even_cuts, run_parts
+from sottovoce.data.resources import run_parts
 from sottovoce.errors import RepeatedFitWarning, SottovoceError
 from sottovoce.lab import datasets
 
@@ -159,16 +160,18 @@ def works_of(block: Block) -> dict[str, Callable[[], object]]:
     generator = np.random.default_rng(3)
     slope, w = Slope(losses.get("logistic"), 1.0, block.bits or 0), generator.standard_normal(block.dimension)
     batch = block.take(np.flatnonzero(generator.random(len(block)) < 0.1))
+    plain, plain_batch = copy.copy(block), copy.copy(batch)
+    plain._fused = plain_batch._fused = False
 
     def fused() -> object:
         return block.weighted_sum(w, slope)
 
     works: dict[str, Callable[[], object]] = {
         "pass": fused,
-        "pass, by chunks as before": lambda: block._sum_by_chunks(w, slope),
+        "pass, by chunks as before": lambda: plain.weighted_sum(w, slope),
         "pass, 2 threads": on_two(fused),
         "pass over a batch of a tenth": lambda: batch.weighted_sum(w, slope),
-        "the same, by chunks as before": lambda: batch._sum_by_chunks(w, slope),
+        "the same, by chunks as before": lambda: plain_batch.weighted_sum(w, slope),
         "gram": block.gram,
         "gram, 2 threads": on_two(block.gram),
     }
@@ -176,7 +179,9 @@ def works_of(block: Block) -> dict[str, Callable[[], object]]:
         return works
 
     def reads(threads: int) -> Callable[[], object]:
-        return lambda: run_parts(lambda start, stop: read_once(block.rows[start:stop]), even_cuts(len(block), threads))
+        return lambda: run_parts(
+            lambda start, stop: read_once(block.rows[start:stop]), np.linspace(0, len(block), threads + 1, dtype=int)
+        )
 
     return {"one read of the rows": reads(1), "one read, 2 threads": reads(2), **works}
 

@@ -28,7 +28,8 @@ from sottovoce.app import card, cli, job_file, jobs, model_file
 from sottovoce.app.cli import app
 from sottovoce.data import cells
 from sottovoce.data.cells import table_columns
-from sottovoce.data.files import csv, lines, read_cells, read_table
+from sottovoce.data.files import csv, read_cells, read_table
+from sottovoce.data.files import format as formats
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.files import LONGEST_LINE, MOST_COLUMNS, MOST_FEATURES
 from sottovoce.privacy import guarantee
@@ -519,9 +520,9 @@ def test_a_text_of_parquet_beyond_the_limit_is_a_missing_cell_in_little_memory(
 def test_all_ways_of_reading_find_the_same_records(
     long: bytes, end: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (csv, lines):
+    for module in (csv, formats):
         monkeypatch.setattr(module, "LONGEST_LINE", 100)
-    monkeypatch.setattr(lines, "BYTES", 64)
+    monkeypatch.setattr(formats, "BYTES", 64)
     path = tmp_path / "rows.csv"
     path.write_bytes(b"a,b,y\n" + b"1,2,0\n" * 20 + long + b"\n" + b"3,4,1\n" * 20 + long + end)
     whole, pieces = read_table(path, label="y"), list(sv.Dataset(path, label="y").pieces(5))
@@ -571,7 +572,7 @@ def test_planted_numpy_errors_that_come_out(folder: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_planted_lines_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 40)
+    monkeypatch.setattr(formats, "LONGEST_LINE", 1 << 40)
     with pytest.raises(AssertionError):
         test_a_line_beyond_the_limit_is_a_null_row_in_little_memory(".csv.gz", tmp_path)
 

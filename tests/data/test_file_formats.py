@@ -25,7 +25,8 @@ from sottovoce.app.sources import source_shape
 from sottovoce.data import dataset
 from sottovoce.data import resources as room
 from sottovoce.data.cells import match_labels, read_numbers
-from sottovoce.data.files import FORMATS, format_of, lines, list_files, read_columns, read_table
+from sottovoce.data.files import FORMATS, format_of, list_files, read_columns, read_table
+from sottovoce.data.files import format as formats
 from sottovoce.data.files.format import Format
 from sottovoce.data.files.libsvm import Libsvm
 from sottovoce.data.files.npy import map_array
@@ -51,8 +52,8 @@ def _short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that rows lie in several pieces, and files in several parts."""
     monkeypatch.setattr(dataset, "ENTRIES", 4 * 70)
     monkeypatch.setattr(Format, "most_cells", 5 * 30)
-    monkeypatch.setattr(lines, "BYTES", 1 << 10)
-    monkeypatch.setattr(lines, "PART", 1 << 12)
+    monkeypatch.setattr(formats, "BYTES", 1 << 10)
+    monkeypatch.setattr(formats, "PART", 1 << 12)
 
 
 def whole(path: Any, **asked: Any) -> tuple[Any, Any, tuple[str, ...]]:

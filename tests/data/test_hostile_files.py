@@ -13,7 +13,7 @@ import sottovoce as sv
 from sottovoce.data import dataset, parts_in_file
 from sottovoce.data import resources as room
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.files import lines
+from sottovoce.data.files import format as formats
 from sottovoce.data.files.npy import Npy
 from sottovoce.data.parts_in_file import in_memory_or_file
 from sottovoce.data.preparation import Preparation
@@ -103,8 +103,8 @@ def test_a_file_that_changes_while_it_is_prepared_is_refused(tmp_path: Path, mon
 
 def test_no_record_is_read_twice_as_parts_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that become longer move a record into the next part, where it would count once more."""
-    monkeypatch.setattr(lines, "BYTES", 1 << 6)
-    monkeypatch.setattr(lines, "PART", 1 << 8)
+    monkeypatch.setattr(formats, "BYTES", 1 << 6)
+    monkeypatch.setattr(formats, "PART", 1 << 8)
     path = tmp_path / "rows.csv"
 
     def write(padding: str) -> None:

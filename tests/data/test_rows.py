@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import multiprocessing
 import os
@@ -48,15 +49,22 @@ def slope_of(loss: str, bits: Any, *, bound: float = 0.3, weighted: bool = False
     return Slope(losses.weighted(made, (0.25, 1.0)) if weighted else made, bound, bits, **more)
 
 
+def by_chunks(block: Block) -> Block:
+    """The same rows, which no fused loop takes."""
+    found = copy.copy(block)
+    found._fused = False
+    return found
+
+
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every loop, however short, is shared out; which parts there were is listed."""
     seen: list[int] = []
     real = resources.run_parts
 
-    def run_parts(work: Any, cuts: Any) -> Any:
+    def run_parts(work: Any, cuts: Any, *, blas: bool = False) -> Any:
         seen.append(len(cuts) - 1)
-        return real(work, cuts)
+        return real(work, cuts, blas=blas)
 
     monkeypatch.setattr(resources, "LEAST", 1)
     for module in ("resources", "block", "projection", "preparation"):
@@ -75,7 +83,9 @@ def test_fused_loops_chunks_and_threads_agree(form: str, loss: str, many: list[i
         for more in ({}, {"bound": 2.5}, {"bound": 1.0, "most": 0.2, "offset": -0.1}, {"weighted": two}):
             slope = slope_of(loss, block.bits, **more)
             for told in ((), (own,)):
-                expected = made._sum_by_chunks(weights, slope, *told) if made.chosen is None or not told else None
+                expected = (
+                    by_chunks(made).weighted_sum(weights, slope, *told) if made.chosen is None or not told else None
+                )
                 for jobs in (1, 2, 5):
                     with joblib.parallel_config("threading", n_jobs=jobs):
                         found = made.weighted_sum(weights, slope, *told)
@@ -244,20 +254,24 @@ def test_a_batch_is_not_projected() -> None:
 # The number of threads.
 
 
+def threads(given: resources.Resources, entries: int) -> int:
+    return len(given.cuts(entries, entries)) - 1
+
+
 def test_n_jobs_is_that_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "LEAST", 10)
     nothing, three = resources.Resources(), resources.Resources(3)
-    assert nothing.threads(1000) == 1
-    assert three.threads(1000) == 3
-    assert three.threads(25) == 2  # a thread for every ten entries at most
-    assert three.threads(19) == 1
-    assert nothing.over(three).threads(1000) == three.over(nothing).threads(1000) == 3
+    assert threads(nothing, 1000) == 1
+    assert threads(three, 1000) == 3
+    assert threads(three, 25) == 2  # a thread for every ten entries at most
+    assert threads(three, 19) == 1
+    assert threads(nothing.over(three), 1000) == threads(three.over(nothing), 1000) == 3
     with joblib.parallel_config(n_jobs=2):
-        assert nothing.threads(1000) == 2
-        assert three.threads(1000) == 3
-    assert resources.Resources(-1).threads(1000) == min(joblib.cpu_count(), 100)
+        assert threads(nothing, 1000) == 2
+        assert threads(three, 1000) == 3
+    assert threads(resources.Resources(-1), 1000) == min(joblib.cpu_count(), 100)
     assert resources.Resources(-2).jobs == max(joblib.cpu_count() - 1, 1)
-    assert nothing.threads(1000) == 1
+    assert threads(nothing, 1000) == 1
     for wrong in (0, 1.5, "all", True):
         with pytest.raises(InputError, match="n_jobs="):
             sv.PrivateRidge(resources=sv.Resources(n_jobs=wrong)).fit(np.ones((3, 1)), np.ones(3))

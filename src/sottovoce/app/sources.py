@@ -17,8 +17,8 @@ from sottovoce.app.jobs import EvaluationJob, Job, PartyJob, PeopleJob
 from sottovoce.data import resources as room
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.files import find_format, format_of, is_pattern, read_cells, read_file, read_table
-from sottovoce.data.files.format import UNCOUNTED, FileOptions
+from sottovoce.data.files import find_format, format_of, is_pattern, read_cells, read_table
+from sottovoce.data.files.format import UNCOUNTED
 from sottovoce.data.identifiers import Identifiers, common_places, identifiers
 from sottovoce.data.resources import Resources, check_resources
 from sottovoce.data.schema import Schema
@@ -251,7 +251,7 @@ def read_features(
         return read_table(path, features=features).X, []
     if not names:
         raise InputError("the model has no feature names, so columns cannot be matched; predict in Python instead.")
-    rows = read_file(path, kind, FileOptions(only=tuple(names))).X
+    rows = read_table(path, only=tuple(names)).X
     if whole:
         _check_finite(rows, path)
     return rows, [name for name in kind.shape(path, UNCOUNTED).names if name not in names]

@@ -34,7 +34,6 @@ from sottovoce.data.matrix import (
     Slope,
     Slopes,
     Term,
-    bounded,
     column_squares,
     dense,
     exact_bits,
@@ -46,7 +45,7 @@ from sottovoce.data.matrix import (
 )
 from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
 from sottovoce.data.projection import Projected, ProjectedRows
-from sottovoce.data.resources import NO_RESOURCES, Resources, even_cuts, plain_blas, run_parts, sum_parts, take_buffers
+from sottovoce.data.resources import NO_RESOURCES, Resources, run_parts, sum_parts, take_buffers
 from sottovoce.errors import InputError, LeakError
 
 __all__ = [
@@ -180,10 +179,9 @@ class CoordinateSteps:
 
 def tell_null_rows(null: int, count: int) -> None:
     """Tell the holder, and nobody else, that rows cannot be used."""
-    if null:
-        remedy = "" if null < count else ". Are classes and bounds those of these data? Columns of texts need a schema"
-        text = "%d of %d rows cannot be used (not finite, or label not declared); they count as null rows%s"
-        _log.warning(text, null, count, remedy)
+    remedy = "" if null < count else ". Are classes and bounds those of these data? Columns of texts need a schema"
+    text = "%d of %d rows cannot be used (not finite, or label not declared); they count as null rows%s"
+    _log.warning(text, null, count, remedy)
 
 
 class Block:
@@ -245,8 +243,8 @@ class Block:
                 raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
             rows = recipe.prepared(X, usable, resources)
         labels[~usable] = 0.0 if recipe.classes is None or not recipe.labelled else 1.0
-        if records is None:
-            tell_null_rows(count - int(usable.sum()), count)
+        if records is None and (null := count - int(usable.sum())):
+            tell_null_rows(null, count)
         bits = recipe.bits if recipe.exact else None
         return cls(rows, labels, bits, layout=recipe.layout, usable=usable, records=records, resources=resources)
 
@@ -328,9 +326,6 @@ class Block:
             loops = (kernels.slope_sum_dense, kernels.slope_sum_sparse)
             arguments = (self.labels, self._exact(weights), term.code, term.numbers, shares)
             return np.asarray(self._sum_by_threads(*loops, *arguments))
-        return self._sum_by_chunks(weights, term, shares)
-
-    def _sum_by_chunks(self, weights: Array, term: Callable[..., Array], shares: Array = NONE) -> Array:
         exact = self._exact(weights)
         if self.chosen is not None and not is_sparse(self.rows) and exact.ndim == 1:
             slopes = term(kernels.chosen_scores(self.rows, self.chosen, exact), self.labels)
@@ -346,9 +341,8 @@ class Block:
             return total
 
         alone = self.bits is None or not isinstance(term, Slopes)
-        parts = 1 if alone else self.resources.threads(len(self) * self.dimension)
-        with plain_blas(parts):
-            return np.asarray(sum_parts(part, even_cuts(len(self), parts)))
+        cuts = self.resources.cuts(len(self), len(self) * self.dimension, 1 if alone else None)
+        return np.asarray(sum_parts(part, cuts, blas=True))
 
     def _sum_by_threads(self, dense: Any, sparse: Any, *arguments: Any, wide: int = 1) -> Any:
         """The sum of what a loop over rows makes of its parts, each of `wide` numbers for a column."""
@@ -356,13 +350,12 @@ class Block:
         if is_sparse(self.rows):
             starts, count = self.rows.indptr, self.whole.rows.shape[0]
             entries = int(starts[-1]) * len(self) // max(count, 1)
-            parts = max(1, min(self.resources.threads(SPARSE * entries), entries // max(4 * wide * self.dimension, 1)))
-            held = (starts, self.rows.indices, self.rows.data, chosen)
-            cuts = even_cuts(len(self), parts)
+            cuts = self.resources.cuts(len(self), SPARSE * entries, entries // max(4 * wide * self.dimension, 1))
+            held, parts = (starts, self.rows.indices, self.rows.data, chosen), len(cuts) - 1
             if self.chosen is None and parts > 1:  # parts of as many entries each
-                cuts[1:-1] = np.searchsorted(starts, even_cuts(int(starts[-1]), parts)[1:-1]).tolist()
+                cuts[1:-1] = np.searchsorted(starts, np.arange(1, parts) * int(starts[-1]) // parts).tolist()
             return sum_parts(functools.partial(sparse, *held, *arguments), cuts)
-        cuts = even_cuts(len(self), self.resources.threads(len(self) * self.dimension))
+        cuts = self.resources.cuts(len(self), len(self) * self.dimension)
         return sum_parts(functools.partial(dense, self.rows, self.chosen, *arguments), cuts)
 
     def scores(self, weights: Array) -> Array:
@@ -382,8 +375,8 @@ class Block:
             work, entries = functools.partial(kernels.scores_sparse, *held), len(held[2])
         else:
             work, entries = functools.partial(kernels.scores_dense, self.rows, chosen, exact, found), self.rows.size
-        parts = self.resources.threads(entries if self.chosen is None else len(self) * self.dimension)
-        run_parts(work, even_cuts(len(self), parts))
+        entries = entries if self.chosen is None else len(self) * self.dimension
+        run_parts(work, self.resources.cuts(len(self), entries))
         return found
 
     def several_scores(self, models: Array) -> Iterator[tuple[Array, Array]]:
@@ -416,7 +409,8 @@ class Block:
         """
         if numbers is None:
             numbers = np.zeros(len(self)) if weights is None else self.scores(weights)
-        found = bounded(term(numbers, self.labels), low, self.sum_bits)
+        cut = np.fmax(np.fmin(term(numbers, self.labels).astype(np.float64), 1.0), low)
+        found = toward_zero(cut, self.sum_bits)
         found[~self.usable_rows] = 0.0
         return float(found.sum())
 
@@ -448,9 +442,8 @@ class Block:
                 total += dense(piece.T @ scaled)
             return total
 
-        parts = self.resources.threads(len(self) * self.dimension) if self._fused and term is None else 1
-        with plain_blas(parts):
-            return np.asarray(sum_parts(part, even_cuts(len(self), parts)))
+        most = None if self._fused and term is None else 1
+        return np.asarray(sum_parts(part, self.resources.cuts(len(self), len(self) * self.dimension, most), blas=True))
 
     def gram_diagonal(self) -> Array:
         """sum_i x_ij^2 for every column j: exact for entries on the grid."""

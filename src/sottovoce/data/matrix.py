@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,14 +29,10 @@ from sottovoce.losses.kernels import fill_terms
 Array = NDArray[np.float64]
 Matrix = Any  # a C-ordered array or a CSR matrix: both answer to @, .T and row slices
 
+is_sparse: Callable[[Any], bool] = sp.issparse  # a plain answer that narrows no type
 NONE = np.zeros(0)
 CHUNK = 1 << 16  # entries of a dense chunk: small enough to stay in cache between its two products
 MANY_ROWS = 1024  # of a product of matrices at once: enough for its blocks, and for a matrix that is added to
-
-
-def is_sparse(matrix: Matrix) -> bool:
-    """Whether a matrix is sparse; a plain answer that narrows no type."""
-    return bool(sp.issparse(matrix))
 
 
 def dense(matrix: Matrix) -> Array:
@@ -81,11 +78,6 @@ def toward_zero(values: Array, bits: int) -> Array:
     np.trunc(values, out=values)
     values *= 1.0 / scale
     return values
-
-
-def bounded(numbers: Array, low: float, bits: int) -> Array:
-    """Numbers clipped to [low, 1] and put on the grid, in an array of their own; a NaN counts as 1."""
-    return toward_zero(np.fmax(np.fmin(numbers.astype(np.float64), 1.0), low), bits)
 
 
 def exact_weights(weights: Array, bits: int, norm: float | None = None) -> Array:

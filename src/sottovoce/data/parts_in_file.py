@@ -107,7 +107,8 @@ def _blocks(data: Dataset, recipe: Preparation, size: int, resources: Resources)
         yield _joined(held)
     if done != records:
         raise InputError(f"the data set had {records} records when it was counted, and has {done} now; make it anew.")
-    tell_null_rows(null, records)
+    if null:
+        tell_null_rows(null, records)
 
 
 def _joined(blocks: Sequence[Block]) -> Block:

@@ -25,7 +25,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.data.cells import match_labels, read_numbers
 from sottovoce.data.kernels.row_loops import clip_raw_rows, round_rows
 from sottovoce.data.matrix import Matrix, csr, dense, exact_bits, is_sparse, row_squares, rows_at_once, toward_zero
-from sottovoce.data.resources import NO_RESOURCES, Resources, even_cuts, run_parts
+from sottovoce.data.resources import NO_RESOURCES, Resources, run_parts
 from sottovoce.errors import InputError, LeakError
 
 Array = NDArray[np.float64]
@@ -188,7 +188,7 @@ class Preparation:
                 if self.fit_intercept:
                     rows[start:stop, self.features] = np.where(part, self.intercept_entry, 0.0)
 
-        run_parts(prepare, even_cuts(X.shape[0], resources.threads(X.size)))
+        run_parts(prepare, resources.cuts(X.shape[0], X.size))
         return rows
 
     def size_of(self, dense: int, sparse: int = 0, entries: int = 0) -> int:

@@ -16,7 +16,7 @@ from scipy.linalg.blas import dtrmm
 
 from sottovoce.data.kernels import row_loops as kernels
 from sottovoce.data.matrix import MANY_ROWS, Term, dense, exact_product, exact_weights, is_sparse, toward_zero
-from sottovoce.data.resources import even_cuts, plain_blas, run_parts
+from sottovoce.data.resources import run_parts
 from sottovoce.errors import LeakError
 
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ class Projected:
                     part = dtrmm(1.0, matrix.T, part.T, overwrite_b=1).T  # half of the work of part @ matrix
                 lengths[start:stop] = kernels.lengths_dense(part)
 
-        parts = resources.threads(rows.shape[0] * rows.shape[1])
-        with plain_blas(parts):
-            run_parts(fill, even_cuts(rows.shape[0], parts))
+        run_parts(fill, resources.cuts(rows.shape[0], rows.shape[0] * rows.shape[1]), blas=True)
 
     @property
     def found(self) -> Array:

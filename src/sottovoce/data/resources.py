@@ -83,9 +83,11 @@ class Resources:
             return int(effective_n_jobs(None))
         return self.n_jobs if self.n_jobs > 0 else max(1, cpu_count() + 1 + self.n_jobs)
 
-    def threads(self, entries: int) -> int:
-        """How many threads share a loop over these entries; fewer for a short loop."""
-        return 1 if entries < 2 * LEAST else max(1, min(self.jobs, entries // LEAST))
+    def cuts(self, count: int, entries: int, most: int | None = None) -> list[int]:
+        """Where to cut `count` rows of these entries for threads to share, `most` of them; fewer for a short loop."""
+        parts = 1 if entries < 2 * LEAST else max(1, min(self.jobs, entries // LEAST))
+        parts = parts if most is None else max(1, min(parts, most))
+        return (np.arange(parts + 1) * count // parts).tolist()
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Tell the listener, if there is one."""
@@ -115,16 +117,14 @@ def check_resources(resources: Any) -> None:
         cupy()
 
 
-def even_cuts(count: int, parts: int) -> list[int]:
-    """Where to cut `count` rows into `parts`."""
-    return (np.arange(parts + 1) * count // parts).tolist()
-
-
-def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int]) -> list[Result]:
-    """work(start, stop) between every two neighbouring cuts, side by side; the results in order."""
+def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int], *, blas: bool = False) -> list[Result]:
+    """work(start, stop) between every two neighbouring cuts, side by side; results in order; `blas`: it calls that."""
     parts = list(itertools.pairwise(cuts))
     if len(parts) == 1:
         return [work(*parts[0])]
+    if blas:
+        with plain_blas():
+            return run_parts(work, cuts)
     pool = _row_threads(os.getpid(), len(parts) - 1)  # the threads of a process are not in its fork
 
     def silent(start: int, stop: int) -> Result:
@@ -140,20 +140,18 @@ def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int]) -> list[R
     return [first, *(other.result() for other in others)]
 
 
-def sum_parts(work: Callable[[int, int], Any], cuts: Sequence[int]) -> Any:
+def sum_parts(work: Callable[[int, int], Any], cuts: Sequence[int], *, blas: bool = False) -> Any:
     """The sum of what `run_parts` gives; no zero of it has a sign."""
-    total, *others = run_parts(work, cuts)
+    total, *others = run_parts(work, cuts, blas=blas)
     for part in others:
         total += part
     total += 0.0
     return total
 
 
-@contextlib.contextmanager
-def plain_blas(parts: int) -> Iterator[None]:
+def plain_blas() -> Any:
     """Where several parts call BLAS, each call has one thread: pools of BLAS would wait for one another."""
-    with contextlib.nullcontext() if parts == 1 else _controller(os.getpid()).limit(limits=1, user_api="blas"):
-        yield
+    return _controller(os.getpid()).limit(limits=1, user_api="blas")
 
 
 @functools.lru_cache(maxsize=16)

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sottovoce.data.files import FileTable, read_columns, read_file, read_table
-from sottovoce.data.files.format import FileOptions
+from sottovoce.data.files import FileTable, read_columns, read_table
+from sottovoce.data.files.format import COMPRESSED, SPACES, open_data
 from sottovoce.data.files.libsvm import Libsvm
-from sottovoce.data.files.lines import COMPRESSED, SPACES, open_data
 from sottovoce.errors import InputError
 
 
@@ -72,7 +71,7 @@ def read_labelled(path: Path, label: str, header: str | None = None, member: str
 
 def read_svm(path: Path, features: int) -> FileTable:
     """Of any name: the originals have no suffix."""
-    return read_file(path, Libsvm, FileOptions(features=features))
+    return read_table(path, features=features, kind=Libsvm)
 
 
 _HOUSING_HEADER = (

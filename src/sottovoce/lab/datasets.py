@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sottovoce.data.files import FileTable
-from sottovoce.data.files.lines import COMPRESSED
+from sottovoce.data.files.format import COMPRESSED
 from sottovoce.data.matrix import Matrix
 from sottovoce.errors import InputError
 from sottovoce.lab import dataset_files as files

@@ -37,7 +37,7 @@ from sottovoce.data import block as blocks
 from sottovoce.data import matrix as row_slopes
 from sottovoce.data import preparation, projection
 from sottovoce.data.files import csv as csv_files
-from sottovoce.data.files import lines
+from sottovoce.data.files import format as formats
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import federation, models, policy, prediction, training
 from sottovoce.gate import gate as gates
@@ -1020,7 +1020,7 @@ def _() -> Iterator[None]:
             rows = [",".join(cells).replace("\n", " ") for cells in csv.reader(text)]
         yield io.BytesIO("\n".join(rows).encode())
 
-    with patch(lines, "open_data", joined):
+    with patch(formats, "open_data", joined):
         yield
 
 

@@ -246,7 +246,7 @@ def _worked(message: WorkerMessage, held: list[Held]) -> Any:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """BLAS has one thread; a warning that a record caused could be turned into an error."""
-    with plain_blas(2), np.errstate(all="ignore"):
+    with plain_blas(), np.errstate(all="ignore"):
         yield
 
 

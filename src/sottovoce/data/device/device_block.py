@@ -34,7 +34,7 @@ from sottovoce.data.device.loops import (
     shared_memory,
 )
 from sottovoce.data.device.pieces import CHUNK, Arrays, DevicePiece, gathered, on_device, sent_to, stored
-from sottovoce.data.matrix import Slope, Term, bounded, exact_weights, toward_zero
+from sottovoce.data.matrix import Slope, Term, exact_weights, toward_zero
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected, _each, _put_on_grid
 from sottovoce.data.resources import NO_RESOURCES, Resources
@@ -245,7 +245,7 @@ class DeviceBlock:
             for piece, _, place in self._each():
                 for part, given in _given(piece, exact, None if numbers is None else numbers[place], self.dimension):
                     found = _evaluate_term(term, given, piece.labels[part].astype(np.float64))
-                    found = bounded(found, low, self._about.sum_bits)
+                    found = toward_zero(np.fmax(np.fmin(found.astype(np.float64), 1.0), low), self._about.sum_bits)
                     found[piece.null[part]] = 0.0
                     total += found.sum()
             return float(total[0])

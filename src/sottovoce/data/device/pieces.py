@@ -89,7 +89,8 @@ def stored(source: Any, recipe: Preparation, resources: Resources) -> tuple[list
     store.join()
     if store.filled != count:
         raise InputError(f"X was said to have {count} rows but gave {store.filled}; read it again.")
-    tell_null_rows(store.null, count)
+    if store.null:
+        tell_null_rows(store.null, count)
     return store.pieces, store.host
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sottovoce.data.cells import table_columns
 from sottovoce.data.files.csv import Csv, numbers_or_texts
 from sottovoce.data.files.format import (
+    COMPRESSED,
     UNCOUNTED,
     FileOptions,
     Format,
@@ -28,7 +29,6 @@ from sottovoce.data.files.format import (
     report_spoilt,
 )
 from sottovoce.data.files.libsvm import Libsvm
-from sottovoce.data.files.lines import COMPRESSED
 from sottovoce.data.files.npy import Npy
 from sottovoce.data.files.parquet import Parquet
 from sottovoce.data.matrix import Matrix
@@ -62,7 +62,7 @@ class OpenedFiles:
 
 def find_format(path: Path) -> type[Format] | None:
     """The format of a file by its suffix, before which it may have one of compressed files; None of no format."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
+    suffixes = list(map(str.lower, path.suffixes))
     compressed = bool(suffixes) and suffixes[-1] in COMPRESSED
     kind = FORMATS.get("".join(suffixes[-2:-1] if compressed else suffixes[-1:]))
     return None if kind is None or (compressed and not kind.compressible) else kind
@@ -98,7 +98,7 @@ def _identity(path: Path) -> Any:
 
 def is_pattern(path: Path) -> bool:
     """Whether a path means several files: it has *, ? or [ in it, and there is no file of that very name."""
-    return any(mark in str(path) for mark in "*?[") and not path.exists()
+    return not set("*?[").isdisjoint(str(path)) and not path.exists()
 
 
 def _expand(path: Path) -> list[Path]:
@@ -125,7 +125,9 @@ def open_files(files: Any, asked: FileOptions) -> OpenedFiles:
 
 
 def _open_paths(formats: dict[Path, type[Format]], asked: FileOptions) -> OpenedFiles:
-    odd = next((path for path, kind in formats.items() if not kind.tabular), None)
+    odd: Path | None = None  # the first file that is no table
+    for path, kind in formats.items():
+        odd = path if odd is None and not kind.tabular else odd
     if odd is not None and asked.only is None and (asked.schema is not None or asked.left_out is not None):
         what = "schema" if asked.schema is not None else f"id={asked.left_out!r}"
         raise InputError(f"{what} is for CSV and Parquet files, whose columns have names, and {odd.name} is none.")
@@ -137,14 +139,16 @@ def _open_paths(formats: dict[Path, type[Format]], asked: FileOptions) -> Opened
         )
     labels: dict[Path, Path] = _label_files(list(formats), asked) if odd is not None and formats[odd].mapped else {}
     paths = list(labels or formats)
-    before = {path: file_state(path) for path in (*paths, *labels.values())}
+    every = (*paths, *labels.values())
+    before = dict(zip(every, map(file_state, every), strict=True))
     first, sources = paths[0], list[Format]()
     wanted = formats[first].choose(first, formats[first].shape(first, UNCOUNTED), asked)  # before lines are counted
     for path in paths:
         shape = formats[path].shape(path, asked.records)
         own = replace(wanted, label=str(labels[path])) if path in labels else wanted
         formats[path].check_alike(path, shape, own, first)
-        sources += [formats[path](path, shape, part, own) for part in shape.parts]
+        for part in shape.parts:
+            sources.append(formats[path](path, shape, part, own))
     if not sources:
         raise InputError(f"{first} has no rows.")
     names, labelled = wanted.features, wanted.label is not None or bool(labels)
@@ -168,36 +172,40 @@ def _label_files(paths: Sequence[Path], asked: FileOptions) -> dict[Path, Path]:
     return dict(zip(rows, labels, strict=True))
 
 
-def read_table(
+def read_table(  # noqa: PLR0913
     path: str | Path,
     *,
     label: str | int | None = None,
     features: int | None = None,
     left_out: str | None = None,
     schema: Schema | None = None,
+    only: tuple[str, ...] | None = None,
+    kind: type[Format] | None = None,
 ) -> FileTable:
-    """All rows of a file; its suffix, before which may be one of a compressed text, tells the format.
+    """All rows of a file; its suffix, before which may be one of a compressed text, tells the format, or `kind` does.
 
     `label` is the name or the position (-1 for the last) of the label column of a CSV or Parquet file, and the file of
     the labels of an array; without it every column is a feature and `y` is None. `features` is the number of features:
     a LIBSVM file does not tell it, and elsewhere it is checked. `left_out` names a column that is no feature. A
-    `schema` says which column is the label, and encodes the others. A missing cell (empty, `NA`, `nan`, `?`) becomes
+    `schema` says which column is the label, and encodes the others. `only` names the features where labels and other
+    columns do not matter. A missing cell (empty, `NA`, `nan`, `?`) becomes
     NaN. A line with a cell that is no number, with too few or too many cells, or not of the form of LIBSVM, becomes a
     row of NaN, and the log says how many there are and on which lines.
     """
-    return read_file(Path(path), format_of(Path(path)), FileOptions(label, schema, features, left_out))
-
-
-def read_file(path: Path, kind: type[Format], asked: FileOptions) -> FileTable:
-    """All rows of one file of that format: its pieces put together."""
-    opened = _open_paths({path: kind}, replace(asked, records=UNCOUNTED))
-    tables = [source for source in opened.sources if isinstance(source, TableFormat) and asked.schema is None]
-    read = [table.written for table in tables] or [source.pieces for source in opened.sources]
-    pieces = [piece for own in read for piece in own(UNCOUNTED)]
-    if not pieces:
+    path, kind = Path(path), kind or format_of(Path(path))
+    opened = _open_paths({path: kind}, FileOptions(label, schema, features, left_out, UNCOUNTED, only))
+    tables, rows, labels = list[TableFormat](), list[Matrix](), list[Any]()
+    for source in opened.sources:
+        read = source.pieces
+        if schema is None and isinstance(source, TableFormat):
+            tables.append(source)
+            read = source.written
+        for X, y in read(UNCOUNTED):
+            rows.append(X)
+            labels.append(y)
+    if not rows:
         raise InputError(f"{path} has no rows.")
     report_spoilt(opened.sources)
-    rows, labels = [rows for rows, _ in pieces], [labels for _, labels in pieces]
     X, y = sp.vstack(rows, format="csr") if kind.sparse else np.concatenate(rows), None
     if opened.labelled:  # what they are in a table follows from all of them
         y = tables[0].label_values(tables[0].join_cells(labels), whole=True) if tables else np.concatenate(labels)

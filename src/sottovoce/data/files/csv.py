@@ -11,6 +11,7 @@ import codecs
 import csv
 import itertools
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,13 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.cells import MISSING
-from sottovoce.data.files import lines
+from sottovoce.data.files import format as formats
 from sottovoce.data.files.format import FilePart, FileShape, Labels, TableFormat, cut_parts
 from sottovoce.data.matrix import Matrix
 from sottovoce.errors import InputError
 from sottovoce.files import LONGEST_LINE, MOST_COLUMNS
-
-_Row = list[str] | None  # the cells of a line, or None if it is not of the form
 
 
 class Csv(TableFormat):
@@ -38,7 +37,7 @@ class Csv(TableFormat):
     @classmethod
     def shape(cls, path: Path, records: int | None = None) -> FileShape:
         start = before = 0
-        with lines.open_data(path) as stream:
+        with formats.open_data(path) as stream:
             while line := stream.readline(LONGEST_LINE + 1):
                 names = line if before else line.removeprefix(codecs.BOM_UTF8)
                 start, before = start + len(line), before + 1
@@ -47,16 +46,18 @@ class Csv(TableFormat):
             header = header_names(cells if line else [], path)
             if records is not None:
                 return FileShape(header, len(header), (FilePart(records, start, before=before, declared=True),))
-            blocks = ((n := lines.count_lines(text), n, None, end) for text, end in _record_blocks(stream, len(header)))
+            blocks = (
+                (n := formats.count_lines(text), n, None, end) for text, end in _record_blocks(stream, len(header))
+            )
             return FileShape(header, len(header), cut_parts(FilePart(0, start, before=before), blocks, path))
 
     def _texts(self, rows: int) -> Iterator[tuple[int, bytes, NDArray[np.int64]]]:
         """Some records: the number of their first line, a text, and where in it their lines begin."""
         done, step = 0, max(1, min(rows, self.most_cells // len(self.names)))
-        with lines.open_data(self.path) as stream:
+        with formats.open_data(self.path) as stream:
             stream.seek(self.part.start)
             for text, _ in _record_blocks(stream, len(self.names)):
-                starts, left = lines.line_starts(text), self.records - done
+                starts, left = formats.line_starts(text), self.records - done
                 if len(starts) > left + 1 and self.part.declared:
                     done += len(starts)
                     break
@@ -70,8 +71,8 @@ class Csv(TableFormat):
 
     def written(self, rows: int) -> Iterator[tuple[Matrix, list[str] | None]]:
         self.spoilt, label = (0, ()), self.wanted.label
-        places = {name: place for place, name in enumerate(self.names)}
-        kept, place = [places[name] for name in self.wanted.features], None if label is None else places[label]
+        places = dict(zip(self.names, itertools.count(), strict=False))
+        kept, place = list(map(places.__getitem__, self.wanted.features)), None if label is None else places[label]
         for number, text, starts in self._texts(rows):
             block, whole, labels = numeric_lines(text, starts, len(self.names), kept, place)
             self.note_spoilt(number, whole)
@@ -86,8 +87,9 @@ class Csv(TableFormat):
                 _, whole, only = numeric_lines(text, starts, width, (), places[0])
                 columns = [only]
             else:
-                found = rows_of(_split(text, starts), width)
-                whole, columns = np.array([row is not None for row in found]), cells_by_column(found, width)
+                ends = starts.tolist()
+                found, whole = rows_of(map(text.__getitem__, map(slice, ends, ends[1:])), width)
+                columns = list(zip(*found, strict=True))
                 columns = [columns[place] for place in places]
             self.note_spoilt(number, whole)
             yield {self.names[place]: column for place, column in zip(places, columns, strict=True)}
@@ -112,16 +114,16 @@ def _record_blocks(stream: IO[bytes], width: int) -> Iterator[tuple[bytes, int]]
     several columns it is none.
     """
     empty = 0
-    for text in lines.read_blocks(stream):
-        held = len(text.rstrip(lines.SPACES)) if width > 1 else len(text)
+    for text in formats.read_blocks(stream):
+        held = len(text.rstrip(formats.SPACES)) if width > 1 else len(text)
         if not held:
-            empty += lines.count_lines(text)
+            empty += formats.count_lines(text)
             continue
         while empty:
-            yield b"\n" * min(empty, lines.BYTES), 0
-            empty -= min(empty, lines.BYTES)
+            yield b"\n" * min(empty, formats.BYTES), 0
+            empty -= min(empty, formats.BYTES)
         end = text.find(b"\n", held - (width == 1)) + 1 or len(text)
-        empty = lines.count_lines(text[end:])
+        empty = formats.count_lines(text[end:])
         yield text[:end], stream.tell() - len(text) + end
 
 
@@ -132,17 +134,18 @@ def header_names(cells: list[str] | None, path: Path) -> tuple[str, ...]:
             f"{path} has a first line that cannot be read, or of more than {MOST_COLUMNS} columns or {LONGEST_LINE} "
             "bytes. Is it CSV? Rows of so many columns are read from LIBSVM files."
         )
-    names = tuple(cell.strip() for cell in cells)
-    if any("\ufffd" in name for name in names):
+    names = tuple(map(str.strip, cells))
+    if "\ufffd" in "".join(names):
         raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.")
     if not any(names):
         raise InputError(f"{path} is empty: a header line with the column names, then rows, were expected.")
     # A first line with a number in it is far more likely a record than names, and a record must not be
     # quoted as names by the errors below.
-    if any(_read_numbers([name]) is not None for name in names):
-        raise InputError(
-            f"{path} has no header line: its first line has numbers or blanks. Add a line of column names."
-        )
+    for name in names:
+        if _read_numbers([name]) is not None:
+            raise InputError(
+                f"{path} has no header line: its first line has numbers or blanks. Add a line of column names."
+            )
     if len(set(names)) < len(names):
         twice = next(name for name, times in Counter(names).items() if times > 1)
         first = names.index(twice)
@@ -156,33 +159,27 @@ def split_cells(line: bytes) -> list[str] | None:
 
     Bytes that are no UTF-8 become U+FFFD: they spoil the cell that they are in.
     """
-    if not line.strip(lines.SPACES):
+    if not line.strip(formats.SPACES):
         return []
     if line.count(b",") >= MOST_COLUMNS:
         return None
     text = line.decode("utf-8", "replace")
     if '"' not in text:
-        return [cell.lstrip(" ") for cell in text.rstrip("\r\n").split(",")]
+        return list(map(operator.methodcaller("lstrip", " "), text.rstrip("\r\n").split(",")))
     try:
         return next(csv.reader([text], skipinitialspace=True))
     except csv.Error:  # a cell of more than 131,072 characters, or a line that is too long
         return None
 
 
-def rows_of(texts: Iterable[bytes], width: int) -> list[_Row]:
-    """The cells of lines; None for one that has too few or too many. An empty line is one missing cell."""
-    rows = ([""] if row == [] else row for row in map(split_cells, texts))
-    return [row if row is not None and len(row) == width else None for row in rows]
+def rows_of(texts: Iterable[bytes], width: int) -> tuple[list[list[str]], NDArray[np.bool_]]:
+    """The cells of lines, and which lines are of the form; one that is not has missing cells.
 
-
-def cells_by_column(rows: Sequence[_Row], width: int) -> list[tuple[str, ...]]:
-    """The cells of each column; malformed rows give missing cells."""
-    nothing = [""] * width
-    return list(zip(*(row or nothing for row in rows), strict=True))
-
-
-def _split(text: bytes, starts: NDArray[np.int64]) -> Iterator[bytes]:
-    return (text[start:stop] for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
+    An empty line is one missing cell.
+    """
+    rows = [[""] if row == [] else row for row in map(split_cells, texts)]
+    whole = np.array([row is not None and len(row) == width for row in rows], dtype=np.bool_)
+    return [row if own and row else [""] * width for row, own in zip(rows, whole, strict=True)], whole
 
 
 def numeric_lines(
@@ -201,20 +198,19 @@ def numeric_lines(
     spans, at = np.zeros((count, 2), dtype=np.int64), -1 if label is None else label
     decimals.fill_numbers(np.frombuffer(text, np.uint8), starts, places, block, at, spans, whole)
     others = np.flatnonzero(~whole)
-    rows = rows_of((text[starts[line] : starts[line + 1]] for line in others.tolist()), width)
-    cells = cells_by_column(rows, width)
+    labels = list[str]()
+    if label is not None:
+        labels = [text[start:stop].decode("utf-8", "replace").lstrip(" ") for start, stop in spans.tolist()]
     if len(others):
-        usable, numbers = np.array([row is not None for row in rows]), np.empty((len(rows), len(kept)))
+        rows, usable = rows_of((text[starts[line] : starts[line + 1]] for line in others.tolist()), width)
+        cells, numbers = list(zip(*rows, strict=True)), np.empty((len(rows), len(kept)))
+        for line, row in zip(others.tolist() if label is not None else (), rows, strict=False):
+            labels[line] = row[at]
         for column, place in enumerate(kept):
             numbers[:, column], numeric = read_each_number(cells[place])
             usable &= numeric
         numbers[~usable] = np.nan
         block[others], whole[others] = numbers, usable
-    if label is None:
-        return block, whole, []
-    labels = [text[start:stop].decode("utf-8", "replace").lstrip(" ") for start, stop in spans.tolist()]
-    for line, row in zip(others.tolist(), rows, strict=True):
-        labels[line] = "" if row is None else row[label]
     return block, whole, labels
 
 
@@ -223,7 +219,10 @@ def _read_numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
     try:
         return np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
-        filled = ("nan" if cell.strip().lower() in MISSING else cell for cell in cells)
+        filled = list(cells)
+        for place, cell in enumerate(cells):
+            if cell.strip().lower() in MISSING:
+                filled[place] = "nan"
         try:
             return np.fromiter(map(float, filled), np.float64, len(cells))
         except ValueError:

@@ -12,27 +12,39 @@ Errors are about the file and its header; they name columns and never hold what 
 
 from __future__ import annotations
 
+import bz2
 import copy
+import gzip
+import itertools
 import logging
+import lzma
+import operator
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import IO, Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.cells import table_columns
-from sottovoce.data.files import lines
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
+from sottovoce.files import LONGEST_LINE, check_plain
 
 Labels = NDArray[Any]
 Piece = tuple[Matrix, Labels | None]  # rows, and labels where they are known
 Mark = tuple[Any, ...]  # of a file as it is now: another if it is written again
 
+COMPRESSED: Final[dict[str, Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+BYTES = 1 << 23  # of lines that are read at once; fewer than a line may have
+PART = 1 << 27  # bytes of a large file that are a source of their own
+SPACES: Final = b" \t\r\n\x0b\x0c"  # a line of these alone is empty
+TOO_LONG: Final = b'""\rx\n'  # in the place of a line beyond the limit: one that no format can read
 UNCOUNTED: Final = 1 << 62  # records of a file that is read to its end
 LINES_NAMED: Final = 5  # of those that became null rows, in the log
 _log = logging.getLogger("sottovoce.readers")
@@ -120,7 +132,7 @@ class FileShape:
     @property
     def records(self) -> int:
         """How many there are in all parts."""
-        return sum(part.records for part in self.parts)
+        return sum(map(operator.attrgetter("records"), self.parts))
 
 
 @dataclass(frozen=True)
@@ -233,20 +245,31 @@ class TableFormat(Format):
                 raise InputError(f"label={asked.label!r}: the schema names the label column; leave label out.")
             label, features = schema.label if schema.label in shape.names else None, tuple(schema.columns)
         else:
-            place = _column_place(asked.label, shape.names, path, "label")
-            unused = (place, _column_place(asked.left_out, shape.names, path, "id"))
-            label = None if place is None else shape.names[place]
-            features = tuple(name for j, name in enumerate(shape.names) if j not in unused)
+            label = _column_name(asked.label, shape.names, path, "label")
+            columns: dict[str | None, None] = dict.fromkeys(shape.names)
+            for name in (label, _column_name(asked.left_out, shape.names, path, "id")):
+                columns.pop(name, None)
+            features = tuple(columns)  # type: ignore[arg-type]
         check_features(asked.features, len(features if schema is None else schema.feature_names), path)
         return Wanted(features, label, schema, asked.left_out, others)
 
     @classmethod
     def check_alike(cls, path: Path, shape: FileShape, wanted: Wanted, first: Path) -> None:
-        if wanted.schema is not None:
-            _check_schema(path, shape.names, wanted)
+        if wanted.schema is not None:  # the columns of the schema and no others, and the label if the first has it
+            left_out, header = wanted.left_out, shape.names
+            if left_out is not None and left_out not in header:
+                raise InputError(f"id={left_out!r} is no column of {path}; its columns are: {', '.join(header)}.")
+            if left_out is not None and left_out in wanted.names:
+                raise InputError(f"id={left_out!r} is a feature or the label in the schema; an identifier is neither.")
+            if wanted.label is not None and wanted.label not in header:
+                raise InputError(f"{path} lacks the label column {wanted.label!r}; give it labels too.")
+            try:
+                wanted.encode(dict.fromkeys(header, ()))
+            except InputError as error:
+                raise InputError(f"{path}: {error}") from None
             return
         own, read = set(shape.names), {*wanted.names, wanted.left_out}
-        missing = [name for name in wanted.names if name not in own]
+        missing = list(itertools.filterfalse(own.__contains__, wanted.names))
         if missing and wanted.others:
             raise InputError(f"{path} lacks {len(missing)} of the model's columns: {', '.join(missing)}. Add them.")
         if missing:
@@ -256,29 +279,13 @@ class TableFormat(Format):
                 raise InputError(f"{path} has a column {name!r}, which {first} lacks; give all the same columns.")
 
 
-def _column_place(label: str | int | None, columns: Sequence[str], path: Path, what: str) -> int | None:
-    """The place of a column by its name or position."""
-    if label is None:
-        return None
-    if isinstance(label, str) and label in columns:
-        return columns.index(label)
+def _column_name(label: str | int | None, columns: Sequence[str], path: Path, what: str) -> str | None:
+    """The name of a column that is given by name or position."""
+    if label is None or (isinstance(label, str) and label in columns):
+        return label
     if isinstance(label, int) and -len(columns) <= label < len(columns):
-        return label % len(columns)
+        return columns[label]
     raise InputError(f"{what}={label!r} is no column of {path}. Its columns are: {', '.join(columns)}.")
-
-
-def _check_schema(path: Path, header: Sequence[str], wanted: Wanted) -> None:
-    """Each file has the columns of the schema and no others, and the label if the first has it."""
-    if wanted.left_out is not None and wanted.left_out not in header:
-        raise InputError(f"id={wanted.left_out!r} is no column of {path}; its columns are: {', '.join(header)}.")
-    if wanted.left_out is not None and wanted.left_out in wanted.names:
-        raise InputError(f"id={wanted.left_out!r} is a feature or the label in the schema; an identifier is neither.")
-    if wanted.label is not None and wanted.label not in header:
-        raise InputError(f"{path} lacks the label column {wanted.label!r}; give it labels too.")
-    try:
-        wanted.encode({name: [] for name in header})
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def cut_parts(part: FilePart, blocks: Iterable[tuple[int, int, int | None, int]], path: Path) -> tuple[FilePart, ...]:
@@ -287,7 +294,7 @@ def cut_parts(part: FilePart, blocks: Iterable[tuple[int, int, int | None, int]]
     for records, count, entries, end in blocks:
         entries = None if entries is None else (part.entries or 0) + entries
         part = FilePart(part.records + records, part.start, part.count + count, part.before, entries)
-        if part.records and lines.is_plain(path) and end - part.start >= lines.PART:
+        if part.records and path.suffix.lower() not in COMPRESSED and end - part.start >= PART:
             parts.append(part)
             part = FilePart(0, end, before=part.before + part.count)
     return (*parts, part) if part.records else tuple(parts)
@@ -317,3 +324,62 @@ def report_spoilt(sources: Sequence[Source]) -> None:
         why = "a cell that is no number, or too few or too many cells"
         text = f"cannot be read ({why}); they count as null rows, which contribute nothing. Lines: {text}"
         _log.warning("%s: %d of %d records %s", path, count, records, text)
+
+
+def check_data(path: Path) -> None:
+    """Raise unless there is a plain file."""
+    try:
+        check_plain(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from None
+
+
+@contextmanager
+def open_data(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a file, decompressed by its suffix.
+
+    What goes wrong while the block reads from it (not there, damaged, cut short) becomes an `InputError`.
+    """
+    check_data(path)
+    try:
+        with COMPRESSED.get(path.suffix.lower(), open)(path, "rb") as stream:
+            yield stream
+    except EOFError:
+        raise InputError(
+            f"{path} is cut short: the compressed data end too early. Copy or download it again."
+        ) from None
+    except (lzma.LZMAError, zlib.error, gzip.BadGzipFile):
+        raise InputError(f"{path} is damaged, or not what its suffix says. Copy or download it again.") from None
+    except OSError as error:
+        # The text of an OSError can quote bytes of the file; its type and number cannot.
+        raise InputError(
+            f"{path} cannot be read ({type(error).__name__}). Is it damaged, or not yours to read?"
+        ) from None
+
+
+def read_blocks(stream: IO[bytes]) -> Iterator[bytes]:
+    """Whole lines, some megabytes at once, from where the stream is; one beyond the limit is `TOO_LONG`."""
+    while block := stream.read(BYTES):
+        if not block.endswith(b"\n"):
+            begun = len(block) - block.rfind(b"\n") - 1  # bytes of the last line
+            block += stream.readline(LONGEST_LINE + 1 - begun) if begun <= LONGEST_LINE else b""
+            start = block.rfind(b"\n", 0, -1) + 1
+            if len(block) - start > LONGEST_LINE:
+                rest = block[-1:]
+                while rest and not rest.endswith(b"\n"):
+                    rest = stream.readline(LONGEST_LINE)
+                block = block[:start] + TOO_LONG
+        yield block
+
+
+def line_starts(text: bytes) -> NDArray[np.int64]:
+    """Where each line begins, and where the last one ends."""
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
+    return np.concatenate([[0], ends if text.endswith(b"\n") else np.append(ends, len(text))])
+
+
+def count_lines(text: bytes) -> int:
+    """How many lines there are; the last need not end."""
+    return text.count(b"\n") + (not text.endswith(b"\n") and text != b"")

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from sottovoce.data.files import lines
+from sottovoce.data.files import format as formats
 from sottovoce.data.files.format import UNCOUNTED, FileOptions, FilePart, FileShape, Format, Piece, Wanted, cut_parts
 from sottovoce.errors import InputError
 from sottovoce.files import MOST_FEATURES
@@ -33,15 +33,15 @@ class Libsvm(Format):
     def shape(cls, path: Path, records: int | None = None) -> FileShape:
         if records == UNCOUNTED:
             return FileShape((), 0, (FilePart(UNCOUNTED, count=UNCOUNTED),))
-        with lines.open_data(path) as stream:
+        with formats.open_data(path) as stream:
             blocks = (
                 (
                     sum(bool(line.split(b"#", 1)[0].strip()) for line in text.split(b"\n")),
-                    lines.count_lines(text),
+                    formats.count_lines(text),
                     text.count(b":"),
                     stream.tell(),
                 )
-                for text in lines.read_blocks(stream)
+                for text in formats.read_blocks(stream)
             )
             return FileShape((), 0, cut_parts(FilePart(0), blocks, path))
 
@@ -65,10 +65,10 @@ class Libsvm(Format):
         from sklearn.datasets import load_svmlight_file  # slow to import, and other formats do without
 
         self.spoilt, number, done, width = (0, ()), 0, 0, self.wanted.width or 0
-        with lines.open_data(self.path) as stream:
+        with formats.open_data(self.path) as stream:
             stream.seek(self.part.start)
-            for text in lines.read_blocks(stream):
-                starts = lines.line_starts(text)[: self.part.count - number + 1]
+            for text in formats.read_blocks(stream):
+                starts = formats.line_starts(text)[: self.part.count - number + 1]
                 for at in range(0, len(starts) - 1, rows):
                     own = starts[at : at + rows + 1]
                     held = text[own[0] : own[-1]]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.files import lines
+from sottovoce.data.files import format as formats
 from sottovoce.data.files.format import FileOptions, FilePart, FileShape, Format, Labels, Piece, Wanted, check_features
 from sottovoce.data.resources import in_words
 from sottovoce.errors import InputError
@@ -31,7 +31,7 @@ class Npy(Format):
     @classmethod
     def shape(cls, path: Path, records: int | None = None) -> FileShape:  # noqa: ARG003
         rows, columns = map_array(path, 2).shape
-        step = max(1, lines.PART // (8 * max(columns, 1)))
+        step = max(1, formats.PART // (8 * max(columns, 1)))
         return FileShape((), columns, tuple(FilePart(min(step, rows - at), at) for at in range(0, rows, step)))
 
     @classmethod

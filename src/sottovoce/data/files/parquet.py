@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.cells import arrow_texts
-from sottovoce.data.files import lines
+from sottovoce.data.files import format as formats
 from sottovoce.data.files.format import UNCOUNTED, FilePart, FileShape, Labels, TableFormat, Wanted
 from sottovoce.data.matrix import Matrix
 from sottovoce.errors import InputError
@@ -34,7 +34,7 @@ class Parquet(TableFormat):
         parts, start, count, size = list[FilePart](), 0, 0, 0
         for place, group in enumerate(groups):
             count, size = count + group.num_rows, size + group.total_byte_size
-            if size >= lines.PART or place == len(groups) - 1:
+            if size >= formats.PART or place == len(groups) - 1:
                 parts += [FilePart(count, start, place + 1 - start)] if count else []
                 start, count, size = place + 1, 0, 0
         return FileShape(tuple(schema.names), len(schema.names), tuple(parts), tuple(schema.types))
@@ -108,7 +108,7 @@ def _open_parquet(path: Path, **options: Any) -> Iterator[Any]:
         raise InputError(
             f'{path}: reading Parquet needs pyarrow. Install it with: pip install "sottovoce[parquet]"'
         ) from None
-    lines.check_data(path)
+    formats.check_data(path)
     try:
         with parquet.ParquetFile(path, **options) as file:
             count, names = file.metadata.num_columns, file.schema_arrow.names
