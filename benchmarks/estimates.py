@@ -1,6 +1,6 @@
 """Estimates of time and memory against fits: `python benchmarks/estimates.py`.
 
-Each case is a process of its own: a plan is made and estimated (`app/estimate.py`), then the fit runs. Seconds are what
+Each case is a process of its own: a plan is made and estimated (`app/previews.py`), then the fit runs. Seconds are what
 a fit takes longer than its plan, by one thread and by the processor's clock, so that other work on the machine does not
 count. Memory is the process's peak. A ratio is the estimate by what the fit took, and should be between 0.5 and 2.
 """
@@ -31,7 +31,7 @@ from files import made as written
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.app.estimate import Cost, FitRows, cost_of
+from sottovoce.app.previews import Cost, FitRows, cost_of
 from sottovoce.data.block import BlockRows
 from sottovoce.errors import RepeatedFitWarning
 

@@ -25,8 +25,7 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.app.view.server import render_parts
-from sottovoce.app.view.watch import Watch, write_to
-from sottovoce.app.view.watched import WatchedEnd, WatchedWire
+from sottovoce.app.view.watched import Watch, WatchedEnd, WatchedWire, write_to
 from sottovoce.estimators.fits import Fit
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
@@ -82,7 +81,7 @@ def main(rounds: int) -> None:
         wire.exchange = clock.inner(wire.exchange)  # type: ignore[method-assign]
         over: Any = watched.over(wire)
         over.exchange = clock.outer(over.exchange)
-        told, last = clock.outer(watched.progress()), [0.0, 0.0]
+        told, last = clock.outer(watched.advance), [0.0, 0.0]
 
         def advance(done: int, total: int) -> None:
             told(done, total)

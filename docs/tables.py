@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce import estimators, losses
-from sottovoce.app.job_file import keys_of, tables_in
-from sottovoce.app.job_tables import PolicyTable, SourceTable
-from sottovoce.app.jobs import DealerJob, Job, PartyJob, PeopleJob
+from sottovoce.app.job_file import SourceTable, keys_of, tables_in
+from sottovoce.app.jobs import DealerJob, Job, PartyJob, PeopleJob, PolicyTable
 from sottovoce.app.solver_list import SolverEntry, list_solvers
 from sottovoce.plan.secure_text import ASSUMPTIONS
 from sottovoce.solvers import Options

@@ -120,13 +120,7 @@ def check_writable(path: Path, what: str, *, overwrite: bool = True) -> None:
         check_no_ledger(path)
         if not overwrite and path.exists():
             raise _there_already(path, what)
-        temporary, trial = _beside(path), _beside(path)
-        try:
-            _write_new(temporary, b"", 0o600)
-            _name(temporary, trial, replace=overwrite)
-        finally:
-            temporary.unlink(missing_ok=True)
-            trial.unlink(missing_ok=True)
+        _write_beside(path, b"", mode=0o600, replace=overwrite, trial=True)
     except OSError as error:
         raise _unwritable(path, what, error) from None
 
@@ -194,20 +188,19 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _write_beside(path: Path, data: bytes, *, mode: int, replace: bool) -> None:
-    temporary = _beside(path)
+def _write_beside(path: Path, data: bytes, *, mode: int, replace: bool, trial: bool = False) -> None:
+    """Write a file and give it its name, or, as a `trial`, another one in the same folder, and remove it."""
+    temporary, name = _beside(path), _beside(path) if trial else path
     try:
-        _write_new(temporary, data, mode)
-        _name(temporary, path, replace=replace)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        _name(temporary, name, replace=replace)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _write_new(temporary: Path, data: bytes, mode: int) -> None:
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        if trial:
+            name.unlink(missing_ok=True)
 
 
 def is_there(path: Path) -> bool:

@@ -13,7 +13,7 @@ import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.sharing.admm_feature import CONDITION, FeatureADMM, FeatureNumbers, check_numbers
-from sottovoce.app.estimate import cost_of
+from sottovoce.app.previews import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, RefusedError

@@ -24,7 +24,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms.base import Ask, Rounds
 from sottovoce.algorithms.sharing.gradients import NoisyRowScores, OwnGradients, bound_of
 from sottovoce.algorithms.sharing.private import FreshADMM, FreshScores, NoisyRowsADMM
-from sottovoce.app.estimate import cost_of
+from sottovoce.app.previews import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import BudgetError, InputError, RefusedError

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 import sottovoce as sv
 from plans import PLANS, plan_for, small_problem
 from sottovoce import algorithms, losses
-from sottovoce.app import model_file
+from sottovoce.app import outputs
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.cells import match_labels
@@ -126,8 +126,8 @@ def test_where_noise_rules_the_shares_are_left() -> None:
 def test_a_model_file_has_a_row_for_each_class(tmp_path: Path) -> None:
     X, y = people(300)
     model = sv.PrivateLogisticRegression(5.0, entry_bound=1.0, insecure_seed=0).fit(X, y)
-    model_file.save(model, tmp_path / "model.json")
-    again = model_file.load_model(tmp_path / "model.json")
+    outputs.save(model, tmp_path / "model.json")
+    again = outputs.load_model(tmp_path / "model.json")
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     assert np.array_equal(again.predict(X), model.predict(X))
     np.testing.assert_array_equal(np.exp(model.predict_log_proba(X)).sum(axis=1).round(12), 1.0)

@@ -20,7 +20,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms.sharing.fdml_exact import ExactFDML, batch_records, of_batch
 from sottovoce.algorithms.sharing.gradients import RIDGE, join_means
 from sottovoce.algorithms.sharing.private import MeanSteps, NoisyRowsFDML
-from sottovoce.app.estimate import cost_of
+from sottovoce.app.previews import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, RefusedError

@@ -17,7 +17,7 @@ import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.one_shot import FLOAT, LABEL_SHARE, RowSketch, SharedLabels
-from sottovoce.app.estimate import cost_of
+from sottovoce.app.previews import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError

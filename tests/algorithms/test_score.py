@@ -18,7 +18,7 @@ from sottovoce.algorithms.base import Rounds
 from sottovoce.algorithms.score.fits import Correlations, combine, expectations
 from sottovoce.algorithms.score.private import FIT, HELD, SHARES, PrivateScore
 from sottovoce.algorithms.score.queries import ScoreProducts, clip_scores, labels_last, within
-from sottovoce.app.estimate import cost_of
+from sottovoce.app.previews import cost_of
 from sottovoce.data.block import Block, exact_weights
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError

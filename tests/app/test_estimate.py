@@ -16,8 +16,8 @@ import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.app import estimate
-from sottovoce.app.estimate import Cost, FitRows, cost_of
+from sottovoce.app import previews
+from sottovoce.app.previews import Cost, FitRows, cost_of
 from sottovoce.data import parts_in_file
 from sottovoce.data import resources as room
 from sottovoce.plan.plan import Plan
@@ -37,10 +37,10 @@ SOLVERS: dict[Any, dict[str, Any]] = {
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer made-up rows, of which every fit is measured; what the process has already does not count."""
-    monkeypatch.setattr(estimate, "ENTRIES", 1 << 18)
-    monkeypatch.setattr(estimate, "LONG", 0.0)
+    monkeypatch.setattr(previews, "ENTRIES", 1 << 18)
+    monkeypatch.setattr(previews, "LONG", 0.0)
     monkeypatch.setattr(room, "resident", lambda: 0)
-    estimate._rates.cache_clear()
+    previews._rates.cache_clear()
 
 
 def data(records: int, features: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -120,7 +120,7 @@ def test_remote_parties_compute_side_by_side(small: None) -> None:
 
 def test_a_ledger_takes_time_at_every_answer() -> None:
     plan = plan_of(sv.solvers.Gradient(rounds=50), [100])
-    assert told(plan, ledgers=1)[0] - told(plan)[0] == pytest.approx(50 * estimate.COMMIT)
+    assert told(plan, ledgers=1)[0] - told(plan)[0] == pytest.approx(50 * previews.COMMIT)
 
 
 def test_a_pass_is_measured_once_and_of_long_fits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_a_pass_is_measured_once_and_of_long_fits_alone(monkeypatch: pytest.Monk
         measured.append(asked)
         return 1e-6, 1e-6
 
-    monkeypatch.setattr(estimate, "_rates", rates)
+    monkeypatch.setattr(previews, "_rates", rates)
     small = plan_of(sv.solvers.Gradient(rounds=50), [500])
     large = small.model_copy(update={"parties": (("data", 1_000_000),)})
     assert told(small)[0] < 0.1
@@ -141,7 +141,7 @@ def test_a_pass_is_measured_once_and_of_long_fits_alone(monkeypatch: pytest.Monk
     def refused(*_: Any) -> None:
         raise sv.errors.InputError("no room")
 
-    monkeypatch.setattr(estimate, "_rates", refused)
+    monkeypatch.setattr(previews, "_rates", refused)
     assert 0.2 < told(large)[0] < 2.0  # by constants
 
 
@@ -149,7 +149,7 @@ def test_the_first_estimate_on_a_machine_is_that_of_a_fit_without_compiling(tmp_
     """In a process that finds no loop on disk, and compiles for longer than the pass takes."""
     program = """
 import time
-from sottovoce.app.estimate import ENTRIES, _rates
+from sottovoce.app.previews import ENTRIES, _rates
 from sottovoce.data.kernels.compiling import compiled, watch
 watch()
 start, before = time.perf_counter(), compiled()
@@ -182,14 +182,14 @@ def test_a_pass_over_rows_in_a_file_is_measured_there(
     assert gone[0] > 100 * fits[0]  # by constants; `prepared` says what is wrong
 
 
-@pytest.mark.parametrize("kind", estimate.READ)
+@pytest.mark.parametrize("kind", previews.READ)
 def test_reading_a_file_is_in_the_time_until_it_is_read(kind: str) -> None:
     plan = plan_of("newton", [60_000]).model_copy(update={"parties": (("data", 1000),)})
     form = algorithms.of(plan)
     entries = 4.0 if kind == ".svm" else None
     to_read, read = (cost_of(plan, form, FitRows(1000, 8, entries, kind=each)) for each in (kind, None))
     assert (to_read.reading, read.reading) == (True, False)
-    record, entry = estimate.READ[kind]
+    record, entry = previews.READ[kind]
     assert (to_read.seconds or 0.0) - (read.seconds or 0.0) == pytest.approx(1000 * (record + (entries or 8) * entry))
 
 

@@ -16,11 +16,12 @@ from jinja2 import UndefinedError
 from markdown_it import MarkdownIt
 
 import sottovoce as sv
-from sottovoce.app import card, rendering
+from sottovoce.app import card
+from sottovoce.app import texts as rendering
 from sottovoce.app.page import Occasion, ledger_page, page
 from sottovoce.app.texts import harmless
 from sottovoce.app.view import server as view
-from sottovoce.app.view.watch import Watch
+from sottovoce.app.view.watched import Watch
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Balance, Ledger
 

@@ -27,11 +27,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import sottovoce as sv
 from browser import PROGRAM, browser
 from sottovoce.app.view import server
-from sottovoce.app.view.events import KINDS, Event
+from sottovoce.app.view.events import KINDS, Event, State
 from sottovoce.app.view.server import HOST, new_token, read_token, render_page, serve_view
-from sottovoce.app.view.state import State
-from sottovoce.app.view.watch import LogForwarder, Watch, write_to
-from sottovoce.app.view.watched import WatchedEnd, WatchedWire
+from sottovoce.app.view.watched import LogForwarder, Watch, WatchedEnd, WatchedWire, write_to
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
 from sottovoce.estimators.fits import Fit
 from sottovoce.federation.federation import Federation
@@ -138,7 +136,7 @@ class Run:
     def fit(self, epsilon: float = 1.0) -> None:
         solver = sv.solvers.Gradient(rounds=ROUNDS)
         model = sv.PrivateLogisticRegression(epsilon=epsilon, entry_bound=1.0, solver=solver, classes=("no", "yes"))
-        Fit(model, self.federation, runs=True).run(self.wire.progress())
+        Fit(model, self.federation, runs=True).run(self.wire.advance)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.logs[name].getvalue().splitlines()]

@@ -11,7 +11,7 @@ import pytest
 from sottovoce import algorithms
 from sottovoce.app import demo
 from sottovoce.app.jobs import load_job
-from sottovoce.app.model_file import load_model
+from sottovoce.app.outputs import load_model
 from sottovoce.app.previews import plan_job
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError

@@ -6,6 +6,8 @@ import html.parser
 import json
 import math
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,8 @@ from scipy.special import ndtri
 
 import sottovoce as sv
 from sottovoce import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression
-from sottovoce.app.model_file import load_model, save
-from sottovoce.app.page import Occasion, page, posterior, raise_belief
+from sottovoce.app.outputs import load_model, save
+from sottovoce.app.page import Occasion, page, raise_belief
 from sottovoce.app.texts import readable_size
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError
@@ -210,7 +212,8 @@ def test_a_suspicion_grows_as_bayes_says_of_the_test_that_accuses() -> None:
     accused = rng.standard_normal(people) + mu * there > ndtri(1 - alarms)
     right = float(np.mean(there[accused]))
     error = 6 * math.sqrt(right * (1 - right) / np.count_nonzero(accused))
-    assert posterior(prior, alarms, float(gaussian_missed(mu, alarms))) == pytest.approx(right, abs=error)
+    view: Any = SimpleNamespace(detected=lambda alarms: 1 - float(gaussian_missed(mu, alarms)))
+    assert raise_belief(view, prior, alarms) == pytest.approx(right, abs=error)
     assert abs(math.exp(mu) * prior / (1 - prior + math.exp(mu) * prior) - right) > error  # another bound is another
 
 

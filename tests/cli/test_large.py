@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sottovoce.app.cli.parties import report_rows
-from sottovoce.app.job_tables import SourceTable
+from sottovoce.app.job_file import SourceTable
 from sottovoce.app.jobs import load_party_job
 from sottovoce.app.sources import NUMBER, goes_by_pieces, is_large, policy_of, read_holder
 from sottovoce.data import resources as room

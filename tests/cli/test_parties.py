@@ -14,8 +14,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app.cli import app
 from sottovoce.app.jobs import load_party_job
-from sottovoce.app.view.watch import Watch, say_to
-from sottovoce.app.view.watched import WatchedEnd
+from sottovoce.app.view.watched import Watch, WatchedEnd, say_to
 from sottovoce.errors import InputError
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party

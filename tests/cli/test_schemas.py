@@ -10,7 +10,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.app import demo
 from sottovoce.app.jobs import load_job, load_party_job
-from sottovoce.app.model_file import load_model
+from sottovoce.app.outputs import load_model
 from sottovoce.app.previews import plan_job
 from sottovoce.app.sources import read_party
 

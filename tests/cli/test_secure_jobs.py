@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import sottovoce as sv
-from sottovoce.app.cli.showing import show_summary
+from sottovoce.app.cli.console import show_summary
 from sottovoce.app.jobs import load_evaluation_job, load_job, load_party_job
 from sottovoce.app.page import ledger_page
 from sottovoce.app.previews import plan_job

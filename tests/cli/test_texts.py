@@ -12,10 +12,10 @@ import pytest
 import sottovoce as sv
 from sottovoce.app.cli.console import _console, aside, complain, out, show_log, table
 from sottovoce.app.cli.fitted import csv_text
-from sottovoce.app.model_file import save
+from sottovoce.app.outputs import save
 from sottovoce.app.page import page
 from sottovoce.app.texts import cell, harmless
-from sottovoce.app.view.watch import Watch, say_to
+from sottovoce.app.view.watched import Watch, say_to
 
 NASTY = "north\x1b[2J\x1b]0;title\x07\x9b31m\r\x08\u202eevil\u2028"
 ACTS = "\x1b\x07\x9b\r\x08\u202e\u2028"

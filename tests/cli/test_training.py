@@ -6,15 +6,16 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import sottovoce
-from sottovoce.app import estimate, outputs, runs
-from sottovoce.app.cli import showing
+from sottovoce.app import outputs, previews, runs
+from sottovoce.app.cli.console import out, show_cost
 from sottovoce.app.jobs import load_job
-from sottovoce.app.model_file import load_model
+from sottovoce.app.outputs import load_model
 from sottovoce.data import resources as room
 from sottovoce.data.parts_in_file import PreparedRows
 from sottovoce.errors import InputError
@@ -110,8 +111,8 @@ def test_a_plan_and_a_fit_tell_bytes_time_and_memory(write_job, invoke, monkeypa
     """The fit has read the file when it tells them."""
     short = invoke(command, write_job())
     assert f"less than a second of {work}" in " ".join((short.stdout + short.stderr).split())
-    monkeypatch.setattr(estimate.FitRows, "seconds", lambda *_: 47.0)
-    monkeypatch.setattr(estimate.FitRows, "memory", lambda *_: 5e6)
+    monkeypatch.setattr(previews.FitRows, "seconds", lambda *_: 47.0)
+    monkeypatch.setattr(previews.FitRows, "memory", lambda *_: 5e6)
     monkeypatch.setattr(room, "resident", lambda: 0)
     result = invoke(command, write_job(), *(["--overwrite"] if command == "fit" else []))
     shown = " ".join((result.stdout + result.stderr).split())
@@ -130,8 +131,10 @@ def test_a_plan_and_a_fit_tell_bytes_time_and_memory(write_job, invoke, monkeypa
     ],
     ids=lambda given: getattr(given, "where", ""),
 )
-def test_where_prepared_rows_will_be_is_said(prepared, text):
-    assert showing.storage_text(prepared) == text
+def test_where_prepared_rows_will_be_is_said(prepared, text, capsys):
+    plan = SimpleNamespace(parties=("a",), channel=SimpleNamespace(secure=False))
+    show_cost(SimpleNamespace(cost=previews.Cost(rounds=1), plan=plan, prepared=(prepared,)), out())
+    assert f"\nprepared rows: {text}\n" in capsys.readouterr().out
 
 
 def test_quiet_is_quiet(write_job, invoke):
@@ -278,7 +281,7 @@ def test_a_result_that_came_to_be_there_during_a_fit_is_not_replaced(write_job, 
         model = runs.fit_model(run)
     (folder / "job.json").write_text("of another job")
     with pytest.raises(InputError, match=r"is there already.*paid for: its results are in (.*)\.$"):
-        outputs.write_texts(job, outputs.make_texts(model, outputs.describe_occasion(model, {}, {}, 0.0)))
+        outputs.write_texts(job, outputs.make_texts(model, {}, {}, 0.0))
     assert (folder / "job.json").read_text() == "of another job"
 
 
@@ -333,7 +336,7 @@ def test_results_are_rescued_if_their_folder_vanishes(write_job, folder, monkeyp
     (folder / "results").rmdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     with pytest.raises(InputError, match="The fit is done and paid for: its results are in") as caught:
-        outputs.write_texts(job, outputs.make_texts(model, outputs.describe_occasion(model, {}, {}, 0.0)))
+        outputs.write_texts(job, outputs.make_texts(model, {}, {}, 0.0))
     rescued = str(caught.value).rsplit(" ", 1)[1].rstrip(".")
     np.testing.assert_array_equal(load_model(f"{rescued}/model.json").coef_, model.coef_)
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from sottovoce.app.cli.console import ViewOptions
-from sottovoce.app.job_tables import ViewTable
+from sottovoce.app.job_file import ViewTable
 from sottovoce.app.jobs import load_dealer_job, load_job
-from sottovoce.app.view.watch import Watch
-from sottovoce.app.view.watched import watching
+from sottovoce.app.view.watched import Watch, watching
 from sottovoce.errors import InputError
 
 
@@ -51,9 +50,9 @@ def test_what_a_file_and_the_command_line_say_of_the_view(write_job, folder):
     with pytest.raises(InputError, match="--view and --no-view"):
         ViewOptions(port=0, off=True).over(table)
     plain, asked = load_job(write_job()), load_job(write_job("b.toml", view={"port": "8650"}))
-    assert ViewOptions().of_fit(plain, quiet=False).off
-    assert not ViewOptions(port=0).of_fit(plain, quiet=True).off
-    assert not ViewOptions().of_fit(asked, quiet=True).off
+    assert ViewOptions().over(plain.view, if_asked=True).off
+    assert not ViewOptions(port=0).over(plain.view, if_asked=True).off
+    assert not ViewOptions().over(asked.view, if_asked=True).off
     (folder / "dealer.toml").write_text(
         '[dealer]\nname = "notary"\n[federation]\ncoordinator = "localhost:1"\ncertificates = "c"\n[view]\noff = true\n'
     )

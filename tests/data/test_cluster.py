@@ -28,7 +28,7 @@ import scipy.sparse as sp
 import sottovoce as sv
 from sottovoce import losses
 from sottovoce.app import previews, sources
-from sottovoce.app.job_tables import SourceTable
+from sottovoce.app.job_file import SourceTable
 from sottovoce.data.block_parts import BlockPart, RowView
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import Slope, is_sparse

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
 import sottovoce as sv
-from sottovoce.app.job_tables import SourceTable
+from sottovoce.app.job_file import SourceTable
 from sottovoce.app.sources import source_shape
 from sottovoce.data import dataset
 from sottovoce.data import resources as room

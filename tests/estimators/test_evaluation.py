@@ -17,7 +17,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Ask
 from sottovoce.algorithms.evaluation.private import EvaluatedClasses
-from sottovoce.app import model_file
+from sottovoce.app import outputs
 from sottovoce.errors import BudgetError, InputError, RefusedError, RepeatedFitWarning
 from sottovoce.estimators import report
 from sottovoce.federation import models as partial_models
@@ -135,8 +135,8 @@ def test_people_that_cannot_be_used_do_not_count(classifier: Any) -> None:
 
 
 def test_a_model_from_a_file_is_evaluated_at_the_same_nodes(classifier: Any, tmp_path: Path) -> None:
-    model_file.save(classifier, tmp_path / "model.json")
-    read = model_file.load_model(tmp_path / "model.json")
+    outputs.save(classifier, tmp_path / "model.json")
+    read = outputs.load_model(tmp_path / "model.json")
     found = [sv.evaluate(model, X[TEST], Y[TEST], epsilon=math.inf).cells for model in (classifier, read)]
     np.testing.assert_array_equal(*found)
 

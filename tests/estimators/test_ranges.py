@@ -14,7 +14,7 @@ import pytest
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms.ranges import private as rule
-from sottovoce.app import model_file
+from sottovoce.app import outputs
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.estimators.ranges import EstimatedRanges
 from sottovoce.federation.coordinator import Coordinator
@@ -171,8 +171,8 @@ def test_a_missing_cell_counts_as_the_middle(central: Any) -> None:
 
 
 def test_a_model_file_says_what_was_bought(central: Any, tmp_path: Path) -> None:
-    model_file.save(central, tmp_path / "model.json")
-    loaded = model_file.load_model(tmp_path / "model.json")
+    outputs.save(central, tmp_path / "model.json")
+    loaded = outputs.load_model(tmp_path / "model.json")
     assert loaded.ranges_ == central.ranges_
     assert loaded.schema_ == central.schema_
     np.testing.assert_array_equal(loaded.decision_function(OTHERS), central.decision_function(OTHERS))

@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import sottovoce as sv
-from sottovoce.app import model_file
+from sottovoce.app import outputs
 from sottovoce.errors import InputError
 from sottovoce.losses import OneVsRest, get
 from sottovoce.plan.plan import Plan
@@ -136,8 +136,8 @@ def test_with_a_large_budget_weights_of_several_classes_are_near_those_without_p
 
 def test_a_model_of_one_vs_rest_is_kept_and_handed_on(tmp_path: Path) -> None:
     model = sv.PrivateLinearSVC(5.0, class_weight=WEIGHTS, **GIVEN).fit(X, Y)
-    model_file.save(model, tmp_path / "model.json")
-    again = model_file.load_model(tmp_path / "model.json")
+    outputs.save(model, tmp_path / "model.json")
+    again = outputs.load_model(tmp_path / "model.json")
     np.testing.assert_array_equal(again.decision_function(X), model.decision_function(X))
     assert again.class_weight == WEIGHTS
     assert again.plan_.class_weight == (0.1, 0.2, 1.0)

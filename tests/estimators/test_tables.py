@@ -10,7 +10,7 @@ import pytest
 from sklearn.base import clone
 
 import sottovoce as sv
-from sottovoce.app.model_file import load_model, save
+from sottovoce.app.outputs import load_model, save
 
 SCHEMA = sv.Schema(
     {

@@ -19,7 +19,7 @@ from cases import COORDINATOR, Case
 from role import words_of
 
 import sottovoce as sv
-from sottovoce.app.model_file import load_model
+from sottovoce.app.outputs import load_model
 from sottovoce.errors import SottovoceError
 from sottovoce.federation.run_keys import PAIR
 from sottovoce.gate.frames import decode

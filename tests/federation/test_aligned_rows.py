@@ -13,7 +13,7 @@ import pytest
 
 import sottovoce as sv
 from secure_fits import data, model
-from sottovoce.app.job_tables import SourceTable
+from sottovoce.app.job_file import SourceTable
 from sottovoce.app.sources import read_party
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation.alignment.coordinator import new_terms

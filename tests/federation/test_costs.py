@@ -10,7 +10,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce import algorithms, losses
-from sottovoce.app.estimate import Cost, cost_of
+from sottovoce.app.previews import Cost, cost_of
 from support import declared
 
 RUNS: dict[str, list[dict[str, Any]]] = {

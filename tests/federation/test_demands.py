@@ -13,7 +13,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.app.job_tables import PolicyTable
+from sottovoce.app.jobs import PolicyTable
 from sottovoce.federation.policy import DEMANDS, NOTHING, Known, Policy
 from sottovoce.federation.run_keys import invitation
 from sottovoce.gate.frames import Frame, decode, encode

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce import algorithms, losses
-from sottovoce.app.estimate import FitRows, cost_of
+from sottovoce.app.previews import FitRows, cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset

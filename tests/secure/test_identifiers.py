@@ -13,7 +13,7 @@ import pytest
 
 import sottovoce as sv
 from secure_fits import RECORDS, by_columns, data, model
-from sottovoce.app.job_tables import SourceTable
+from sottovoce.app.job_file import SourceTable
 from sottovoce.app.sources import read_party, source_shape
 from sottovoce.data.identifiers import hash_of_list, identifiers
 from sottovoce.errors import InputError, RefusedError

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from sottovoce import __version__
 from sottovoce.app.page import declared_ranges, feature_names, public_facts
-from sottovoce.app.rendering import render
+from sottovoce.app.texts import render
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel, plots
 from sottovoce.files import parse_file

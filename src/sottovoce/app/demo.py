@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sottovoce.app import outputs, runs
-from sottovoce.app.cli.console import bar, show_promises, table
-from sottovoce.app.cli.showing import show_summary
+from sottovoce.app.cli.console import bar, show_promises, show_summary, table
 from sottovoce.app.jobs import Job, load_job
-from sottovoce.app.rendering import render
+from sottovoce.app.texts import render
 from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, PrivateLogisticRegression
 from sottovoce.estimators.progress import progress_bar
@@ -77,8 +76,8 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
                 model = runs.fit_model(opened, advance)
             seconds = time.perf_counter() - start
         after = {name: account.balance() for name, account in accounts.items()}
-        occasion = outputs.describe_occasion(model, before, after, seconds)  # their ledgers happen to be at hand
-        paths = outputs.write_texts(job, outputs.make_texts(model, occasion))
+        texts = outputs.make_texts(model, before, after, seconds)  # their ledgers happen to be at hand
+        paths = outputs.write_texts(job, texts)
         show_summary(model, paths, {}, seconds, console)
         _heading(console, "What is promised")
         show_promises(model.privacy_, console)

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from sottovoce.app import jobs, outputs, previews, sources
-from sottovoce.app.job_file import JobFile, tables_of
-from sottovoce.app.job_tables import SourceTable
+from sottovoce.app.job_file import JobFile, SourceTable, tables_of
 from sottovoce.app.superuser import AS_ROOT, is_root
 from sottovoce.app.texts import readable_size
 from sottovoce.data import resources as room

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from sottovoce.app import outputs, previews, runs, sources
 from sottovoce.app.flare_files import check_job
-from sottovoce.app.job_tables import OutputTable
+from sottovoce.app.job_file import OutputTable
 from sottovoce.app.jobs import Job, PartyJob, load_job
 from sottovoce.app.texts import harmless
 from sottovoce.errors import InputError, SottovoceError
@@ -87,7 +87,7 @@ def train(job: Job, wire: Transport, folder: Path, say: Callable[[str], None], *
                 start = time.perf_counter()
                 model = runs.fit_model(run)
                 seconds = time.perf_counter() - start
-            texts = outputs.make_texts(model, outputs.describe_occasion(model, {}, {}, seconds))
+            texts = outputs.make_texts(model, {}, {}, seconds)
             state.journal.keep_outputs(texts)
         outputs.write_texts(placed, texts)
         state.journal.remove()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sottovoce.app.job_tables import TrainingTable
+from sottovoce.app.job_file import TrainingTable
 from sottovoce.app.jobs import Job
 from sottovoce.errors import InputError
 from sottovoce.files import parse_file, write_data, write_text

@@ -6,14 +6,16 @@ An error names the key, its value, what is allowed and what to do.
 
 from __future__ import annotations
 
+import itertools
+import math
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from sottovoce.app import job_tables as tables
+from sottovoce.app import job_file as tables
 from sottovoce.app.job_file import JobFile, key, needed, unknown_key
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.plan.aggregation import COORDINATOR
@@ -28,6 +30,67 @@ _SCHEMA: Final[Any] = key("a table with label, identifiers and columns, or with 
 _VIEW: Final[Any] = key("a table with port, off, token and log", tables.ViewTable())
 _WIRE: Final = "a table with listen, certificates and parties"
 _SITE: Final = "a table with coordinator and certificates"
+
+
+class PartyOf(tables.SourceTable):
+    """The party of a party file."""
+
+    name: tables.Text = needed("the party's name, as in its certificate")
+    predictions: tables.Text | None = key("the file for predictions that this party is the recipient of")
+    aligned: tables.Text | None = key("where the alignment is stored; default: FILE.aligned beside the records")
+    n_jobs: int | None = key("threads for sums over its rows; -1 is all processors, the default 1")
+    device: str | None = key('where they are computed: "cpu" (default) or "cuda"')
+
+
+class ConnectionTable(tables.JobTable):
+    """Where the coordinator is."""
+
+    coordinator: tables.Address = needed('host:port of the coordinator, for example "localhost:7443"')
+    certificates: tables.Text = needed("the folder with authority.pem and this party's own two files")
+
+
+class DealerTable(tables.JobTable):
+    """The dealer."""
+
+    name: tables.Text = needed("the dealer's name, as in its certificate")
+
+
+class PolicyTable(tables.JobTable):
+    """What the party demands of a plan."""
+
+    max_epsilon: tables.Positive = key("the most that one plan may cost, above 0", math.inf)
+    max_delta: float = key("the largest delta of a plan, above 0 and at most 1", 1.0, strict=True, gt=0, le=1)
+    predict_for: tables.Names = key(
+        'who may learn joint predictions about these people: ["coordinator"] or a party', ()
+    )
+    predict_training: tables.Flag = key(
+        "true: predict also for the people of this file where it may be trained on", False
+    )
+    tell_budget: tables.Flag = key("true: tell the coordinator what the account has, for the report of a fit", False)
+    approve_models: tables.Flag = key("true: use models that nobody approved, for a coordinator that is trusted", False)
+    secure: tables.Flag = key("true: accept secure aggregation, whose guarantee rests on more than noise", False)
+    dealer: str = key(
+        'the only dealer that is accepted, "coordinator" or a name; "": the coordinator or a pinned dealer, '
+        "in a plan with everybody who is pinned",
+        "",
+    )
+    colluding: tables.Count | None = key(
+        "the least number of colluding parties that a plan must withstand; default: all others"
+    )
+    unaligned: tables.Flag = key("true: accept secure columns also if records with identifiers were not aligned", False)
+    max_epsilon_colluding: tables.Finite | None = key(
+        "the most that a plan may cost against the coordinator colluding with all other parties; default: no "
+        "limit, and secure aggregation needs the pins of all others by rows too"
+    )
+    align: tables.Names = key("the parties with which, all together, the records may be aligned", ())
+    align_matched_by: str = key(
+        'who alone compares the lists of an alignment, "coordinator" or a party; "": as asked', ""
+    )
+    count_shared: tables.Names = key("the parties with each of which shared people may be counted", ())
+    align_times: tables.Whole = key("the most alignments that the identifiers take part in, from 0", 3)
+    align_ratio: tables.Positive = key(
+        "how many times longer than the own list of identifiers another party's may be", 10.0
+    )
 
 
 class RecordsFile(JobFile):
@@ -112,10 +175,14 @@ class Job(RecordsFile):
         return self.columns is None or self.columns.labels != "held" or party == self.label_party
 
     def outputs(self) -> dict[str, Path]:
-        named = {key: self.resolve(path) for key, path in self.output.model_dump(exclude_none=True).items()}
-        model = named.get("model", self.path.with_suffix(".json"))
-        report, page = (model.with_name(f"{model.stem}.privacy.{suffix}") for suffix in ("json", "html"))
-        return {"model": model, "report": report, "page": page} | named
+        table = self.output
+        model = self.path.with_suffix(".json") if table.model is None else self.resolve(table.model)
+        report, page = model.with_name(f"{model.stem}.privacy.json"), model.with_name(f"{model.stem}.privacy.html")
+        return {
+            "model": model,
+            "report": report if table.report is None else self.resolve(table.report),
+            "page": page if table.page is None else self.resolve(table.page),
+        }
 
     def estimator(self) -> PrivateLinearModel:
         from sottovoce.data.resources import Resources
@@ -134,12 +201,12 @@ class Job(RecordsFile):
                     f"bounds.{name} = {value!r} is for {kind}; leave it out with {self.model.estimator!r}."
                 )
             declared |= {} if value is None else {name: value}
-        return self.model.kind(**self.privacy.model_dump(), **declared, **self.model.parameters)
+        return self.model.kind(**self.privacy.model_dump(), **declared, **(self.model.model_extra or {}))
 
     def check(self) -> None:
         """Refuse a job that could not be planned, whatever the data are."""
         super().check()
-        table, parameters, schema = self.federation, self.model.parameters, self.known_schema
+        table, parameters, schema = self.federation, self.model.model_extra or {}, self.known_schema
         if table is not None:
             self._check_parties("federation.records", table.records)
             self._check_parties("federation.features", table.features)
@@ -161,7 +228,7 @@ class Job(RecordsFile):
             raise self.fault("model.class_weight is by class; declare the classes too, in bounds.classes.")
         if table is not None and parameters.get("insecure_seed") is not None:
             raise self.fault("model.insecure_seed is for parties in this process; leave it out.")
-        self._check_parameters()
+        self._check_parameters(parameters)
         if self.solver is not None:
             self.solver.make_solver(self)
 
@@ -244,12 +311,12 @@ class Job(RecordsFile):
                     'columns.labels to "shared".'
                 )
 
-    def _check_parameters(self) -> None:
+    def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
         from sottovoce.solvers import SOLVERS
 
         fields, hints = self.model.fields, typing.get_type_hints(self.model.kind)
         elsewhere = {
-            **{name: "[solver]" for kind in SOLVERS.values() for name in kind.names()},
+            **dict.fromkeys(itertools.chain.from_iterable(kind.names() for kind in SOLVERS.values()), "[solver]"),
             "solver": "[solver], as name",
             **dict.fromkeys(tables.PrivacyTable.model_fields, "[privacy]"),
             **dict.fromkeys(tables.BoundsTable.model_fields, "[bounds]"),
@@ -258,12 +325,12 @@ class Job(RecordsFile):
             **dict.fromkeys(("resources", *tables.ResourcesTable.model_fields), "[resources]"),
             "verbose": "the command line (--quiet)",
         }
-        allowed = [name for name in fields if name not in elsewhere]
-        for name, value in self.model.parameters.items():
+        for name, value in parameters.items():
             if name in elsewhere:
                 raise self.fault(f"model.{name} = {value!r} belongs in {elsewhere[name]}; move it there.")
-            if name not in allowed:
-                raise self.fault(unknown_key("model", name, ["estimator", *allowed]))
+            if name not in fields:
+                allowed = ["estimator", *(name for name in fields if name not in elsewhere)]
+                raise self.fault(unknown_key("model", name, allowed))
             try:
                 TypeAdapter(hints[name]).validate_python(value, strict=True)
             except ValidationError:
@@ -312,17 +379,17 @@ class AlignmentJob(JobFile, extra="ignore"):
 class DealerJob(JobFile):
     """A dealer of secure sums, which has no records and no ledger."""
 
-    dealer: tables.DealerTable = needed("a table with name")
-    federation: tables.ConnectionTable = needed(_SITE)
+    dealer: DealerTable = needed("a table with name")
+    federation: ConnectionTable = needed(_SITE)
     view: tables.ViewTable = _VIEW
 
 
 class PartyJob(JobFile):
     """A data holder that serves a remote coordinator."""
 
-    party: tables.PartyOf = needed("a table with name, file, label and ledger")
-    federation: tables.ConnectionTable = needed(_SITE)
-    policy: tables.PolicyTable = key("a table with max_epsilon, max_delta, predict_for", tables.PolicyTable())
+    party: PartyOf = needed("a table with name, file, label and ledger")
+    federation: ConnectionTable = needed(_SITE)
+    policy: PolicyTable = key("a table with max_epsilon, max_delta, predict_for", PolicyTable())
     bounds: tables.BoundsTable | None = key("the bounds that a plan must have, if any")
     peers: dict[str, str] = key(
         'the pins of other parties\' certificates, north = "sha256:...", as `sottovoce pin` prints them', {}

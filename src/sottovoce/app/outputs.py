@@ -2,32 +2,44 @@
 
 A fit or an evaluation that was stopped resumes from its state. Whatever charges has the state of its job to itself,
 from its first look at it until its results are written.
+
+A fitted model is a JSON file: readable, and loaded without running anything that the file says. It holds what is public
+about a fit: coefficients, classes, feature names, the plan, the privacy report and what was communicated. Nothing else
+of the data is in it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
+import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from sottovoce import __version__
+import numpy as np
+from pydantic import BaseModel, ConfigDict, FiniteFloat, StringConstraints, ValidationError
+
+from sottovoce import __version__, estimators
+from sottovoce.app.job_file import ESTIMATORS
 from sottovoce.app.jobs import EvaluationJob, Job
-from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
 from sottovoce.app.sources import accounts_of
+from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
+from sottovoce.estimators.coefficients import CoefficientTable, WithStandardErrors
 from sottovoce.federation.journal import Journal
-from sottovoce.files import check_writable, read_plain, sync_folder, write_data, write_text
+from sottovoce.files import check_writable, parse_file, read_plain, sync_folder, write_data, write_text
+from sottovoce.formats import MODEL
 from sottovoce.plan.plan import Plan
+from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance, Receipt
+from sottovoce.solvers import Options, by_name
+from sottovoce.transports.base import Communication
 
 WHAT_TO_DO: Final = "put right what is refused and start again, and it goes on; or give it up with --restart"
 
@@ -51,11 +63,6 @@ class RunState:
     overwrite: bool
 
     @property
-    def facts(self) -> list[dict[str, Any]]:
-        """What the parties declared public when it began; none of a run that begins now."""
-        return list(self.journal.about["facts"]) if self.journal.begun else []
-
-    @property
     def resumed(self) -> str:
         """Where a resumed run continues, in words; "" for a new run."""
         state = self.journal
@@ -63,17 +70,6 @@ class RunState:
             return ""
         done = "; all is answered" if state.solved or state.ended else ""
         return f"going on with the run in {state.path}, begun {state.about['begun']}, from round {state.answered}{done}"
-
-    def note_beginning(self, facts: Sequence[Any]) -> None:
-        """Let the journal of a new run begin with the job, the parties' facts and the balances."""
-        if not self.journal.begun:
-            self.journal.about = {
-                "job": self.meaning,
-                "facts": [dataclasses.asdict(fact) for fact in facts],
-                "before": {party: dataclasses.asdict(balance) for party, balance in self.before.items()},
-                "overwrite": self.overwrite,
-                "begun": datetime.now(UTC).isoformat(timespec="seconds"),
-            }
 
 
 @contextmanager
@@ -99,7 +95,7 @@ def hold_run(
                 f"{file!r} of party {party!r} has the name that {job.path} keeps something under; name the file, or "
                 "the job, otherwise."
             )
-    charges = job.federation is not None or any(source.ledger is not None for source in job.sources.values())
+    charges = job.federation is not None or bool(accounts)
     with closing(Journal(path if charges or path.exists() or path.is_symlink() else None, restart=restart)) as state:
         if resume and not state.plans:
             raise InputError(f"--resume: there is no interrupted run of {job.path}; {path} would have its state.")
@@ -158,26 +154,39 @@ def check_outputs(job: Job, *, overwrite: bool = False) -> None:
         check_writable(path, f"output.{key}", overwrite=overwrite)
 
 
-def describe_occasion(
+def make_texts(
     model: PrivateLinearModel, before: Mapping[str, Balance], after: Mapping[str, Balance], seconds: float
-) -> Occasion:
-    """What a report says of a training: the hash of its model file, the ledgers of this process, and its time."""
-    return Occasion(
+) -> dict[str, str]:
+    """What a fit leaves behind: model, privacy report and page; they name the ledgers of this process, and its time."""
+    text = to_json(model)
+    occasion = Occasion(
         about=model.plan_.about.texts(),
         receipts={name: str(receipt) for name, receipt in model.receipts_.items()},
         ledgers=[
             *((party, balance, after[party]) for party, balance in before.items()),
             *((party, *balances) for party, balances in model.budgets_.items() if party not in before),
         ],
-        model_hash=hashlib.sha256(to_json(model).encode()).hexdigest(),
+        model_hash=hashlib.sha256(text.encode()).hexdigest(),
         seconds=seconds,
     )
-
-
-def make_texts(model: PrivateLinearModel, occasion: Occasion) -> dict[str, str]:
-    """What a fit leaves behind: model, privacy report and page."""
-    report = json.dumps(plain(make_report(model, occasion)), indent=2, allow_nan=False) + "\n"
-    return {"model": to_json(model), "report": report, "page": page(model, occasion)}
+    report = {
+        "about": dict(occasion.about),
+        "software": f"sottovoce {__version__}",
+        "plan_digest": model.charged_as_,
+        "model_sha256": occasion.model_hash,
+        **model.privacy_.to_dict(),
+        "feature_names": list(getattr(model, "feature_names_in_", [])),
+        "budgets": {party: {"before": vars(old), "after": vars(new)} for party, old, new in occasion.ledgers},
+        "receipts": dict(occasion.receipts),
+        **describe_columns(model.plan_),
+        "releases": [release.model_dump() for plan in model.plans_ for release in plan.releases],
+        **({"estimated_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
+        **({"alpha": model.alpha_} if hasattr(model, "alpha_") else {}),
+        "communication": asdict(model.communication_),
+        "missing_parts": model.missing_parts_,
+    }
+    told = json.dumps(plain(report), indent=2, allow_nan=False) + "\n"
+    return {"model": text, "report": told, "page": page(model, occasion)}
 
 
 def write_texts(job: Job, texts: Mapping[str, str], *, overwrite: bool = False) -> dict[str, Path]:
@@ -216,26 +225,6 @@ def _has(path: Path, data: bytes) -> bool:
     return True
 
 
-def make_report(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
-    """The privacy report of a fitted model, with its purpose, releases and communication."""
-    return {
-        "about": dict(occasion.about),
-        "software": f"sottovoce {__version__}",
-        "plan_digest": model.charged_as_,
-        "model_sha256": occasion.model_hash,
-        **model.privacy_.to_dict(),
-        "feature_names": list(getattr(model, "feature_names_in_", [])),
-        "budgets": {party: {"before": vars(old), "after": vars(new)} for party, old, new in occasion.ledgers},
-        "receipts": dict(occasion.receipts),
-        **describe_columns(model.plan_),
-        "releases": [release.model_dump() for plan in model.plans_ for release in plan.releases],
-        **({"estimated_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
-        **({"alpha": model.alpha_} if hasattr(model, "alpha_") else {}),
-        "communication": dataclasses.asdict(model.communication_),
-        "missing_parts": model.missing_parts_,
-    }
-
-
 def describe_columns(plan: Plan) -> dict[str, Any]:
     """By columns: who has how many, and who knows the labels."""
     if not plan.split.same_people:
@@ -243,3 +232,171 @@ def describe_columns(plan: Plan) -> dict[str, Any]:
     names = [party for party, _ in plan.parties]
     widths = dict(zip(names, plan.columns, strict=True))
     return {"columns": widths, "labels": plan.labels, "label_party": names[plan.label_party]}
+
+
+FORMAT: Final = "sottovoce model"
+# What is of the session, not of the model; paths of a ledger are nobody else's business.
+# The schema is kept by itself: it may be the federation's.
+_NOT_KEPT: Final = ("ledger", "resources", "schema")
+
+
+class ModelFile(BaseModel):
+    """The content of a model file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal["sottovoce model"] = FORMAT
+    version: int = MODEL.number  # checked before the rest
+    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm"]
+    parameters: dict[str, Any]
+    coef: list[FiniteFloat] | list[list[FiniteFloat]] | None  # None: the parties keep those of their columns
+    intercept: FiniteFloat | list[FiniteFloat] | None  # of several classes one for each, and a row of coef
+    classes: tuple[Any, ...] | None
+    feature_names: list[str]
+    table_schema: dict[str, Any] | None = None  # what makes the features of a table
+    estimated_ranges: dict[str, tuple[FiniteFloat, FiniteFloat]] = {}  # by column: what this fit's budget paid for
+    beside: list[Plan] = []  # what else ran for this fit in its budget; the coins of such plans name no records
+    coefficients: list[dict[str, str | FiniteFloat | None]] | None = (
+        None  # with standard errors, where they were bought
+    )
+    score_spread: tuple[FiniteFloat, FiniteFloat] | None = None  # of the training scores: where to look at others
+    rounds: int
+    plan: Plan
+    charged_as: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]  # the plan's name in the ledgers
+    plan_digest: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]
+    receipts: dict[str, str] = {}  # by party: how far its ledger went
+    privacy: dict[str, Any]
+    communication: dict[str, int | dict[str, int]]
+    missing_parts: dict[str, str] = {}  # by party: why it has no part of the model
+
+
+def to_json(model: PrivateLinearModel) -> str:
+    """The text of a fitted model's file."""
+    if not hasattr(model, "plan_"):
+        raise InputError(f"this {type(model).__name__} is not fitted; call fit before saving it.")
+    names = dict(zip(ESTIMATORS.values(), ESTIMATORS, strict=True))
+    # The coin names records in one published calibration; whoever gets the model must not get it.
+    plan = model.plan_.model_copy(update={"coin": "withheld"})
+    coef: Any = None  # the parties keep it
+    intercept: Any = None
+    if plan.models != "kept":
+        one = plan.scaled_loss.outputs == 1
+        coef = np.ravel(model.coef_) if one else model.coef_
+        intercept = np.ravel(model.intercept_)[0] if one else model.intercept_
+    parameters = model.get_params(deep=False)
+    for name in _NOT_KEPT:
+        parameters.pop(name, None)
+    if isinstance(solver := parameters["solver"], Options):  # as a job file has it
+        parameters["solver"] = {"name": solver.name, **solver.given()}
+    beside = [json.loads(each.to_json()) for each in model.plans_ if each is not model.plan_]
+    table = getattr(model, "coefficients_", None)
+    content = {
+        "format": FORMAT,
+        "version": MODEL.number,
+        "estimator": names[type(model).__name__],
+        "parameters": parameters,
+        "coef": coef,
+        "intercept": intercept,
+        "classes": model.plan_.classes,
+        "feature_names": getattr(model, "feature_names_in_", []),
+        **({} if model.schema_ is None else {"table_schema": model.schema_.table()}),
+        **({"estimated_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
+        **({"beside": beside} if beside else {}),
+        **({} if table is None else {"coefficients": list(map(asdict, table))}),
+        "score_spread": model.score_spread_,
+        "rounds": model.n_iter_,
+        "plan": json.loads(plan.to_json()),
+        "charged_as": model.charged_as_,
+        "plan_digest": plan.digest.hex(),
+        "receipts": dict(zip(model.receipts_, map(str, model.receipts_.values()), strict=True)),
+        "privacy": model.privacy_.to_dict(),
+        "communication": vars(model.communication_),
+        "missing_parts": model.missing_parts_,
+    }
+    return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
+
+
+def save(model: PrivateLinearModel, path: str | Path) -> None:
+    """Write a fitted model, in one step."""
+    write_text(Path(path), to_json(model), "path")
+
+
+def load_model(path: str | Path) -> PrivateLinearModel:
+    """The fitted estimator of a model file: it predicts as the saved one did. Its ledger is not restored."""
+    path = Path(path)
+
+    def parse(text: str) -> Any:
+        def refuse(constant: str) -> None:  # NaN and Infinity are no JSON
+            raise json.JSONDecodeError(f"{constant} is no number of JSON", text, text.find(constant))
+
+        return json.loads(text, parse_constant=refuse)
+
+    content = parse_file(path, parse, "a model file", "give the path of one; `sottovoce fit` writes it.")
+    try:
+        if type(content) is dict and content.get("format") == FORMAT and not MODEL.read(content.get("version")):
+            raise InputError(MODEL.refusal(str(path), content.get("version")))
+        return _restore(ModelFile.model_validate(content))
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # whatever a file leads to is the file's fault: what it names runs no code
+        why = str(error)
+        if isinstance(error, ValidationError):
+            fault = error.errors()[0]
+            why = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+        raise InputError(f"{path} is not a model file of this version ({why}); `sottovoce fit` writes one.") from None
+
+
+def plain(value: Any) -> Any:
+    """Plain numbers, texts, lists and tables, as JSON knows them; an infinite number is the text "inf"."""
+    if isinstance(value, Mapping):
+        return dict(zip(map(str, value), map(plain, value.values()), strict=True))
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return list(map(plain, value))
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value
+
+
+def _restore(content: ModelFile) -> PrivateLinearModel:
+    plan = content.plan
+    if plan.digest.hex() != content.plan_digest:
+        raise ValueError("plan and plan_digest do not agree")
+    kept = content.coef is None or content.intercept is None
+    if kept != (plan.models == "kept"):
+        raise ValueError("coef and intercept are there unless the parties keep them, as the plan says")
+    outputs = () if plan.scaled_loss.outputs == 1 else (plan.scaled_loss.outputs,)
+    coef, intercept = np.array(content.coef or []), np.array(content.intercept)
+    fits = kept or (coef.shape == (*outputs, plan.features) and intercept.shape == outputs)
+    if not fits or len(content.feature_names) not in (0, plan.features):
+        raise ValueError(f"coef and feature_names must have the plan's {plan.features} entries")
+    if content.classes != plan.classes:
+        raise ValueError("classes are not those of the plan")
+    parameters = {**content.parameters, "epsilon": float(content.parameters["epsilon"])}  # "inf" is a text
+    if isinstance(solver := parameters.get("solver"), dict):
+        parameters["solver"] = by_name(**solver)
+    if content.table_schema is not None:
+        parameters["schema"] = Schema.from_table(content.table_schema)
+    model: PrivateLinearModel = getattr(estimators, ESTIMATORS[content.estimator])(**parameters)
+    if content.coef is None or content.intercept is None:
+        model._forget_model(plan)
+    else:
+        model._set_model(coef, intercept[()], plan)
+    model.schema_ = model.schema
+    if content.estimated_ranges:
+        model.ranges_ = content.estimated_ranges
+    if content.coefficients is not None and isinstance(model, WithStandardErrors):
+        model.coefficients_ = CoefficientTable.of(content.coefficients, odds=plan.loss.name == "logistic")
+    model.score_spread_ = content.score_spread
+    model.n_iter_ = content.rounds
+    model.n_features_in_ = plan.features
+    if content.feature_names:
+        model.feature_names_in_ = np.array(content.feature_names, dtype=object)
+    model.plan_, model.plans_ = plan, (plan, *content.beside)
+    model.charged_as_ = content.charged_as
+    model.receipts_ = {name: Receipt.read(text) for name, text in content.receipts.items()}
+    model.privacy_ = PrivacyReport.from_dict(content.privacy)
+    model.communication_ = Communication(**content.communication)  # type: ignore[arg-type]
+    model.missing_parts_ = content.missing_parts
+    return model

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from sottovoce import __version__, algorithms
-from sottovoce.app.rendering import render
-from sottovoce.app.texts import readable_size, rests_of, secure_balance
+from sottovoce.app.texts import readable_size, render, rests_of, secure_balance
 from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan
@@ -55,6 +54,14 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
     """The page of a fitted model. It shows what is public about the fit, and no metric of the training data."""
     report, plan = model.privacy_, model.plan_
     views = report.views(several=plan.split.several)
+    curves: dict[str, Guarantee] = {}  # the views that promise something, by title; those with the same curve together
+    for guarantee in reversed(views):
+        name = _TITLES[guarantee.adversary]
+        same = next((other for other in curves if curves[other].trade_off == guarantee.trade_off), None)
+        if same is not None:
+            curves[f"{name}, {same[0].lower()}{same[1:]}"] = curves.pop(same)
+        elif guarantee.promises:
+            curves[name] = guarantee
     plans = getattr(model, "plans_", (plan,))  # of a model from a file only its own plan is known
     ledgers = {party: after for party, _, after in occasion.ledgers}
     queries = {query.name: query for name in plan.names for query in algorithms.of(plan).queries(plan, name)}
@@ -71,7 +78,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         split=plan.split.place.format(len(plan.parties)),
         report=report,
         views=views,
-        curves=_curves(views),
+        curves=curves,
         rests=tuple(dict.fromkeys(text for after in ledgers.values() for text in after.rests_on)),
         unknown=[party for party in plan.names if party not in ledgers],
         declared=public_facts(plan, model),
@@ -92,19 +99,6 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
     )
 
 
-def _curves(views: Iterable[Guarantee]) -> dict[str, Guarantee]:
-    """The views that promise something, by title; those with the same curve together."""
-    curves: dict[str, Guarantee] = {}
-    for guarantee in reversed(list(views)):
-        title = _TITLES[guarantee.adversary]
-        same = next((name for name, other in curves.items() if other.trade_off == guarantee.trade_off), None)
-        if same is not None:
-            curves[f"{title}, {same[0].lower()}{same[1:]}"] = curves.pop(same)
-        elif guarantee.promises:
-            curves[title] = guarantee
-    return curves
-
-
 def releases(plan: Plan) -> Iterator[tuple[str, Release, int, float]]:
     """The title of each release, what it is, how often it is made, and how far a record moves it."""
     times = count_answers(plan, algorithms.of(plan)) if plan.split.same_people else Counter()
@@ -119,7 +113,7 @@ def public_facts(plan: Plan, model: PrivateLinearModel) -> list[tuple[str, str]]
     if plan.protects == "feature":
         neighbours = "one column of one party had been blank or any other; records are not protected"
     bounds = plan.bounds
-    facts: list[tuple[str, Any]] = [("Records", ", ".join(f"{party}: {count:,}" for party, count in plan.parties))]
+    facts = [("Records", ", ".join(f"{party}: {count:,}" for party, count in plan.parties))]
     if plan.split.same_people:
         widths = ", ".join(f"{party}: {count}" for party, count in zip(plan.names, plan.columns, strict=True))
         facts.append(("Columns", f"{widths}; of the same people, in the same order"))
@@ -137,8 +131,8 @@ def public_facts(plan: Plan, model: PrivateLinearModel) -> list[tuple[str, str]]
         facts.append(("Every feature", f"at most {bounds.entry_bound:g} in absolute value"))
     if bounds.feature_low is None and not isinstance(bounds.entry_bound, tuple):
         names = list(getattr(model, "feature_names_in_", []))
-        facts.append(("Features", f"{plan.features}: {', '.join(names)}" if names else plan.features))
-    return [(key, str(value)) for key, value in facts]
+        facts.append(("Features", f"{plan.features}: {', '.join(names)}" if names else str(plan.features)))
+    return facts
 
 
 def declared_ranges(plan: Plan) -> list[tuple[float, float]]:
@@ -165,18 +159,15 @@ def known_labels(plan: Plan) -> str:
     }[plan.labels]
 
 
-def posterior(prior: float, false_alarms: float, missed: float) -> float:
-    """The belief after an accusation, by Bayes: p d / (p d + (1 - p) a), with detections d = 1 - missed.
+def raise_belief(guarantee: Guarantee, prior: float, false_alarms: float = SIGN) -> float:
+    """How far a view can raise a belief of `prior` by a sign that is false at that rate.
 
-    Of the best test with a false alarms, and so of every test with a or more, no accusation leads to more.
+    The belief after an accusation, by Bayes: p d / (p d + (1 - p) a), with detections d = 1 - missed. Of the best test
+    with a false alarms, and so of every test with a or more, no accusation leads to more.
     """
+    missed = 1 - guarantee.detected(false_alarms)
     found = prior * (1 - missed)
     return found / (found + (1 - prior) * false_alarms)
-
-
-def raise_belief(guarantee: Guarantee, prior: float, false_alarms: float = SIGN) -> float:
-    """How far a view can raise a belief of `prior` by a sign that is false at that rate."""
-    return posterior(prior, false_alarms, 1 - guarantee.detected(false_alarms))
 
 
 def ledger_page(ledger: Ledger) -> str:

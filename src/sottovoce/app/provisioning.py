@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from sottovoce.app.rendering import render
+from sottovoce.app.texts import render
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import is_there, write_data, write_text
 from sottovoce.transports.authority import check_hosts, create_authority, issue, list_certificates

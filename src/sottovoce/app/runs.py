@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from sottovoce import algorithms
 from sottovoce.app import sources
-from sottovoce.app.job_tables import FederationTable
+from sottovoce.app.job_file import FederationTable
 from sottovoce.app.jobs import EvaluationJob, Job, PeopleJob
 from sottovoce.app.outputs import RunState, read_receipts, store_receipts
 from sottovoce.app.superuser import warn_as_root
@@ -43,12 +45,6 @@ class PartyFacts:
     feature_names: tuple[str, ...] = ()
     classes: tuple[Any, ...] = ()
     solvers: tuple[str, ...] | None = None  # that its rows serve where they are stored; None: every one
-
-    @classmethod
-    def of(cls, party: str, told: Mapping[str, Any]) -> PartyFacts:
-        served = None if told.get("solvers") is None else tuple(told["solvers"])
-        names, classes = tuple(told["feature_names"]), tuple(told.get("classes", ()))
-        return cls(party, told["records"], told["features"], names, classes, served)
 
 
 @dataclass(frozen=True)
@@ -144,8 +140,17 @@ def _with_names(job: Job, facts: Sequence[PartyFacts]) -> list[PartyFacts]:
 
 def check_facts(job: Job, facts: Sequence[PartyFacts]) -> None:
     """By columns all parties have the same people, and a feature is with one of them; by rows the same columns."""
+    first = facts[0]
+    for other in () if job.split.same_people else facts[1:]:
+        if not first.feature_names or not other.feature_names or other.feature_names == first.feature_names:
+            continue  # else the model would mix features up
+        strange = sorted(set(first.feature_names) ^ set(other.feature_names))
+        what = f"these are at one of them only: {', '.join(strange)}" if strange else "they are in another order"
+        raise InputError(
+            f"parties {first.party!r} and {other.party!r} have different columns: {what}. "
+            "Give every party the same columns in the same order."
+        )
     if not job.split.same_people:
-        _check_same_columns(facts)
         return
     check_people({fact.party: fact.records for fact in facts})
     places: dict[str, list[str]] = {}
@@ -169,37 +174,37 @@ def check_facts(job: Job, facts: Sequence[PartyFacts]) -> None:
             )
 
 
-def _check_same_columns(facts: Sequence[PartyFacts]) -> None:
-    """By rows a feature has the same name and place at every party, or the model would mix features up."""
-    first = facts[0]
-    for other in facts[1:]:
-        if not first.feature_names or not other.feature_names or other.feature_names == first.feature_names:
-            continue
-        strange = sorted(set(first.feature_names) ^ set(other.feature_names))
-        what = f"these are at one of them only: {', '.join(strange)}" if strange else "they are in another order"
-        raise InputError(
-            f"parties {first.party!r} and {other.party!r} have different columns: {what}. "
-            "Give every party the same columns in the same order."
-        )
-
-
 def ask_facts(
     federation: Federation, job: Job | EvaluationJob, state: RunState | None, *, classes: bool
 ) -> list[PartyFacts]:
     """What the parties declare, or declared when a resumed run began; the federation gets receipts and journal."""
-    facts = [PartyFacts.of(fact["party"], fact) for fact in ([] if state is None else state.facts)]
-    if not facts:
+    answers: dict[str, dict[str, Any]] = {}
+    for fact in state.journal.about["facts"] if state is not None and state.journal.begun else ():
+        answers[fact["party"]] = fact
+    if not answers:
         answers = federation.coordinator().facts(classes=classes)
         if federation.split.same_people:
             check_aligned(answers)
-        facts = [PartyFacts.of(party, answer) for party, answer in answers.items()]
+    facts, declared = list[PartyFacts](), dict[str, dict[str, Any]]()
+    for party, told in answers.items():
+        served = None if told.get("solvers") is None else tuple(told["solvers"])
+        names, labels = tuple(told["feature_names"]), tuple(told.get("classes", ()))
+        facts.append(PartyFacts(party, told["records"], told["features"], names, labels, served))
+        declared[party] = asdict(facts[-1])
     if isinstance(job, Job):
         check_facts(job, facts)
     federation.receipts |= read_receipts(job)
-    federation.declared = {fact.party: asdict(fact) for fact in facts}
+    federation.declared = declared
     if state is not None and federation.counted:
         federation.journal = state.journal
-        state.note_beginning(facts)
+        if not state.journal.begun:
+            state.journal.about = {
+                "job": state.meaning,
+                "facts": list(map(asdict, facts)),
+                "before": {party: asdict(balance) for party, balance in state.before.items()},
+                "overwrite": state.overwrite,
+                "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
     return facts
 
 
@@ -219,7 +224,14 @@ def open_job(
     """
     model, parties = job.estimator(), list[Party]()
     if job.federation is None:
-        parties = _read_parties(job)
+        schema = job.known_schema
+        for name, source in job.sources.items():
+            own = schema  # by columns each file is read by its part of it
+            if schema is not None and job.split.same_people:
+                own = schema.part(sources.table_shape(job.resolve(source.file), schema)[1])
+            parties.append(sources.read_party(name, source, job.resolve, schema=own, labelled=job.labelled(name)))
+        if job.split.same_people:
+            sources.join(parties)
         wire = InProcess(parties)
     elif wire is None:
         wire = open_wire(job.federation, job.resolve, say, None if state is None else state.journal)
@@ -231,19 +243,6 @@ def open_job(
         elif job.split.same_people:
             federation.check_labels()
         yield prepare_run(job, model, federation, runs=True)
-
-
-def _read_parties(job: Job) -> list[Party]:
-    """The holders of the files of a job; by columns each file is read by its part of the schema."""
-    schema, parties = job.known_schema, list[Party]()
-    for name, source in job.sources.items():
-        own = schema
-        if schema is not None and job.split.same_people:
-            own = schema.part(sources.table_shape(job.resolve(source.file), schema)[1])
-        parties.append(sources.read_party(name, source, job.resolve, schema=own, labelled=job.labelled(name)))
-    if job.split.same_people:
-        sources.join(parties)
-    return parties
 
 
 def make_federation(job: Job, wire: Transport, parties: Sequence[Party] = ()) -> Federation:
@@ -272,7 +271,7 @@ def prepare_run(job: Job, model: PrivateLinearModel, federation: Federation, *, 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         training = Fit(model, federation, runs=runs)
-    return JobRun(job, model, training, tuple(str(warning.message) for warning in caught))
+    return JobRun(job, model, training, tuple(map(str, map(operator.attrgetter("message"), caught))))
 
 
 def fit_model(run: JobRun, progress: Callable[[int, int], None] | None = None) -> PrivateLinearModel:
@@ -309,7 +308,12 @@ def open_test(job: EvaluationJob, model: PrivateLinearModel, say: Say, state: Ru
     elif job.federation is not None:
         federation = Federation.connect(open_wire(job.federation, job.resolve, say, state.journal))
     else:
-        parties = [sources.read_test_holder(job, name, source, model) for name, source in job.sources.items()]
+        if (schema := model.schema_) is not None:
+            schema = schema.of_features(tuple(getattr(model, "feature_names_in_", schema.feature_names)))
+        parties = [
+            sources.read_party(name, source, job.resolve, schema=schema, labelled=True)
+            for name, source in job.sources.items()
+        ]
         federation = Federation("central" if job.data is not None else "rows", InProcess(parties), parties=parties)
     with contextlib.closing(federation):
         ask_facts(federation, job, state, classes=False)

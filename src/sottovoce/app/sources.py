@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.app.job_tables import PartyTable, SourceTable
+from sottovoce.app.job_file import PartyTable, SourceTable
 from sottovoce.app.jobs import EvaluationJob, Job, PartyJob, PeopleJob
 from sottovoce.data import resources as room
 from sottovoce.data.cells import table_columns
@@ -200,26 +200,26 @@ def read_party(  # noqa: PLR0913
         account=account,
         policy=policy,
         feature_names=table.feature_names,
-        ids=_id_cells(source, path),
+        ids=None if source.id is None else _id_cells(source.id, path),
         id_rule=source.id_rule,
         aligned=aligned,
     )
 
 
-def _id_cells(source: SourceTable, path: Path) -> NDArray[Any] | None:
-    """The cells of the column of identifiers, if there is one."""
-    if source.id is None:
-        return None
+def _id_cells(column: str, path: Path) -> NDArray[Any]:
+    """The cells of the column of identifiers."""
     names = format_of(path).shape(path, UNCOUNTED).names
-    if source.id not in names:
-        raise InputError(f"id={source.id!r} is no column of {path}; its columns are: {', '.join(names)}.")
-    return table_columns(read_cells(path, [source.id]))[source.id]
+    if column not in names:
+        raise InputError(f"id={column!r} is no column of {path}; its columns are: {', '.join(names)}.")
+    return table_columns(read_cells(path, [column]))[column]
 
 
 def read_ids(source: SourceTable, resolve: Callable[[str], Path], name: str) -> Identifiers | None:
     """The identifiers of a file, if a column of it has them."""
-    cells = _id_cells(source, resolve(source.file))
-    return None if cells is None else identifiers(cells, len(cells), name, source.id_rule)
+    if source.id is None:
+        return None
+    cells = _id_cells(source.id, resolve(source.file))
+    return identifiers(cells, len(cells), name, source.id_rule)
 
 
 def join(parties: Sequence[Party]) -> None:
@@ -275,13 +275,6 @@ def read_holder(job: PartyJob, policy: Policy) -> Party:
     holder = read_party(source.name, source, job.resolve, policy, schema=schema, labelled=labelled, aligned=aligned)
     holder.holder.resources = Resources(source.n_jobs, source.device)
     return holder
-
-
-def read_test_holder(job: EvaluationJob, name: str, source: SourceTable, model: PrivateLinearModel) -> Party:
-    """The holder of one file of test records."""
-    if (schema := model.schema_) is not None:
-        schema = schema.of_features(tuple(getattr(model, "feature_names_in_", schema.feature_names)))
-    return read_party(name, source, job.resolve, schema=schema, labelled=True)
 
 
 def read_person_holder(

@@ -1,12 +1,27 @@
-"""Texts that come from others (names, labels, refusals, features), made harmless where they are shown or written."""
+"""Texts that come from others (names, labels, refusals, features), made harmless where they are shown or written.
+
+So in pages and files from the folder `templates`: whatever is put into a template is escaped as its format needs it. In
+HTML and Markdown a value is no markup and acts on nothing; in TOML it is a value of TOML. Only what is marked safe
+stands as it is (`Markup`, `| safe`): styles, scripts and pictures of this program, and names that were checked.
+"""
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import markupsafe
+from markupsafe import Markup
+
+from sottovoce.files import toml_key, toml_value
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _FORMULA: Final = ("=", "+", "-", "@")  # with what a spreadsheet takes a cell for a formula
 _TURNS: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -22,12 +37,11 @@ def harmless(text: str, *, keep: str = "\n") -> str:
     """
     if text.isprintable() and text.isascii():
         return text
-
-    def acts(letter: str) -> bool:
-        return letter in _TURNS or unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
-
-    found = [letter for letter in set(text) - set(keep) if acts(letter)]
-    return text.translate({ord(letter): letter.encode("unicode_escape").decode() for letter in found})
+    acting = {}
+    for letter in set(text) - set(keep):
+        if letter in _TURNS or unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp"):
+            acting[ord(letter)] = letter.encode("unicode_escape").decode()
+    return text.translate(acting)
 
 
 def markdown(text: str) -> str:
@@ -77,3 +91,42 @@ def readable_size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} GB"
+
+
+_FOLDER: Final = Path(__file__).parent / "templates"
+_ESCAPES: Final[Mapping[str, Callable[[Any], str]]] = {
+    ".html": lambda value: markupsafe.escape(harmless(str(value))),
+    ".md": lambda value: markdown(str(value)),
+    ".toml": toml_value,
+}
+
+
+def render(name: str, /, **values: Any) -> str:
+    """The text of a template; a value that it needs and does not get is an error."""
+    return _environment(Path(name).suffix).get_template(name).render(values)
+
+
+@functools.cache
+def read(name: str) -> Markup:
+    """A style or a script, as it stands in the folder."""
+    return Markup((_FOLDER / name).read_text(encoding="utf-8"))  # noqa: S704  # a file of this program
+
+
+@functools.cache
+def _environment(suffix: str) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    escape = _ESCAPES[suffix]
+    made = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        finalize=lambda value: value if isinstance(value, Markup) else Markup(escape(value)),  # noqa: S704  # it escapes
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+    )
+    made.filters.update(number=format, key=lambda name: Markup(toml_key(name)))  # noqa: S704  # it escapes
+    made.globals["style"] = read("style.css")
+    return made

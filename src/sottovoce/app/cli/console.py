@@ -1,29 +1,36 @@
-"""What the commands share: where they write, in which form, and how they fail."""
+"""What the commands share: where they write, in which form, how a plan and a fit are shown, and how they fail."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import logging
+import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TextIO
 
 import typer
+from typer.core import TyperGroup
 
-from sottovoce.app.texts import harmless
+from sottovoce import __version__
+from sottovoce.app.texts import harmless, readable_size
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from sottovoce.app.job_tables import ViewTable
-    from sottovoce.app.jobs import Job
+    from sottovoce.app.job_file import ViewTable
+    from sottovoce.app.previews import Preview
+    from sottovoce.estimators import PrivateLinearModel
+    from sottovoce.plan.plan import Plan
     from sottovoce.privacy.guarantee import PrivacyReport
 
+CHARGE_COLUMNS: Final = ("party", "account", "total>", "left now>", "left after>", "used after")
 JOB: Final = "SOTTOVOCE_JOB"  # the path of the job file, in the environment
 
 
@@ -68,7 +75,7 @@ OUT_OF_MEMORY: Final = (
     "little. Raise them, or stop other programs."
 )
 
-_CODES: Mapping[type[SottovoceError], int] = {
+_CODES: Mapping[type[SottovoceError], int] = {  # 1 is anything else
     InputError: 2,
     BudgetError: 3,
     RefusedError: 3,
@@ -84,24 +91,33 @@ class ViewOptions(NamedTuple):
     off: bool = False
     log: str | None = None
 
-    def over(self, table: ViewTable) -> ViewTable:
-        """The table with what the command line says in its place."""
+    def over(self, table: ViewTable, *, if_asked: bool = False) -> ViewTable:
+        """The table with what the command line says in its place; a page is served, or only `if_asked` for."""
         if self.off and self.port is not None:
             raise InputError("--view and --no-view: one serves the page and the other does not; leave one out.")
-        said = {"port": self.port, "off": False if self.port is not None else self.off or None, "log": self.log}
+        off = self.off or (if_asked and "port" not in table.model_fields_set)
+        said = {"port": self.port, "off": False if self.port is not None else off or None, "log": self.log}
         return table.model_copy(update={key: value for key, value in said.items() if value is not None})
 
-    def of_fit(self, job: Job, *, quiet: bool) -> ViewTable:
-        """The same for a fit: with the data here, or quietly, a page is served if it is asked for."""
-        asked = self.port is not None or "port" in job.view.model_fields_set
-        if not asked and (quiet or job.federation is None):
-            return self._replace(off=True).over(job.view)
-        return self.over(job.view)
 
+class Commands(TyperGroup):
+    """Errors that the package raises on purpose, and those of the system about files, become one line and a code."""
 
-def exit_code(error: SottovoceError) -> int:
-    """2 bad input, 3 refused, 4 wire, 5 ledger, 1 anything else."""
-    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), 1)
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SottovoceError as error:
+            complain(str(error))
+            raise typer.Exit(next((code for kind, code in _CODES.items() if isinstance(error, kind)), 1)) from None
+        except MemoryError:
+            complain(OUT_OF_MEMORY)
+            raise typer.Exit(2) from None
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as error:  # of a path that nothing else looked at, such as a name that is too long
+            what = error.filename or "a file"
+            complain(f"{what} cannot be read or written ({error.strerror or type(error).__name__}); give another path.")
+            raise typer.Exit(2) from None
 
 
 def complain(text: str) -> None:
@@ -119,19 +135,31 @@ def aside() -> Console:
     return _console(sys.stderr)
 
 
-def _console(stream: TextIO) -> Console:
+@functools.cache
+def _harmless_classes() -> tuple[type[Console], type[Table]]:
     """All texts for people pass here: none of them, whoever wrote it, tells the terminal what to do."""
     from rich.console import Console
+    from rich.table import Table
 
+    def made_harmless(each: Any) -> Any:
+        return harmless(each) if isinstance(each, str) else each
+
+    class HarmlessConsole(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*map(made_harmless, objects), **options)
+
+    class HarmlessTable(Table):
+        def add_row(self, *cells: Any, **options: Any) -> None:
+            super().add_row(*map(made_harmless, cells), **options)
+
+    return HarmlessConsole, HarmlessTable
+
+
+def _console(stream: TextIO) -> Console:
     if isinstance(stream, io.TextIOWrapper):
         with contextlib.suppress(OSError):  # of a stream that another was put in the place of
             stream.reconfigure(errors="backslashreplace")  # a letter that it cannot show stops nothing
-
-    class Harmless(Console):
-        def print(self, *objects: Any, **options: Any) -> None:
-            super().print(*(harmless(each) if isinstance(each, str) else each for each in objects), **options)
-
-    return Harmless(highlight=False, emoji=False, markup=False, file=stream)
+    return _harmless_classes()[0](highlight=False, emoji=False, markup=False, file=stream)
 
 
 class _Remark(logging.Handler):
@@ -141,11 +169,21 @@ class _Remark(logging.Handler):
         aside().print(record.getMessage(), soft_wrap=True)
 
 
-def show_log() -> None:
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"sottovoce {__version__}")
+        raise typer.Exit
+
+
+def show_log(
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Show what the package logs: warnings, and that loops are being compiled."""
     logging.getLogger("sottovoce.kernels").setLevel(logging.INFO)
     log = logging.getLogger("sottovoce")
-    if not any(isinstance(handler, _Remark) for handler in log.handlers):
+    if _Remark not in map(type, log.handlers):
         log.addHandler(_Remark())
 
 
@@ -159,7 +197,7 @@ def print_result(value: Any, text: str, *, as_json: bool) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON object; an infinite number is the text "inf"."""
-    from sottovoce.app.model_file import plain
+    from sottovoce.app.outputs import plain
 
     typer.echo(json.dumps(plain(value), indent=2, allow_nan=False))
 
@@ -167,14 +205,9 @@ def print_json(value: Any) -> None:
 def table(*columns: str, title: str | None = None, rows: Iterable[Sequence[str]] = ()) -> Table:
     """A table that needs no colour. A column whose name ends with > is for numbers."""
     from rich import box
-    from rich.table import Table
 
-    class Harmless(Table):
-        def add_row(self, *cells: Any, **options: Any) -> None:
-            super().add_row(*(harmless(each) if isinstance(each, str) else each for each in cells), **options)
-
-    made = Harmless(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
-    made.show_edge = False
+    look: Any = {"box": box.SIMPLE_HEAD, "title_justify": "left", "title_style": "bold"}
+    made = _harmless_classes()[1](title=title, pad_edge=False, show_edge=False, **look)
     for column in columns:
         made.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")
     for row in rows:
@@ -212,3 +245,132 @@ def seconds_text(seconds: float) -> str:
         return f"about {seconds:.0f} s"
     minutes = seconds / 60
     return f"about {minutes:.0f} min" if minutes < 90 else f"about {minutes / 60:.1f} h"
+
+
+def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:
+    """The guarantee, the releases, the cost and the ledgers of a plan; `remarks` adds refusals and notes."""
+    made = shown.plan
+    show_problem(made, console)
+    console.print("\nGuarantee", style="bold")
+    show_promises(shown.report, console, several=made.split.several)
+    if shown.first is not None:
+        console.print(f"\n{shown.first}", soft_wrap=True)
+    for each in shown.plans:
+        if each.private:
+            title, columns, rows = describe_releases(each, shown.plans)
+            console.print()
+            console.print(table(*columns, title=title, rows=rows))
+    console.print()
+    show_cost(shown, console)
+    if shown.charges:
+        console.print()
+        console.print(table(*CHARGE_COLUMNS, title="Ledgers, in epsilon", rows=charge_rows(shown, console)))
+        if made.split.same_people:
+            console.print("A person is in every party, so each ledger is charged what all parties release together.")
+    console.print(f"Solver: {shown.plan.algorithm}, {shown.why}")
+    if shown.sums:
+        console.print(f"Sums: {shown.sums}")
+    if not remarks:
+        return
+    for refusal in dict.fromkeys(charge.refusal for charge in shown.charges if charge.refusal):
+        who = ", ".join(charge.party for charge in shown.charges if charge.refusal == refusal)
+        console.print(f"refused by {who}: {refusal}")
+    for note in shown.notes:
+        console.print(f"note: {note}")
+
+
+def show_cost(shown: Preview, console: Console) -> None:
+    """Rounds, bytes, time and memory, and where prepared rows will be stored."""
+    cost, parties = shown.cost, len(shown.plan.parties)
+    if cost.rounds is None:
+        console.print("Cost: without privacy the run stops when it has converged, which no plan can tell.")
+        return
+    up, down, dealt = cost.uplink_bytes or 0, cost.downlink_bytes or 0, cost.dealt_bytes or 0
+    console.print(
+        f"Cost: {cost.rounds} rounds, about {readable_size(up)} from the parties and {readable_size(down)} to them, "
+        f"{seconds_text(cost.seconds or 0.0)} of {'reading and ' if cost.reading else ''}computing and about "
+        f"{readable_size(cost.memory_bytes or 0)} of memory on this machine"
+    )
+    for rows in shown.prepared:
+        place = f"{readable_size(rows.size)} {'on the device' if rows.where == 'device' else 'in memory'}"
+        if rows.where == "file":
+            place = f"{readable_size(rows.size)} in a file in {rows.folder}"
+        elif rows.workers:
+            place = f"at {rows.workers} workers of the cluster, {readable_size(rows.size / rows.workers)} each"
+        console.print(f"prepared rows: {place}", soft_wrap=True)
+    if shown.plan.channel.secure:
+        text = f"Secure: a party sends about {readable_size(up / parties)} and gets {readable_size(down / parties)}"
+        if dealt:
+            share, dealer = readable_size(dealt / parties), shown.plan.channel.dealer
+            text += f"; {share} of what it gets is dealt by {dealer}, {readable_size(dealt)} in all"
+        console.print(text, soft_wrap=True)
+
+
+def show_problem(made: Plan, console: Console) -> None:
+    """What is fitted to how many records, and where they are."""
+    where = f"at {len(made.parties)} parties, split by {made.split}" if made.split.several else "in one place"
+    console.print(
+        f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "
+        f"{made.records:,} records, {made.features} features, {where}"
+    )
+    if made.split.same_people:
+        from sottovoce.app.page import known_labels
+
+        widths = ", ".join(f"{name} {count}" for (name, _), count in zip(made.parties, made.columns, strict=True))
+        console.print(f"features: {widths}; labels: {known_labels(made)}")
+
+
+def describe_releases(
+    made: Plan, plans: Sequence[Plan]
+) -> tuple[str, tuple[str, ...], list[tuple[str, str, str, str, str]]]:
+    """What leaves under a private plan, as a table: its title, its columns, the noise last, and a row for each release.
+
+    Of several plans of a fit the title says which one it is, and its share of the budget.
+    """
+    from sottovoce import algorithms
+    from sottovoce.app.page import releases
+
+    heading, rows = made.channel.leaves, []
+    if len(plans) > 1:
+        share = made.mu**2 / sum(each.mu**2 for each in plans)
+        heading += f": {algorithms.of(made).title.partition(':')[0]}, {100 * share:.3g}% of mu squared"
+    for title, release, times, moves in releases(made):
+        part = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
+        rows.append((title, f"{times}", part, f"{moves:.4g}", f"{release.std:.4g}"))
+    return heading, ("release", "times>", "of", f"one {made.protects} moves it by>", "noise, std>"), rows
+
+
+def charge_rows(shown: Preview, console: Console) -> Iterator[tuple[str, ...]]:
+    """A row for each ledger."""
+    for charge in shown.charges:
+        row = (charge.party, charge.account, f"{charge.before.total:g}", f"{charge.before.left:.4g}")
+        if charge.after is None:
+            yield *row, "refused", ""
+        else:
+            yield *row, f"{charge.after.left:.4g}", bar(charge.after.share, console)
+
+
+def show_summary(
+    model: PrivateLinearModel, paths: dict[str, Path], left: dict[str, float], seconds: float, console: Console
+) -> None:
+    """What was done and where it is."""
+    report: Any = model.privacy_
+    sizes, weakest = model.communication_, report.weakest
+    promise = f"epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}, {weakest.relation}"
+    if weakest.void is not None or math.isinf(weakest.epsilon):
+        promise = f"NONE. {weakest.void or 'The values that left had no noise.'}"
+    elif weakest.unit == "feature":
+        promise = f"NONE to a person; to a feature of one party epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}"
+    console.print(
+        f"trained in {seconds:.1f} s: {sizes.rounds} rounds, {readable_size(sizes.uplink_bytes)} from the parties, "
+        f"{readable_size(sizes.downlink_bytes)} to them"
+    )
+    console.print(f"promise against everybody: {promise}")
+    if weakest.promises and weakest.computational:
+        console.print(f"which {weakest.mark}; {'; '.join(weakest.assumes[1:])}. {weakest.if_broken}", soft_wrap=True)
+        for remark in report.remarks():
+            console.print(remark, soft_wrap=True)
+    for party, rest in left.items():
+        console.print(f"ledger of {party}: epsilon {rest:.4g} left")
+    for key, path in paths.items():
+        console.print(f"{key}: {path}", soft_wrap=True)

@@ -59,7 +59,7 @@ def predict(
 
     - `sottovoce predict job.json people.toml --recipient lab`
     """
-    from sottovoce.app.model_file import load_model
+    from sottovoce.app.outputs import load_model
     from sottovoce.app.sources import is_large
 
     fitted = load_model(model)
@@ -215,7 +215,7 @@ def evaluate(
     """
     from sottovoce.app import outputs, runs
     from sottovoce.app.jobs import load_evaluation_job
-    from sottovoce.app.model_file import load_model, plain
+    from sottovoce.app.outputs import load_model, plain
     from sottovoce.estimators.evaluation import evaluate as evaluate_model
     from sottovoce.estimators.plots import SUFFIXES, new_figure
 
@@ -290,7 +290,7 @@ def card(
     - `sottovoce card job.json --output card.md`
     """
     from sottovoce.app import card as cards
-    from sottovoce.app.model_file import load_model
+    from sottovoce.app.outputs import load_model
 
     path = output or model.with_name(f"{model.stem}.card.html")
     if path.suffix.lower() not in cards.FORMATS:
@@ -322,7 +322,7 @@ def coefficients(
 
     - `sottovoce coefficients job.json`
     """
-    from sottovoce.app.model_file import load_model
+    from sottovoce.app.outputs import load_model
     from sottovoce.estimators.coefficients import WithStandardErrors
 
     fitted = load_model(model)

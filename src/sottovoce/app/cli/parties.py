@@ -34,9 +34,9 @@ from sottovoce.files import check_writable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sottovoce.app.job_tables import ViewTable
+    from sottovoce.app.job_file import ViewTable
     from sottovoce.app.jobs import PartyJob
-    from sottovoce.app.view.watch import Watch
+    from sottovoce.app.view.watched import Watch
     from sottovoce.federation.coordinator import Coordinator
 
 Once = Annotated[bool, typer.Option("--once", help="End after the first training.")]
@@ -83,8 +83,7 @@ def party(
     both trained on and predicted for.
     """
     from sottovoce.app.jobs import load_party_job
-    from sottovoce.app.view.watch import Watch
-    from sottovoce.app.view.watched import watching
+    from sottovoce.app.view.watched import Watch, watching
 
     own = {"name": name, "file": file, "label": label, "ledger": ledger, "account": account, "n_jobs": n_jobs}
     tables: dict[str, dict[str, Any]] = {
@@ -211,8 +210,7 @@ def dealer(
     names it as federation.dealer, and it has a certificate as a party has.
     """
     from sottovoce.app.jobs import load_dealer_job
-    from sottovoce.app.view.watch import Watch
-    from sottovoce.app.view.watched import WatchedEnd, watching
+    from sottovoce.app.view.watched import Watch, WatchedEnd, watching
     from sottovoce.federation.secure_columns.dealer import Dealer
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_party import serve_party

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer.core import TyperCommand
 
@@ -25,6 +26,8 @@ from sottovoce.app.cli.console import (
     cli_option,
     out,
     print_json,
+    show_preview,
+    show_summary,
 )
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from sottovoce.app.runs import JobRun
     from sottovoce.app.view.watched import WatchedWire
     from sottovoce.estimators import PrivateLinearModel
+
+_ENDED: Final = "this fit had ended when it was stopped; nothing was asked or charged, and its results are written"
 
 
 class SeveralEpsilons(TyperCommand):
@@ -86,12 +91,12 @@ def plan(
     - `sottovoce plan job.toml --json`
     - `sottovoce plan job.toml --epsilon 0.1 0.5 1 3 --plot accuracy.png`
     """
-    from sottovoce.app.cli import showing
+    from sottovoce.app.cli import comparison
     from sottovoce.app.jobs import load_job
     from sottovoce.app.previews import plan_job
 
     if epsilon:
-        showing.compare(load_job(job), epsilon, like, plot, overwrite=overwrite, as_json=as_json)
+        comparison.compare(load_job(job), epsilon, like, plot, overwrite=overwrite, as_json=as_json)
         return
     if like is not None or plot is not None:
         raise InputError("--like and --plot belong to a simulation; give epsilons, --epsilon 0.1 0.5 1 3.")
@@ -100,7 +105,7 @@ def plan(
         print_json(shown.to_dict())
         return
     console = out()
-    showing.show_preview(shown, console)
+    show_preview(shown, console)
     console.print(f"\nNothing was charged{'' if shown.files_opened else ' and no data file was opened'}.")
 
 
@@ -139,18 +144,25 @@ def fit(
     - `sottovoce fit job.toml --resume`
     """
     from sottovoce.app import outputs, runs
-    from sottovoce.app.cli import showing
     from sottovoce.app.jobs import load_job
     from sottovoce.app.view.watched import watched_fit
 
     beside, loaded = aside(), load_job(job)
-    table = ViewOptions(view, no_view, log_json).of_fit(loaded, quiet=quiet)
+    options = ViewOptions(view, no_view, log_json)
+    table = options.over(loaded.view, if_asked=quiet or loaded.federation is None)
     quiet = quiet or table.log == "-"
     with outputs.hold_run(loaded, resume=resume, restart=restart, overwrite=overwrite) as state:
         for plan in state.journal.given_up:
             beside.print(f"note: given up: {outputs.describe_lost_cost(plan)}", soft_wrap=True)
-        if state.journal.outputs:
-            _write_stored(loaded, state, as_json=as_json, quiet=quiet)
+        if texts := state.journal.outputs:  # it had ended when it was stopped: nobody is asked and nothing is charged
+            paths = outputs.write_texts(loaded, texts, overwrite=state.overwrite)
+            state.journal.remove()
+            if as_json:
+                print_json({**json.loads(texts["report"]), "written": {key: str(path) for key, path in paths.items()}})
+            elif not quiet:
+                out().print(_ENDED)
+                for key, path in paths.items():
+                    out().print(f"{key}: {path}", soft_wrap=True)
             return
         outputs.check_outputs(loaded, overwrite=state.overwrite)
         for text in filter(None, (loaded.set_elsewhere, state.resumed)):
@@ -162,28 +174,26 @@ def fit(
         ):
             model, seconds = _run_fit(run, state, watched, quiet=quiet)
         after = {party: account.balance() for party, account in state.accounts.items()}
-        occasion = outputs.describe_occasion(model, state.before, after, seconds)
-        texts = outputs.make_texts(model, occasion)
+        texts = outputs.make_texts(model, state.before, after, seconds)
         state.journal.keep_outputs(texts)
         paths = outputs.write_texts(loaded, texts, overwrite=state.overwrite)
         state.journal.remove()
     if as_json:
         print_json(
             {
-                **outputs.make_report(model, occasion),
+                **json.loads(texts["report"]),
                 "seconds": seconds,
                 "ledgers": {party: vars(balance) for party, balance in after.items()},
                 "written": {key: str(path) for key, path in paths.items()},
             }
         )
     elif not quiet:
-        showing.show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
+        show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
 
 
 def _run_fit(run: JobRun, state: RunState, watched: WatchedWire, *, quiet: bool) -> tuple[PrivateLinearModel, float]:
     """Show what will be done, and do it; the model and the seconds that it took."""
     from sottovoce.app import outputs, previews, runs
-    from sottovoce.app.cli import showing
     from sottovoce.estimators.progress import progress_bar
 
     beside, shown = aside(), previews.make_preview(run, charged=state.journal.begun)
@@ -191,15 +201,18 @@ def _run_fit(run: JobRun, state: RunState, watched: WatchedWire, *, quiet: bool)
         beside.print(f"note: {note}")
     progress: AbstractContextManager[Any] = nullcontext(lambda *_: None)
     if not quiet:
-        showing.show_preview(shown, beside, remarks=False)
+        show_preview(shown, beside, remarks=False)
         progress = progress_bar(f"training by {shown.plan.algorithm}", beside, run.training.federation.lend)
-    previews.require_budget(shown)
+    for charge in shown.charges:
+        if charge.after is None:  # a ledger of this process refuses while no other party has been charged
+            who = f"party {charge.party!r}, account {charge.account!r}"
+            raise BudgetError(f"{who}: {charge.refusal} Nothing was charged.")
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             with progress as advance:
-                model = runs.fit_model(run, watched.progress(advance))
+                model = runs.fit_model(run, functools.partial(watched.advance, also=advance))
         except (RefusedError, BudgetError, LedgerError):
             if (journal := run.training.session.coordinator.journal).begun:
                 beside.print(f"note: {journal.path} has the state of this run: {outputs.WHAT_TO_DO}", soft_wrap=True)
@@ -235,18 +248,3 @@ def _describe_charge(job: Job | EvaluationJob, state: RunState) -> str:
     if job.federation is not None:
         return "the ledgers of its parties tell whether it was charged"
     return "what was charged stays charged" if charged else "nothing was charged"
-
-
-def _write_stored(job: Job, state: RunState, *, as_json: bool, quiet: bool) -> None:
-    """Write the results of a fit that had ended when it was stopped. Nobody is asked and nothing is charged."""
-    from sottovoce.app import outputs
-
-    texts = state.journal.outputs
-    paths = outputs.write_texts(job, texts, overwrite=state.overwrite)
-    state.journal.remove()
-    if as_json:
-        print_json({**json.loads(texts["report"]), "written": {key: str(path) for key, path in paths.items()}})
-    elif not quiet:
-        out().print("this fit had ended when it was stopped; nothing was asked or charged, and its results are written")
-        for key, path in paths.items():
-            out().print(f"{key}: {path}", soft_wrap=True)

@@ -22,16 +22,17 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sottovoce import algorithms
-from sottovoce.app.rendering import read, render
-from sottovoce.app.texts import readable_size
-from sottovoce.app.view.state import METRICS_TYPE
-from sottovoce.app.view.watch import Watch
+from sottovoce.app.texts import read, readable_size, render
+from sottovoce.app.view.events import METRICS_TYPE
 from sottovoce.errors import InputError
 from sottovoce.estimators import privacy_report
 from sottovoce.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from sottovoce.app.view.watched import Watch
 
 Document = Mapping[str, Any]
 

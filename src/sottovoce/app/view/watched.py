@@ -1,6 +1,9 @@
 """Commands and ends of a wire that are watched: what passes an end becomes events, by headings and public texts alone.
 
 Both ends look at frames, since these are all that an end says or hears. Of an array they see how many numbers it has.
+A watch tells the state, and readers such as a terminal and a log with lines of JSON. What the loggers of a holder say
+is for the holder's eyes, at the terminal: it may count rows, and an error of another library may quote a cell. A log
+has only the logger, the level, the place in the code and the class of the error.
 """
 
 from __future__ import annotations
@@ -9,21 +12,23 @@ import contextlib
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from pydantic import ValidationError
 
-from sottovoce import algorithms
-from sottovoce.app.job_tables import ViewTable
+from sottovoce import __version__, algorithms
+from sottovoce.app.job_file import ViewTable
 from sottovoce.app.jobs import Job
+from sottovoce.app.outputs import plain
 from sottovoce.app.sources import accounts_of
-from sottovoce.app.view.events import CODES, nothing, safe_text
+from sottovoce.app.view.events import CODES, Event, State, metric_lines, nothing
 from sottovoce.app.view.server import new_token, read_token, serve_view
-from sottovoce.app.view.watch import LogForwarder, Watch, say_to, write_to
-from sottovoce.errors import InputError, WireError
+from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
 from sottovoce.federation.party import Party
 from sottovoce.federation.replies import Accepted, RefusedFacts
 from sottovoce.federation.secure_columns.dealer import Dealer
@@ -39,6 +44,127 @@ from sottovoce.queries.messages import rounds_of
 from sottovoce.queries.pricing import answers_due
 from sottovoce.transports.base import Change, Communication, Transport
 from sottovoce.transports.in_process import InProcess
+
+Reader = Callable[[float, Event], None]
+_OPEN: Final = ("sottovoce.transports.", "sottovoce.kernels")  # these loggers never see rows
+_ENCODER: Final = json.JSONEncoder(allow_nan=False, check_circular=False)
+
+
+class Watch:
+    """Takes what happens in a run and passes it on. Whatever a reader does, the run goes on.
+
+    Where data are, at their holder or in a fit of files here, times are whole seconds and nothing has a duration: how
+    long an answer took depends on its rows.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        end: str,
+        *,
+        data_here: bool | None = None,
+        meets_at: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._state, self._lock, self._clock = State(), threading.Lock(), clock
+        self._readers: list[Reader] = []
+        self.plan: Plan | None = None  # the one that the page describes: public, as all plans are
+        self.role, self.meets_at = role, meets_at  # the address at which the parties find the coordinator
+        self.data_here = role != "coordinator" if data_here is None else data_here
+        self._started = self.tell("started", role=role, end=end, version=__version__)
+
+    def add(self, reader: Reader) -> None:
+        """Tell this one too, from now on, and that it started."""
+        with self._lock:
+            reader(self._state.started, self._started)
+            self._readers.append(reader)
+
+    def tell(self, name: str, /, **fields: Any) -> Event:
+        event = Event(name, **fields)
+        with self._lock:
+            now = float(int(self._clock())) if self.data_here else self._clock()
+            self._state.take(now, event)
+            for reader in tuple(self._readers):
+                try:
+                    reader(now, event)
+                except Exception:  # a full disk, a closed terminal
+                    self._readers.remove(reader)
+        return event
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """Whatever goes wrong inside, the run goes on; the log has the class of it."""
+        try:
+            yield
+        except Exception as error:
+            words = f"what was to be told could not be ({type(error).__name__})"
+            self.tell("logged", logger=__name__, severity="error", words=words)
+
+    def changed(self, change: Change) -> None:
+        self.tell("connection", end=change.end, change=change.kind, words=str(change))
+
+    def seen(self) -> tuple[dict[str, Any], Plan | None]:
+        """What is known now: the state as a document, and the plan."""
+        with self._lock:
+            return plain(self._state.document()), self.plan
+
+    def measured(self) -> str:
+        with self._lock:
+            return "".join(metric_lines(self._state))
+
+    @property
+    def ready(self) -> bool:
+        with self._lock:
+            return self._state.ready
+
+
+def say_to(say: Callable[[str], None], role: str = "party") -> Reader:
+    """A reader that says at the terminal of a party, dealer or coordinator what is for it."""
+
+    def read(_: float, event: Event) -> None:
+        if role in event.kind.told:
+            for line in event.text.splitlines():
+                say(line)
+
+    return read
+
+
+def write_to(stream: TextIO) -> Reader:
+    """A reader that writes a line of JSON for each event: time, level, event, its words, its fields."""
+
+    def read(at: float, event: Event) -> None:
+        when = f"{datetime.fromtimestamp(int(at), UTC):%Y-%m-%dT%H:%M:%S}.{int(1000 * (at % 1)):03}Z"
+        line = {"time": when, "level": event.level, "event": event.name, "text": event.text, **event.fields}
+        try:
+            text = _ENCODER.encode(line)
+        except ValueError:  # an infinite epsilon is a text
+            text = _ENCODER.encode(plain(line))
+        stream.write(text + "\n")
+        stream.flush()
+
+    return read
+
+
+class LogForwarder(logging.Handler):
+    """Passes what the package's loggers say to a watch, made safe."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass the message of a logger that never sees rows; of any other its place, and the class of an error."""
+        if record.name.startswith(_OPEN):
+            words = record.getMessage()
+        else:
+            values = record.args if isinstance(record.args, tuple) else ()
+            raised = [type(value).__name__ for value in values if isinstance(value, BaseException)]
+            if record.exc_info and record.exc_info[0] is not None:
+                raised.append(record.exc_info[0].__name__)
+            what = f" ({', '.join(raised)})" if raised else ""
+            words = f"a remark for the holder's eyes, at the terminal: {record.module}:{record.lineno}{what}"
+        self._watch.tell("logged", logger=record.name, severity=record.levelname.lower(), words=words)
+
 
 _BUDGET: Final = (0, 1, 2, 5, 9, 10, 13)  # of the two balances that a party tells: total, spent, left, share
 _BUDGET_FIELDS: Final = ("total", "spent_before", "left_before", "share_before", "spent", "left", "share")
@@ -128,7 +254,11 @@ class WatchedEnd:
         except WireError:
             self._watch.tell("failed", end=self.name, asked="what is no message", error="WireError")
             return
-        answer, text = heading(reply), self._describe_request(asked)
+        answer = heading(reply)
+        other, by_query = _ASKED.get(asked.kind, ("another thing", {}))
+        text = by_query.get(asked.query, other)
+        if asked.kind in ("ask", "secure"):
+            text = self._titles.get(asked.query, "words for the other parties")
         if answer.kind == "refuse":
             own = json.loads(answer.text)  # it may quote what UTF-8 cannot express
             self._watch.tell("refused", end=self.name, asked=text, code=own["error"], why=own["refused"])
@@ -136,8 +266,11 @@ class WatchedEnd:
             error = type(self._end.failure).__name__ if self._end.failure is not None else ""
             self._watch.tell("failed", end=self.name, asked=text, error=error)
         else:
-            if (answer.kind, asked.kind) == ("accept", "plan"):
-                self._tell_acceptance(asked)
+            if (answer.kind, asked.kind, asked.query) == ("accept", "plan", ""):
+                self._tell_agreement(Plan.from_json(asked.text))
+            elif (answer.kind, asked.kind, asked.query) == ("accept", "plan", "start") and self._plan is not None:
+                for name in self._plan.channel.signers:  # it has just checked the signatures of all
+                    self._watch.tell("signed", plan=self._plan.digest.hex(), party=name, signed=True)
             left, noise = self._describe_left(asked, answer)
             self._watch.tell(
                 "answer",
@@ -151,16 +284,13 @@ class WatchedEnd:
                 sent_bytes=len(reply),
                 received_bytes=len(request),
             )
-            if answer.kind == "done":
-                self._tell_done(asked.plan)
-
-    def _tell_acceptance(self, asked: Frame) -> None:
-        """A plan that is agreed to, or started: then it has just checked the signatures of all."""
-        if asked.query == "":
-            self._tell_agreement(Plan.from_json(asked.text))
-        elif asked.query == "start" and self._plan is not None:
-            for name in self._plan.channel.signers:
-                self._watch.tell("signed", plan=self._plan.digest.hex(), party=name, signed=True)
+            if answer.kind == "done":  # by columns with the model that it left
+                ledger = ""
+                if asked.plan and self._account is not None and isinstance(self._end, Party):
+                    models = self._end.predictor.models
+                    if models.get(asked.plan) is not None and not models.approved(asked.plan):
+                        ledger = str(self._account.path)
+                self._watch.tell("done", plan=asked.plan.hex(), ledger=ledger)
 
     def _tell_agreement(self, plan: Plan) -> None:
         self._plan, self._titles = plan, algorithms.titles(plan)
@@ -183,12 +313,6 @@ class WatchedEnd:
         if rests := assumed(plan):
             watch.tell("rests", plan=numbers["plan"], holds_if=rests, broken=broken(plan, algorithms.colluding(plan)))
 
-    def _describe_request(self, asked: Frame) -> str:
-        if asked.kind in ("ask", "secure"):
-            return self._titles.get(asked.query, "words for the other parties")
-        other, by_query = _ASKED.get(asked.kind, ("another thing", {}))
-        return by_query.get(asked.query, other)
-
     def _describe_left(self, asked: Frame, answer: Frame) -> tuple[str, float]:
         """What kind of thing left, and the noise that the plan has for it; -1 where it names none."""
         plan = self._plan
@@ -206,22 +330,13 @@ class WatchedEnd:
             return "a function of rows with noise", -1.0
         return "a value with noise" if release.std > 0.0 else "a value WITHOUT noise", float(release.std)
 
-    def _tell_done(self, plan: bytes) -> None:
-        """The end of a run and, by columns, the model that it left."""
-        ledger = ""
-        if plan and self._account is not None and isinstance(self._end, Party):
-            models = self._end.predictor.models
-            if models.get(plan) is not None and not models.approved(plan):
-                ledger = str(self._account.path)
-        self._watch.tell("done", plan=plan.hex(), ledger=ledger)
-
     def _tell_prediction(self, asked: Frame) -> None:
         """A joint prediction; where this party is the recipient it is written down, and then acknowledged."""
         from sottovoce.app.cli.fitted import csv_text
 
-        file, party = "", self._end if isinstance(self._end, Party) else None
+        file, party = "", self._end
         if asked.query == self.name:
-            if party is None or party.predictions is None or self._predictions is None:
+            if not isinstance(party, Party) or party.predictions is None or self._predictions is None:
                 return
             table = {} if party.ids is None else {"id": list(party.ids)}
             table |= party.predictions.table(proba=party.predictions.plan.loss.name == "logistic")
@@ -272,7 +387,10 @@ class WatchedWire:
         asked = heading(next(iter(messages.values()))) if messages else Frame("error", 0)
         if asked.kind == "plan" and asked.query != "start" and (self._plan is None or asked.plan != self._plan.digest):
             with self._watch.guard():
-                self._tell_plan(Plan.from_json(asked.text))
+                self._plan = plan = Plan.from_json(asked.text)
+                self._titles, self._since, self._watch.plan = algorithms.titles(plan), time.perf_counter(), plan
+                rounds = rounds_of(plan, algorithms.of(plan)) if plan.private else 0
+                self._watch.tell("planned", **describe_plan(plan, rounds, max(algorithms.epsilons(plan).values())))
         replies = self._wire.exchange(messages)
         if asked.kind in ("ask", "secure"):
             self._query = asked.query
@@ -283,32 +401,22 @@ class WatchedWire:
             self._watch.tell("done", plan=asked.plan.hex())
         return replies
 
-    def progress(self, also: Callable[[int, int], None] = nothing) -> Callable[[int, int], None]:
-        """What a run calls after each round."""
-
-        def advance(done: int, total: int) -> None:
-            also(done, total)
-            sizes, now = self._wire.communication, time.perf_counter()
-            self._watch.tell(
-                "round",
-                plan="" if self._plan is None else self._plan.digest.hex(),
-                done=done,
-                of=total,
-                query=self._query,
-                title=self._titles.get(self._query, self._query),
-                sent_bytes=sizes.downlink_bytes,
-                received_bytes=sizes.uplink_bytes,
-                seconds=-1.0 if self._watch.data_here else now - self._since,
-            )
-            self._since = now
-
-        return advance
-
-    def _tell_plan(self, plan: Plan) -> None:
-        self._plan, self._titles, self._since = plan, algorithms.titles(plan), time.perf_counter()
-        self._watch.plan = plan
-        rounds = rounds_of(plan, algorithms.of(plan)) if plan.private else 0
-        self._watch.tell("planned", **describe_plan(plan, rounds, max(algorithms.epsilons(plan).values())))
+    def advance(self, done: int, total: int, also: Callable[[int, int], None] = nothing) -> None:
+        """What a run calls after each round, with whoever else is told."""
+        also(done, total)
+        sizes, now = self._wire.communication, time.perf_counter()
+        self._watch.tell(
+            "round",
+            plan="" if self._plan is None else self._plan.digest.hex(),
+            done=done,
+            of=total,
+            query=self._query,
+            title=self._titles.get(self._query, self._query),
+            sent_bytes=sizes.downlink_bytes,
+            received_bytes=sizes.uplink_bytes,
+            seconds=-1.0 if self._watch.data_here else now - self._since,
+        )
+        self._since = now
 
     def _tell_reply(self, name: str, asked: Frame, reply: bytes) -> None:
         if peek(reply)[0] == "answer":
@@ -378,7 +486,9 @@ def watching(
             watch.tell("ended", outcome="stopped")
             raise
         except BaseException as error:
-            watch.tell("ended", outcome="failed", error=type(error).__name__, why=safe_text(error))
+            # The text of an error is safe where it is made from plans, policies, ledgers or the wire.
+            why = str(error) if isinstance(error, BudgetError | RefusedError | WireError) else ""
+            watch.tell("ended", outcome="failed", error=type(error).__name__, why=why)
             raise
         watch.tell("ended", outcome=ending)
 
