@@ -244,7 +244,7 @@ def test_a_party_answers_in_its_turn_alone(case: Case) -> None:
     parties = parties_of(plan)
     if case.secure:
         coordinator = Coordinator(InProcess(parties))
-        plan = coordinator.with_keys(plan)
+        plan = coordinator.settle(plan)
         coordinator.check(plan)  # which is where keys of pairs are agreed on
     for party in parties:
         assert said(party, Frame("plan", 1, plan.digest, text=plan.to_json())).kind == "accept"
@@ -352,7 +352,7 @@ def played(plan: Plan, seed: int, wire: type[InProcess] = InProcess) -> list[See
     own = SeededRandomness(seed, "coordinator")
     coordinator = Coordinator(wire(parties_of(plan, seed)), record=True, randomness=own)
     if plan.aggregation is not None:
-        plan = coordinator.with_keys(plan)
+        plan = coordinator.settle(plan)
     coordinator.run(plan, algorithms.of(plan))
     return [message for message in coordinator.transcript or () if plan.has(message.name)]
 

@@ -21,9 +21,9 @@ from sottovoce.app import outputs
 from sottovoce.errors import BudgetError, InputError, RefusedError, RepeatedFitWarning
 from sottovoce.estimators import report
 from sottovoce.federation import models as partial_models
+from sottovoce.federation.coordinator import PlainAnswers
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import Party
-from sottovoce.federation.rounds import PlainAnswers
 from sottovoce.gate.frames import decode, encode
 from sottovoce.privacy.guarantee import VIEWS
 from sottovoce.privacy.ledger import Ledger

@@ -20,11 +20,10 @@ from sottovoce.app import outputs
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import BudgetError, InputError, RefusedError, SottovoceError
-from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.coordinator import Coordinator, PlainAnswers
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.rounds import PlainAnswers
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named

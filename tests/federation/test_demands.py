@@ -15,7 +15,6 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app.jobs import PolicyTable
 from sottovoce.federation.policy import DEMANDS, NOTHING, Known, Policy
-from sottovoce.federation.run_keys import invitation
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan import secure_text
@@ -220,7 +219,7 @@ def test_a_party_refuses_before_anything_is_charged(case: str, tmp_path: Path, m
         party = sv.Party(NAMES[0], rows, labels, account=account, policy=policy, ids=ids)
         assert knows.identity is not None
         party.identify(knows.identity)
-        told = json.loads(said(party, Frame("hello", 1, query="secure", text=invitation())).text)
+        told = json.loads(said(party, Frame("hello", 1, query="secure", text=json.dumps({"members": ()}))).text)
         others = {name: fingerprint_of(RunKey().public) for name in (*plan.names, "coordinator")}
         keys = tuple({**others, NAMES[0]: fingerprint_of(told["public_key"])}.items())
         made = plan.model_copy(update={"keys": keys if plan.split == "columns" else keys[:-1]})

@@ -15,7 +15,7 @@ from pairing import members_of
 from sottovoce import algorithms
 from sottovoce.federation.party import Party
 from sottovoce.federation.replies import crossed_offers
-from sottovoce.federation.run_keys import invitation, key_purpose
+from sottovoce.federation.run_keys import key_purpose
 from sottovoce.federation.secure_columns.dealer import LocalDeals
 from sottovoce.federation.secure_columns.messages import ProgramPiece, Stage, adder_of, cut_records, widths_of
 from sottovoce.gate.frames import Frame, decode, encode
@@ -70,7 +70,7 @@ class Hostile:
         self.queries = {name: queries_of(algorithms.of(plan), self.plan, name) for name in plan.names}
 
     def keyed(self, plan: Plan) -> Plan:
-        invited = invitation(plan.names if plan.columns else ())
+        invited = json.dumps({"members": plan.names if plan.columns else ()})
         keys = {name: self.fact(name, Frame("hello", 0, query="secure", text=invited)) for name in plan.names}
         if plan.split == "columns":
             keys[COORDINATOR] = self.deal_key.public

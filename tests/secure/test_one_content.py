@@ -246,7 +246,7 @@ def set_back_at_random(folder: Path, seed: int) -> Tap:
         tap.left = 0 if life == 11 else 7 if life == 0 else int(generator.integers(2, 5))
         coordinator = Coordinator(tap, journal=Journal(folder / "fit.run"))
         with contextlib.suppress(StoppedError):
-            own = coordinator.stored_plan(plan) or coordinator.settle(coordinator.with_keys(plan))
+            own = coordinator.settle(plan)
             coordinator.run(own, algorithms.of(own))
         coordinator.journal.close()
     return tap

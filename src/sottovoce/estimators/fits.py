@@ -97,11 +97,9 @@ class Session:
 
     def plan(self, form: Algorithm, problem: Problem, options: Any) -> Plan:
         """A plan to be run, or the one that an interrupted session had in its place; nothing is charged."""
-        plan = self.draft(form, problem, options)
-        if (stored := self.coordinator.stored_plan(plan)) is None:
-            stored = self.coordinator.settle(self.coordinator.with_keys(plan))
-        self.within = stored.within
-        return stored
+        plan = self.coordinator.settle(self.draft(form, problem, options))
+        self.within = plan.within
+        return plan
 
     def run(self, plan: Plan, form: Algorithm, progress: Progress | None = None, *, last: bool = True) -> Solution:
         """Run a plan, which every party charges before its first release. It counts also if it stops midway."""

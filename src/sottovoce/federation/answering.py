@@ -7,11 +7,13 @@ compared with the end's own rows and with the limits stated here. So a plan that
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import ValidationError
@@ -34,17 +36,16 @@ TEXT_OF_A_COLUMN: Final = 256
 MOST_REASON: Final = 2000  # characters of a refusal
 
 
+@dataclass(eq=False, repr=False)
 class Answering(ABC):
     """An end of a wire: `handle` is the only way in and `Outgoing` the only way out.
 
     An error that may be shown leaves as a refusal; any other leaves as a fixed text, and is kept in `failure`.
     """
 
-    name: str
-
-    def __init__(self) -> None:
-        self.failure: Exception | None = None  # for the eyes of whoever runs it, in its own process
-        self._one_at_a_time = threading.Lock()
+    name: str = field(init=False)
+    failure: Exception | None = field(default=None, init=False)  # for the eyes of whoever runs it, in its own process
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @abstractmethod
     def _answer(self, frame: Frame) -> Outgoing:
@@ -56,7 +57,10 @@ class Answering(ABC):
             try:
                 frame = decode(request)
             except WireError as error:
-                frame = Frame("error", _read_serial(request), b"", 0, "", {}, "")
+                serial = 0
+                with contextlib.suppress(WireError):  # so that its sender need not wait for an answer in vain
+                    serial = peek(request)[1]
+                frame = Frame("error", serial, b"", 0, "", {}, "")
                 text = declare_public("error", f"malformed message: {error}", reason="about the message")
                 return reply("error", frame, (text,))
             try:
@@ -88,14 +92,6 @@ def _refuse(frame: Frame, code: str, reason: str) -> Outgoing:
         declare_public("refused", reason[:MOST_REASON], reason="made from the plan, the policy and the ledger"),
     )
     return reply("refuse", frame, declared)
-
-
-def _read_serial(request: bytes) -> int:
-    """The serial of a request that is no whole frame, so that its sender need not wait for an answer in vain."""
-    try:
-        return peek(request)[1]
-    except WireError:
-        return 0
 
 
 @functools.lru_cache(maxsize=1)

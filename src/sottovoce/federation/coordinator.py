@@ -9,6 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,19 @@ from sottovoce.federation.alignment.coordinator import AlignmentResult, Alignmen
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.prediction import COORDINATOR, check_aligned, predict_jointly
-from sottovoce.federation.replies import RECEIPT, CheckedReply, check_reply, crossed_offers, pack_receipt
-from sottovoce.federation.rounds import Each, Resumed, make_answers
-from sottovoce.federation.run_keys import PAIR, invitation, key_purpose, known_keys
+from sottovoce.federation.replies import (
+    RECEIPT,
+    CheckedReply,
+    check_reply,
+    crossed_offers,
+    pack_receipt,
+    read_answer,
+)
+from sottovoce.federation.rounds import Answers, Each, Queries, Resumed, make_sums
+from sottovoce.federation.run_keys import PAIR, key_purpose, known_keys
 from sottovoce.gate.frames import Frame, encode
 from sottovoce.gate.intersection import AlignmentTerms
+from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Balance, Receipt
 from sottovoce.privacy.mechanisms import Randomness, SystemRandomness
@@ -50,6 +59,22 @@ class SeenMessage:
     payload: Any
 
 
+@dataclass
+class PlainAnswers(Answers):
+    """Each party's answer by itself, with all of its noise."""
+
+    _coordinator: Coordinator
+    _plan: Plan
+
+    def values(self, number: int, ask: Ask, queries: Queries) -> dict[str, Array]:
+        message = Frame("ask", 0, self._plan.digest, number, ask.query, ask.arrays)
+        replies, values = self._coordinator.ask(self._plan, message, ask, queries), dict[str, Array]()
+        for name, query in queries.items():
+            told = {**ask.arrays, **ask.each.get(name, {})}
+            values[name] = read_answer(name, self._plan, query, told, replies[name])
+        return values
+
+
 class Coordinator:
     """One conversation with the parties of a transport and with a dealer, the end that deals and holds no data."""
 
@@ -64,8 +89,9 @@ class Coordinator:
         journal: Journal | None = None,
         remote: bool = True,
     ) -> None:
-        self._transport, self._dealer = transport, dealer
-        self._parties = tuple(name for name in transport.parties if name != dealer)
+        self._transport, self._dealer, self._parties = transport, dealer, tuple(transport.parties)
+        if dealer is not None:
+            self._parties = tuple(name for name in transport.parties if name != dealer)
         self._serial = secrets.randbits(62)
         self._origin = (0, 0)  # from where on bytes are counted
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
@@ -84,7 +110,7 @@ class Coordinator:
         self._lasts = False  # whether the form keeps something at a party between rounds
         self._signatures: dict[str, str] = {}
         self._publics: dict[str, str] = {}  # public keys of the members of plans, by fingerprint
-        self._run_keys: dict[Keys, RunKey] = {}  # by the keys of a plan, where this end adds noise or deals
+        self.run_keys: dict[Keys, RunKey] = {}  # by the keys of a plan, where this end adds noise or deals
         self._deal_pairs: dict[bytes, PairKeys] = {}  # by plan
 
     def exchange(self, parties: Iterable[str], message: Frame, each: Each | None = None) -> dict[str, CheckedReply]:
@@ -133,23 +159,24 @@ class Coordinator:
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
         replies = self.exchange(self._parties, Frame("hello", 0, query="classes" if classes else ""))
-        return {name: reply.facts for name, reply in replies.items()}
+        return dict(zip(replies, map(attrgetter("facts"), replies.values()), strict=True))
 
-    def stored_plan(self, made: Plan) -> Plan | None:
-        """The plan that an interrupted run of this fit had in the place of the one `made` now."""
+    def settle(self, made: Plan) -> Plan:
+        """The plan that is about to be shown, proposed and run: of an interrupted run of this fit, the one that it had.
+
+        A new one is stored, so that it comes back if the fit is interrupted.
+        """
+        if self.journal.path is None:
+            return made if made.aggregation is None else self._with_keys(made, made.aggregation)
         plan = self.journal.next_plan(made)
         if plan is not None:
             if plan.channel.secure and plan.channel.separate_dealer is None and not self.journal.ended:
-                self._run_keys[plan.keys] = RunKey(bytes.fromhex(self.journal.keys_of(plan, "key")["key"]))
+                self.run_keys[plan.keys] = RunKey(bytes.fromhex(self.journal.keys_of(plan, "key")["key"]))
             publics = self.journal.of(plan).made["public_keys"]
             self._publics |= {fingerprint_of(public): public for public in publics}
-        return plan
-
-    def settle(self, plan: Plan) -> Plan:
-        """Store a plan that is about to be shown, proposed and run, so that it comes back if the fit is interrupted."""
-        if self.journal.path is None:
             return plan
-        if (key := self._run_keys.get(plan.keys)) is not None:
+        plan = made if made.aggregation is None else self._with_keys(made, made.aggregation)
+        if (key := self.run_keys.get(plan.keys)) is not None:
             self.journal.keep_keys(plan, {"key": key.private_bytes().hex()})
         self.journal.add_plan(plan, public_keys=[self._publics[known] for _, known in plan.keys])
         return plan
@@ -160,23 +187,25 @@ class Coordinator:
         plans = self.journal.plans
         return plans[0].channel.secure if plans else None
 
-    def with_keys(self, plan: Plan) -> Plan:
+    def _with_keys(self, plan: Plan, aggregation: SecureAggregation) -> Plan:
         """The plan with the public keys that its parties made for it, and the alignment whose records they serve."""
-        aggregation, members, columns = plan.aggregation, plan.channel.signers, plan.split.same_people
-        if aggregation is None:
-            return plan
-        asked = Frame("hello", 0, query="secure", text=invitation(members if columns else ()))
-        replies = self.exchange(members, asked)
-        publics = {name: replies[name].facts["public_key"] for name in members}
-        own = RunKey()
+        members, columns = plan.channel.signers, plan.split.same_people
+        invitation = json.dumps({"members": members if columns else ()})
+        replies = self.exchange(members, Frame("hello", 0, query="secure", text=invitation))
+        own, publics, prints, facts = RunKey(), dict[str, str](), dict[str, str](), dict[str, Any]()
+        for name in members:
+            publics[name] = replies[name].facts["public_key"]
         if columns and aggregation.separate_dealer is None:
             publics[aggregation.dealer] = own.public
-        keys = tuple((name, fingerprint_of(public)) for name, public in publics.items())
-        self._publics |= {fingerprint_of(public): public for public in publics.values()}
+        for name, public in publics.items():
+            prints[name] = fingerprint_of(public)
+            self._publics[prints[name]] = public
+        keys = tuple(prints.items())
         if aggregation.separate_dealer is None:
-            self._run_keys[keys] = own
+            self.run_keys[keys] = own
         if columns:
-            facts = {name: replies[name].facts for name in plan.names}
+            for name in plan.names:
+                facts[name] = replies[name].facts
             check_aligned(facts)
             aggregation = aggregation.changed(aligned=facts[plan.names[0]].get("aligned", ""))
         return plan.model_copy(update={"keys": keys, "aggregation": aggregation})
@@ -185,25 +214,26 @@ class Coordinator:
         """Why a party takes no part in secure sums, or None; nothing is charged."""
         ends = self._parties if self._dealer is None else (*self._parties, self._dealer)
         try:
-            self.exchange(self._parties, Frame("hello", 0, query="secure", text=invitation(ends)))
+            self.exchange(self._parties, Frame("hello", 0, query="secure", text=json.dumps({"members": ends})))
         except RefusedError as error:
             return str(error)
         return None
 
     def check(self, plan: Plan) -> None:
-        """Raise what a party would answer to a plan; nothing is charged."""
-        self.propose(plan, plan.channel.signers, "check")
-        self._pair(plan)
+        """Raise what a party would answer to a plan; nothing is charged.
 
-    def _pair(self, plan: Plan) -> None:
-        """Have every two members of a plan of secure sums agree on a key: by offers, which nobody else can read."""
+        Then every two members of a plan of secure sums agree on a key: by offers, which nobody else can read.
+        """
+        members = plan.channel.signers
+        self.propose(plan, members, "check")
         if not plan.channel.secure:
             return
-        names, members = [name for name, _ in plan.keys], plan.channel.signers
-        publics = packed_rows([bytes.fromhex(self._publics[known]) for _, known in plan.keys], PUBLIC)
+        names, prints = zip(*plan.keys, strict=True)
+        publics = packed_rows(list(map(bytes.fromhex, map(self._publics.__getitem__, prints))), PUBLIC)
         said = Frame("plan", 0, plan.digest, query=PAIR, arrays={PUBLIC_KEYS: publics})
         replies = self._tell_again(plan, members, said)
-        each = crossed_offers(names, {name: reply.frame.arrays for name, reply in replies.items()})
+        offers = dict(zip(replies, map(attrgetter("frame.arrays"), replies.values()), strict=True))
+        each = crossed_offers(names, offers)
         self._tell_again(plan, members, dataclasses.replace(said, round=1), each)
         if (own := self.dealer_keys(plan)) is not None:
             own.agree(publics, each[COORDINATOR][OFFERS])
@@ -218,14 +248,9 @@ class Coordinator:
             replies |= self.exchange(forgot, said, each)
         return replies
 
-    def noise(self, plan: Plan) -> Randomness:
-        """Where the noise that it adds to secure sums comes from: by its key of the run, if it has one."""
-        key = self._run_keys.get(plan.keys)
-        return self.randomness if key is None else key.noise(plan.digest, self.randomness)
-
     def dealer_keys(self, plan: Plan) -> PairKeys | None:
         """The keys that this end shares with each party, where it deals."""
-        key = self._run_keys.get(plan.keys)
+        key = self.run_keys.get(plan.keys)
         if key is None or COORDINATOR not in dict(plan.keys):
             return None
         if plan.digest not in self._deal_pairs:
@@ -245,11 +270,10 @@ class Coordinator:
         if self.journal.begun:
             self.journal.begin()
         text, rounds = form.coordinate(plan), Rounds(plan, form)
-        if plan.split.same_people:
-            queries = {name: queries_of(form, plan, name) for name in plan.names}
-        else:  # all parties may be asked the same
-            queries = dict.fromkeys(plan.names, queries_of(form, plan, plan.names[0]))
-        answers = make_answers(self, plan)
+        queries = dict.fromkeys(plan.names, queries_of(form, plan, plan.names[0]))  # by rows all may be asked the same
+        for name in plan.names[1:] if plan.split.same_people else ():
+            queries[name] = queries_of(form, plan, name)
+        answers = make_sums(self, plan) if plan.channel.secure else PlainAnswers(self, plan)
         resumed = None if self.journal.path is None else Resumed(self, plan, answers)
         total = rounds_of(plan, form) if progress is not None and plan.private else 0
         round_ = 0
@@ -273,7 +297,14 @@ class Coordinator:
         except WireError as error:
             if not self.journal.begun:
                 raise
-            raise self._interruption(plan, round_, error) from None
+            spending = [f"{name} {after.spent:.4g} of {after.total:g}" for name, (_, after) in self.budgets.items()]
+            spent = f" (epsilon spent in all: {', '.join(spending)})" if spending else ""
+            raise WireError(
+                f"{error} The run stops in round {round_}. The plan's cost, epsilon {plan.epsilon:g} at delta "
+                f"{plan.delta:g}, was charged once and stays spent{spent}. Its state is in {self.journal.path}: start "
+                "the same run again once all parties are there, and it goes on from here at no further cost.",
+                error.parties,
+            ) from None
         solution = result if isinstance(result, Solution) else Solution(result)
         if last:
             shared = _share_model(plan, solution) if plan.split.same_people and plan.models != "kept" else {}
@@ -282,17 +313,6 @@ class Coordinator:
             else:
                 resumed.finish(shared)
         return solution, round_
-
-    def _interruption(self, plan: Plan, number: int, error: WireError) -> WireError:
-        """The end of a run in which a party did not answer: what was spent, and that it can go on."""
-        spending = [f"{name} {after.spent:.4g} of {after.total:g}" for name, (_, after) in self.budgets.items()]
-        spent = f" (epsilon spent in all: {', '.join(spending)})" if spending else ""
-        return WireError(
-            f"{error} The run stops in round {number}. The plan's cost, epsilon {plan.epsilon:g} at delta "
-            f"{plan.delta:g}, was charged once and stays spent{spent}. Its state is in {self.journal.path}: start the "
-            "same run again once all parties are there, and it goes on from here at no further cost.",
-            error.parties,
-        )
 
     def ask(self, plan: Plan, message: Frame, ask: Ask, parties: Iterable[str]) -> dict[str, CheckedReply]:
         """The replies to an ask. Restarted parties are proposed the plan again, charged once, and asked again."""
@@ -315,7 +335,8 @@ class Coordinator:
         try:
             if len(plan.names) > 1:
                 self.check(plan)  # one refusal, and nobody has paid
-            self.journal.begin()
+            if self.journal.path is not None:
+                self.journal.begin()
             begun = True
             self.open(plan, plan.channel.signers)
         except RefusedError as error:
@@ -354,14 +375,13 @@ class Coordinator:
     def dismiss(self) -> None:
         """Say that there is nothing more to ask: a party that serves over a network then ends its connection."""
         with contextlib.suppress(WireError):
-            self.exchange(self.remaining(self._transport.parties), Frame("done", 0))  # the dealer too
-
-    def remaining(self, parties: Iterable[str]) -> list[str]:
-        """Without those who left in this run: an exchange would wait for them."""
-        return [name for name in parties if name not in self.away]
+            ends = [name for name in self._transport.parties if name not in self.away]  # the dealer too
+            self.exchange(ends, Frame("done", 0))
 
     def propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> dict[str, CheckedReply]:
-        each = {name: {RECEIPT: pack_receipt(receipt)} for name, receipt in self.receipts.items()}
+        each = dict[str, dict[str, NDArray[Any]]]()
+        for name, receipt in self.receipts.items():
+            each[name] = {RECEIPT: pack_receipt(receipt)}
         replies = self.exchange(parties, Frame("plan", 0, plan.digest, query=query, text=plan.to_json()), each)
         self._keep_receipts(replies)
         return replies
@@ -391,7 +411,8 @@ class Coordinator:
 
     def start(self, plan: Plan, parties: Iterable[str]) -> list[str]:
         """Show these parties the signatures of all; those that do not know the plan, having been restarted."""
-        text = json.dumps({name: self._signatures[name] for name in plan.channel.signers})
+        signers = plan.channel.signers
+        text = json.dumps(dict(zip(signers, map(self._signatures.__getitem__, signers), strict=True)))
         return _forgot(self.exchange(parties, Frame("plan", 0, plan.digest, query="start", text=text)))
 
     def end(self, plan: Plan, shared: Mapping[str, Mapping[str, Array]]) -> dict[str, str]:
@@ -406,7 +427,7 @@ class Coordinator:
                 self.exchange([plan.channel.separate_dealer], said)
         if not plan.split.same_people:
             with contextlib.suppress(WireError, RefusedError, BudgetError, LedgerError):
-                replies = self.exchange(self.remaining(plan.names), said)
+                replies = self.exchange([name for name in plan.names if name not in self.away], said)
                 self._keep_receipts(replies)
                 if forgot := [name for name, reply in replies.items() if reply.frame.kind != "done"]:
                     self.exchange(forgot, Frame("done", 0))
@@ -436,7 +457,11 @@ class Coordinator:
 
 def _forgot(replies: Mapping[str, CheckedReply]) -> list[str]:
     """Ends that do not know the plan, having been restarted."""
-    return [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]
+    forgot = []
+    for name, reply in replies.items():
+        if reply.frame.kind == "unknown-plan":
+            forgot.append(name)
+    return forgot
 
 
 def _balance(numbers: Sequence[float]) -> Balance:
@@ -449,5 +474,7 @@ def _share_model(plan: Plan, solution: Solution) -> dict[str, dict[str, Array]]:
     coef, intercept = plan.unprepare(solution.weights)
     if not np.all(np.abs(np.append(coef, intercept)) <= LARGEST):
         return {}
-    parts = parts_of(plan, coef, intercept)
-    return {name: {"coef": part.coef, "intercept": np.array([part.intercept])} for name, part in parts.items()}
+    shared = {}
+    for name, part in parts_of(plan, coef, intercept).items():
+        shared[name] = {"coef": part.coef, "intercept": np.array([part.intercept])}
+    return shared

@@ -6,6 +6,7 @@ import itertools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter, itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import PartialModel
-from sottovoce.federation.party import Party, check_rows, column_names
+from sottovoce.federation.party import Holder, Party, check_rows
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Predictions, check_people
 from sottovoce.federation.secure_columns.dealer import Dealer
@@ -60,15 +61,16 @@ class Federation:
         self._parties = tuple(parties)
         self.dealer = dealer.name if isinstance(dealer, Dealer) else dealer  # who deals, and is no party
         self._ends: tuple[Party | Dealer, ...] = (*parties, dealer) if isinstance(dealer, Dealer) else self._parties
-        self.names = tuple(name for name in transport.parties if name != self.dealer)  # of the parties, as on the wire
+        self.names = tuple(transport.parties)  # of the parties, as on the wire
         self.remote = not self._parties
-        self.counted = all(
-            party.holder.account is not None for party in self._parties
-        )  # remote ones always have a ledger
+        # Whether each has a ledger; remote ones always have.
+        self.counted = None not in map(attrgetter("holder.account"), self._parties)
         if COORDINATOR in transport.parties:
             raise InputError(f"names: {COORDINATOR!r} is no party's name; choose another.")
-        if self.dealer is not None and self.dealer not in transport.parties:
-            raise InputError(f"dealer={self.dealer!r} is not on the wire of {', '.join(transport.parties)}.")
+        if self.dealer is not None:
+            if self.dealer not in transport.parties:
+                raise InputError(f"dealer={self.dealer!r} is not on the wire of {', '.join(transport.parties)}.")
+            self.names = tuple(name for name in transport.parties if name != self.dealer)
         self.labels: Labels = "shared"
         self.label_party = 0
         self.norms: tuple[float, ...] | None = None
@@ -102,7 +104,8 @@ class Federation:
 
         A fit that is interrupted goes on from the file `journal`, which it keeps from its first charge on.
         """
-        schema = _find_schema([X], schema)
+        if isinstance(X, Dataset) and X.schema is not None:
+            schema = X.schema
         rows, labels, names = _open_part(X, y, schema, "data")
         party = Party("data", rows, labels, account=as_account(ledger), policy=policy, feature_names=names)
         return cls("central", InProcess([party]), parties=[party], record=record, journal=journal, schema=schema)
@@ -126,7 +129,8 @@ class Federation:
         `sums="secure"`: only sums over all parties are opened, with little more noise than data in one place need
         (`secure_aggregation`). A `dealer` tops up the noise instead of the coordinator. `journal` as in `connect`.
         """
-        names, schema = _party_names(names, len(parts)), _find_schema(parts, schema)
+        names = _party_names(names, len(parts))
+        schema = next((part.schema for part in parts if isinstance(part, Dataset) and part.schema is not None), schema)
         pairs = [
             part
             if isinstance(part, tuple | list) or (schema is None and not isinstance(part, Dataset))
@@ -182,21 +186,23 @@ class Federation:
         """
         names = _party_names(names, len(parts))
         accounts = _open_accounts(ledgers, len(parts))
-        if any(isinstance(part, Dataset) for part in parts):
-            raise InputError("a Dataset serves data in one place and by rows; by columns give arrays or tables.")
-        features = [column_names(X) for X in parts]
+        features, rows, parties = list[tuple[str, ...]](), dict[str, Any](), list[Party]()
+        for X in parts:
+            if isinstance(X, Dataset):
+                raise InputError("a Dataset serves data in one place and by rows; by columns give arrays or tables.")
+            features.append(tuple(map(str, getattr(X, "columns", ()))))
         if schema is not None:
             parts, features, y = _open_column_parts(parts, y, schema)
-        rows = [check_rows(X, None, name)[0] for name, X in zip(names, parts, strict=True)]
-        check_people({name: X.shape[0] for name, X in zip(names, rows, strict=True)})
+        for name, X in zip(names, parts, strict=True):
+            rows[name] = check_rows(X, None, name)[0]
+        check_people(dict(zip(names, map(itemgetter(0), map(attrgetter("shape"), rows.values())), strict=True)))
         lists = [None] * len(parts) if ids is None else list(ids)
         if len(lists) != len(parts):
             raise InputError(f"ids has {len(lists)} lists for {len(parts)} parties; give one each.")
-        parties = []
-        for place, (name, X, account, own) in enumerate(zip(names, rows, accounts, features, strict=True)):
+        for place, (name, account, own) in enumerate(zip(names, accounts, features, strict=True)):
             knows = y is not None and (labels != "held" or place == label_party)
-            own_y = check_rows(X, y, name)[1] if knows else None
-            party = Party(name, X, own_y, account=account, policy=policy, feature_names=own, ids=lists[place])
+            own_y = check_rows(rows[name], y, name)[1] if knows else None
+            party = Party(name, rows[name], own_y, account=account, policy=policy, feature_names=own, ids=lists[place])
             parties.append(party)
         if ids is not None:
             _align(parties)
@@ -286,16 +292,15 @@ class Federation:
         for name, value in numbers.items():
             if value is not None and not (is_whole(value) and value >= (1 if name == "colluding" else 0)):
                 raise InputError(f"{name}={value!r} must be a whole number that is not negative.")
-        self._aggregation = numbers
+        self._aggregation = {name: value for name, value in numbers.items() if value is not None}
         return self
 
     def aggregation(self) -> SecureAggregation | None:
         """The public numbers of secure sums, or None where each party adds all of its noise."""
         if not self.secure:
             return None
-        numbers = {name: number for name, number in self._aggregation.items() if number is not None}
         dealer = {} if self.dealer is None else {"dealer": self.dealer}
-        return SecureAggregation(**{"colluding": len(self.names) - 1, **numbers, **dealer})
+        return SecureAggregation(**{"colluding": len(self.names) - 1, **self._aggregation, **dealer})
 
     def people(self, parts: Sequence[Any]) -> Federation:
         """The same parties of this process with other people's rows, to predict for; they have the models they kept."""
@@ -314,7 +319,7 @@ class Federation:
         """Give the parties of this process their parts of a model; remote ones have what they were told in its run."""
         for party in self._parties:
             if party.name in models:
-                party.predictor.learn(digest, models[party.name])
+                party.holder.predictor.learn(digest, models[party.name])
 
     @property
     def predictions(self) -> dict[str, Predictions]:
@@ -338,7 +343,7 @@ class Federation:
     @property
     def unlabelled(self) -> bool:
         """Whether no party of this process knows the labels: then there are people to predict for, none to train on."""
-        return bool(self._parties) and not any(party.labelled for party in self._parties)
+        return bool(self._parties) and not any(map(attrgetter("holder.labelled"), self._parties))
 
     def check_labels(self) -> None:
         """Refuse parties of this process that know different labels: their records are in different orders.
@@ -346,7 +351,7 @@ class Federation:
         Whoever runs several parties in one process holds the records of all of them.
         """
         for first, other in itertools.pairwise(party for party in self._parties if party.labelled):
-            if not first.holder.same_labels(other.holder):
+            if list(map(str, first.holder.labels.tolist())) != list(map(str, other.holder.labels.tolist())):
                 raise InputError(
                     f"parties {first.name!r} and {other.name!r} have different labels; by columns every party has the "
                     "same people in the same order. Align the records first. Nothing was charged."
@@ -370,10 +375,12 @@ class Federation:
         if self.remote and insecure_seed is not None:
             raise InputError("insecure_seed cannot be set for remote parties; each draws its own noise.")
         for end in self._ends:
-            end.randomness = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, end.name)
-        everyone = (COORDINATOR, *self.names)
-        for party in self._parties:
-            party.permit(without_privacy=without_privacy, predict_for=everyone)
+            own = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, end.name)
+            if isinstance(end, Party):
+                end.holder.randomness = own
+                end.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.names))
+            else:
+                end.randomness = own
         own = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, COORDINATOR)
         journal = self.journal if fits and insecure_seed is None else None
         return Coordinator(
@@ -389,10 +396,11 @@ class Federation:
     @contextmanager
     def lend(self, resources: Resources) -> Iterator[None]:
         """Resources for the parties of this process that have none of their own, for as long as it lasts."""
-        own = [(party.holder, party.holder.resources) for party in self._parties]
+        own = list[tuple[Holder, Resources]]()
         try:
-            for holder, before in own:
-                holder.resources = before.over(resources)
+            for party in self._parties:
+                own.append((party.holder, party.holder.resources))
+                party.holder.resources = party.holder.resources.over(resources)
             yield
         finally:
             for holder, before in own:
@@ -430,20 +438,14 @@ def _open_part(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, A
         if schema not in (None, X.schema):
             raise InputError(f"{name}: schema: the Dataset has its own; leave it out here.")
         return X, y, X.feature_names
+    names: tuple[str, ...] = ()  # or those of a data frame
     if schema is not None:
         cells = table_columns(X)
         X, y, names = schema.encode(cells, others=False), schema.labels(cells) if y is None else y, schema.feature_names
-    else:
-        names = column_names(X)
     if y is None:
         where = "" if schema is None else ", or name the label column in the schema and have it in the table"
         raise InputError(f"{name}: y=None; give the labels{where}.")
     return X, y, names
-
-
-def _find_schema(parts: Sequence[Any], schema: Schema | None) -> Schema | None:
-    """The schema that was given, or that of the first Dataset that has one."""
-    return next((part.schema for part in parts if isinstance(part, Dataset) and part.schema is not None), schema)
 
 
 def _open_column_parts(
@@ -478,11 +480,10 @@ def _align(parties: Sequence[Party]) -> None:
 
 
 def _open_accounts(ledgers: Sequence[Any] | None, count: int) -> list[Account | None]:
-    accounts = [as_account(item) for item in ([None] * count if ledgers is None else ledgers)]
+    accounts = list(map(as_account, [None] * count if ledgers is None else ledgers))
     if len(accounts) != count:
         raise InputError(f"ledgers has {len(accounts)} entries for {count} parties; give one each.")
-    named = [account for account in accounts if account is not None]
-    if len(set(named)) < len(named):
+    if len(set(accounts) - {None}) < len(accounts) - accounts.count(None):
         raise InputError(
             "ledgers names one account twice; an account is of one data set, and a second party on it would repeat "
             "what the first released. Give each party its own."
@@ -493,7 +494,7 @@ def _open_accounts(ledgers: Sequence[Any] | None, count: int) -> list[Account | 
 def _party_names(names: Sequence[str] | None, count: int) -> list[str]:
     if count == 0:
         raise InputError("parts is empty; a federation needs at least one party.")
-    chosen = [f"party-{number}" for number in range(1, count + 1)] if names is None else list(names)
+    chosen = list(map("party-{}".format, range(1, count + 1))) if names is None else list(names)
     if len(chosen) != count or len(set(chosen)) != count:
         raise InputError(f"names={names!r} must have {count} different names, one per party.")
     return chosen

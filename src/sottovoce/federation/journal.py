@@ -70,7 +70,27 @@ class Stored:
     rounds: deque[JournalEntry] = field(default_factory=deque)
 
 
-class Journal:
+@dataclass(eq=False, repr=False)
+class _Content:
+    """What is known of one fit: of a file that is there, what it says."""
+
+    about: dict[str, Any]  # what the first entry says
+    outputs: dict[str, str] = field(default_factory=dict)
+    solved: bool = False  # of the last plan: all is answered
+    ended: bool = False  # of the last plan: every party was told that it is over
+    answered: int = 0
+    begun: bool = False  # whether the file has a beginning: something may have been charged
+    plans: list[Plan] = field(default_factory=list)
+    _writes: bool = False  # whether this process has begun, or gone on
+    _end: int = 0  # of what is whole in the file
+    _hash: bytes = b""
+    _pending: list[bytes] = field(default_factory=list)  # plans that were made, before the file is written to
+    _keys: dict[str, Any] = field(default_factory=dict)  # by plan
+    _plans: deque[Plan] = field(default_factory=deque)
+    _runs: dict[str, Stored] = field(default_factory=dict)
+
+
+class Journal(_Content):
     """The state of one fit in the file `path`; without a path nothing is kept.
 
     Guarantee: from here to `close` no other process has the file, so what was read is what there is. What `note` was
@@ -82,9 +102,9 @@ class Journal:
     def __init__(
         self, path: Path | None = None, about: Mapping[str, Any] | None = None, *, restart: bool = False
     ) -> None:
+        super().__init__(dict(about or {}))
         self.path = path
         self._file: int | None = None
-        self._reset(about or {})
         self.given_up: tuple[Plan, ...] = ()  # by `restart`: plans that may be charged
         if path is not None:
             self._have(path)
@@ -93,21 +113,6 @@ class Journal:
             except BaseException:
                 self._let_go()
                 raise
-
-    def _reset(self, about: Mapping[str, Any]) -> None:
-        self.about = dict(about)  # what the first entry says; of a file that is there, what it said
-        self.outputs: dict[str, str] = {}
-        self.solved = self.ended = False  # of the last plan: all is answered; every party was told that it is over
-        self.answered = 0
-        self.begun = False  # whether the file has a beginning: something may have been charged
-        self._writes = False  # whether this process has begun, or gone on
-        self._end = 0  # of what is whole in the file
-        self._hash = b""
-        self._pending: list[bytes] = []  # plans that were made, before the file is written to
-        self._keys: dict[str, Any] = {}  # by plan; of a file that is there, what it has
-        self._plans: deque[Plan] = deque()
-        self._runs: dict[str, Stored] = {}
-        self.plans: list[Plan] = []
 
     def next_plan(self, made: Plan) -> Plan | None:
         """The plan that an interrupted run had in this place, if any; it asks the same as the one `made` now."""
@@ -219,7 +224,9 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the file, which stays if a fit has begun."""
-        if self._file is not None and self.path is not None and not self.begun:
+        if self._file is None or self.path is None:
+            return
+        if not self.begun:
             with contextlib.suppress(OSError):
                 if self._is_ours():
                     self._delete_keys()
@@ -342,11 +349,11 @@ class Journal:
         except InputError:
             if not restart:
                 raise
-            self._reset(about)
+            super().__init__(dict(about))
         if restart:
             self.given_up = tuple(plan for plan in self.plans if self.charged(plan))
         if restart or not self.begun:  # what has no beginning was stopped before anything was charged
-            self._reset(about)
+            super().__init__(dict(about))
         self._sign()
         if self.begun and not self.ended:
             with contextlib.suppress(OSError, ValueError):

@@ -15,8 +15,9 @@ import json
 import logging
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from sottovoce.data.block import Matrix
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError, WireError
-from sottovoce.federation.answering import answer_or_accept
+from sottovoce.federation.answering import acknowledged
 from sottovoce.federation.prediction import (
     Predictions,
     Request,
@@ -40,7 +41,7 @@ from sottovoce.federation.replies import MASKED
 from sottovoce.files import read_plain, sync_folder, write_durably
 from sottovoce.formats import PARTIAL_MODEL
 from sottovoce.gate.frames import Frame
-from sottovoce.gate.outgoing import Disclosed, Masked, Outgoing, check_recipient, disclose
+from sottovoce.gate.outgoing import Outgoing, check_recipient, disclose, reply
 from sottovoce.gate.secure_gate import offered
 from sottovoce.plan.plan import Plan
 from sottovoce.secure.pair_keys import OFFERS, PUBLIC, RunKey, packed_rows
@@ -145,6 +146,7 @@ def joined_scores(plan: Plan, X: Matrix, coef: Array, intercept: float) -> Array
     return np.asarray(np.sum(scores, axis=0))
 
 
+@dataclass(eq=False, repr=False)
 class Models:
     """The partial models of one party by the digest of their plan: in memory, or in a folder of its own.
 
@@ -153,11 +155,10 @@ class Models:
     Several parties may use one folder: a file is of one plan and one party.
     """
 
-    def __init__(self, folder: Path | None = None, party: str = "") -> None:
-        self._folder = folder
-        self._party = hashlib.sha256(party.encode()).hexdigest()[:16]  # a name may be no name of a file
-        self._known: dict[bytes, PartialModel] = {}
-        self._approved: dict[bytes, str] = {}  # fingerprints, where there is no folder
+    _folder: Path | None = None
+    _party: str = ""
+    _known: dict[bytes, PartialModel] = field(default_factory=dict)
+    _approved: dict[bytes, str] = field(default_factory=dict)  # fingerprints, where there is no folder
 
     @classmethod
     def beside(cls, ledger: Path, party: str) -> Models:
@@ -203,7 +204,8 @@ class Models:
         return kept is not None and said == kept.fingerprint
 
     def _path(self, folder: Path, digest: bytes, suffix: str = "json") -> Path:
-        return folder / f"{digest.hex()}.{self._party}.{suffix}"
+        party = hashlib.sha256(self._party.encode()).hexdigest()[:16]  # a name may be no name of a file
+        return folder / f"{digest.hex()}.{party}.{suffix}"
 
     def _write(self, path: Path, model: PartialModel) -> None:
         content = {
@@ -258,16 +260,19 @@ def _read_model(path: Path) -> PartialModel:
         raise InputError(f"{path} is no partial model, or damaged; train again to have a new one.") from None
 
 
+@dataclass(eq=False, repr=False)
 class Predictor:
     """Answers "predict": a party's side of joint predictions, its partial models, and what it received."""
 
-    def __init__(self, holder: Holder, models: Models) -> None:
-        self.models = models
-        self.received: Predictions | None = None
-        self._scored: tuple[Plan, bytes, Array] | None = None
-        self._holder, self._party = holder, holder.name
-        self._given: dict[bytes, PartialModel] = {}
-        self.renew("")
+    _holder: Holder
+    _party: str
+    models: Models
+    _aligned: str  # the digest of the alignment whose rows it serves
+    received: Predictions | None = None
+    _scored: tuple[Plan, bytes, Array] | None = None
+    _given: dict[bytes, PartialModel] = field(default_factory=dict)
+    _key: RunKey = field(default_factory=RunKey)
+    _blur: bytes = field(default_factory=partial(secrets.token_bytes, 32))
 
     def renew(self, aligned: str) -> None:
         """Serve other rows, or another order, from now on: those of the alignment with that digest.
@@ -308,10 +313,7 @@ class Predictor:
         self.models.keep(digest, dataclasses.replace(model, feature_names=self._holder.feature_names))
 
     def answer(self, frame: Frame) -> Outgoing:
-        return answer_or_accept(frame, self._content(frame))
-
-    def _content(self, frame: Frame) -> Disclosed | Masked | None:
-        """Scores under masks for whoever collects them; None if this party is the recipient and has added them up.
+        """Scores under masks for whoever collects them; a recipient adds them up.
 
         A request comes twice: without offers of keys, which is answered with this party's own, and with those for it.
 
@@ -336,13 +338,14 @@ class Predictor:
         pairs = request.pair_keys(self._party, self._key, self._holder.identity)
         publics = packed_rows([bytes.fromhex(request.keys[name]) for name in sorted(request.keys)], PUBLIC)
         if OFFERS not in frame.arrays:
-            return offered(pairs, publics)
+            return reply("answer", frame, offered(pairs, publics))
         pairs.agree(publics, frame.arrays[OFFERS])
         with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
             scores = encode_scores(model.scores(rows), request.blur(self._blur, people))
             own = add_words(scores, request.masks(self._party, pairs, people, self._aligned))
         if request.recipient != self._party:
-            return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=policy.predict_for)
+            said = disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=policy.predict_for)
+            return reply("answer", frame, said)
         total = add_words(own, read_masked(frame, people))
         self._scored = (model.plan, frame.plan, decode_scores(total))
         self.received = None
@@ -350,7 +353,7 @@ class Predictor:
             self.received = Predictions(frame.plan, read_scores(total), model.plan)
         except WireError as error:
             _log.error("party %s: %s", self._party, error)
-        return None
+        return reply("accept", frame, acknowledged(True))
 
     def scored(self, digest: bytes, parties: tuple[str, ...]) -> Array | None:
         """The scores by a model that this party was last the recipient of, for an evaluation by the model's parties.

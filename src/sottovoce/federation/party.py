@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -14,14 +17,14 @@ from sottovoce.data.cells import MISSING, is_class, label_array, label_key, no_n
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import Identifiers, identifiers
 from sottovoce.data.matrix import Matrix, is_sparse
-from sottovoce.data.resources import NO_RESOURCES, Resources, check_resources
+from sottovoce.data.resources import Resources, check_resources
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.alignment.party import Aligner, AlignmentFile
 from sottovoce.federation.answering import Answering, check_text
 from sottovoce.federation.models import Models, Predictor
 from sottovoce.federation.policy import Policy, left_out
 from sottovoce.federation.prediction import Predictions
-from sottovoce.federation.run_keys import RunKeys, check_pinned, read_invitation
+from sottovoce.federation.run_keys import RunKeys, check_pinned
 from sottovoce.federation.training import PartyRun, Plans, Training
 from sottovoce.gate.frames import Frame, decode
 from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
@@ -34,41 +37,42 @@ from sottovoce.transports.identity import Identity
 MOST_READ: Final = 20  # classes that are read from labels which nobody declared
 
 
+@dataclass(eq=False, repr=False)
 class Holder:
     """What the handlers of one party share: rows, identity, policy, ledger, keys and the run.
 
     `run` is the plan that it has charged and answers under, if there is one.
     """
 
-    def __init__(
-        self, name: str, X: Matrix, y: ArrayLike | None, account: Account | None, policy: Policy | None
-    ) -> None:
-        self.name = name
-        self.labelled = X.labelled if isinstance(X, Dataset) else y is not None
-        self.rows, self.labels = check_rows(X, y, name)
-        self.all_rows = self.rows, self.labels  # also those that an alignment leaves out
-        self.feature_names = column_names(X)
-        self.ids: Identifiers | None = None  # of all rows
-        self.places: NDArray[np.int64] | None = None  # of the records that it serves, if not all
-        self.aligned = ""  # the digest of the alignment whose records it serves
-        self.account = account
-        if account is not None:
-            account.book()  # the whole file is checked before anything is served
-        self.policy, self.agreed = policy or Policy(), policy is not None
-        self.randomness: Randomness = SystemRandomness()
-        self.identity: Identity | None = None
-        self.keys = RunKeys(account, name)
-        self.run: PartyRun | None = None
-        self.resources = NO_RESOURCES  # for work on its rows
+    name: str
+    rows: Matrix
+    labels: np.ndarray[Any, Any]
+    labelled: bool
+    feature_names: tuple[str, ...]
+    account: Account | None
+    policy: Policy
+    agreed: bool  # whether the policy is the holder's own
+    keys: RunKeys
+    randomness: Randomness
+    resources: Resources  # for work on its rows
+    models: Models | None
+    all_rows: tuple[Matrix, np.ndarray[Any, Any]]  # also those that an alignment leaves out
+    ids: Identifiers | None = None  # of all rows
+    places: NDArray[np.int64] | None = None  # of the records that it serves, if not all
+    aligned: str = ""  # the digest of the alignment whose records it serves
+    identity: Identity | None = None
+    run: PartyRun | None = None
 
-    def use(self, places: NDArray[np.int64], digest: str) -> None:
-        rows, labels = self.all_rows
-        if isinstance(rows, Dataset):
-            raise InputError(f"{self.name}: a Dataset cannot be aligned: its rows are not in memory; give arrays.")
-        all_in_order = np.array_equal(places, np.arange(rows.shape[0]))  # then nothing is copied
-        self.rows, self.labels = (rows, labels) if all_in_order else (rows[places], labels[places])
-        self.places, self.aligned = places, digest
-        self.run = None
+    @cached_property
+    def predictor(self) -> Predictor:
+        """Its side of joint predictions, with models from a folder next to the ledger, or in memory, if none are given.
+
+        Made when first needed: only runs over columns leave models.
+        """
+        models = self.models or Models()
+        if self.models is None and self.account is not None:
+            models = Models.beside(self.account.path, self.name)
+        return Predictor(self, self.name, models, self.aligned)
 
     def run_of(self, frame: Frame) -> PartyRun | None:
         """The run of a message's plan; None after a restart, or if there is no such run."""
@@ -88,12 +92,6 @@ class Holder:
         reason = "entries follow from plans; the hash is by a key of the ledger"
         number, hash_ = self.account.receipt()
         return (declare_public("receipt", f"{number:012}:{hash_}", reason=reason),)  # as long as any other
-
-    def same_labels(self, other: Holder) -> bool:
-        """Whether another party of the same process has the same labels in the same order; they stay inside."""
-        mine: list[Any] = self.labels.tolist()
-        theirs: list[Any] = other.labels.tolist()
-        return len(mine) == len(theirs) and all(str(one) == str(two) for one, two in zip(mine, theirs, strict=True))
 
 
 class Party(Answering):
@@ -129,42 +127,78 @@ class Party(Answering):
         device: str | None = None,
     ) -> None:
         super().__init__()
-        check_resources(Resources(n_jobs, device))
+        resources = Resources(n_jobs, device)
+        check_resources(resources)
         self.name = name
-        self.holder = Holder(name, X, y, account, policy)
-        self.holder.resources = Resources(n_jobs, device)
-        self.holder.feature_names = feature_names or self.holder.feature_names
-        self.holder.randomness = randomness or self.holder.randomness
+        rows = check_rows(X, y, name)
+        if account is not None:
+            account.book()  # the whole file is checked before anything is served
+        self.holder = own = Holder(
+            name,
+            *rows,
+            labelled=X.labelled if isinstance(X, Dataset) else y is not None,
+            feature_names=feature_names or tuple(map(str, getattr(X, "columns", ()))),
+            account=account,
+            policy=policy or Policy(),
+            agreed=policy is not None,
+            keys=RunKeys(account, name),
+            randomness=randomness or SystemRandomness(),
+            resources=resources,
+            models=models,
+            all_rows=rows,
+        )
         if ids is not None:
-            self.holder.ids = identifiers(ids, int(self.holder.rows.shape[0]), name, id_rule)
-        if models is None:
-            models = Models() if account is None else Models.beside(account.path, name)
-        self.predictor = Predictor(self.holder, models)
-        self.plans = Plans(self.holder, self.predictor)
-        self.training = Training(self.holder, self.predictor)
-        self.aligner = Aligner(self.holder, id_rule, aligned or AlignmentFile(), self.use)
-        self._handlers: Mapping[str, Plans | Training | Aligner | Predictor] = {
-            "align": self.aligner,
-            "plan": self.plans,
-            "ask": self.training,
-            "secure": self.training,
-            "done": self.training,
-            "predict": self.predictor,
-        }
+            own.ids = identifiers(ids, int(own.rows.shape[0]), name, id_rule)
+        self.plans, self.training = Plans(own), Training(own)
+        self._alignment = aligned, id_rule
+        if aligned is not None and (kept := aligned.kept) is not None:
+            aligned.check(own.ids, id_rule)
+            self.use(kept.places, kept.digest)
+
+    @cached_property
+    def aligner(self) -> Aligner:
+        """Its side of alignments."""
+        file, rule = self._alignment
+        return Aligner(self.holder, rule, file or AlignmentFile(), self.use)
+
+    @property
+    def predictor(self) -> Predictor:
+        return self.holder.predictor
 
     def _answer(self, frame: Frame) -> Outgoing:
-        check_text(frame.text, self.features)
+        check_text(frame.text, int(self.holder.rows.shape[1]))
         if frame.kind == "hello":
             return self._introduce(frame)
-        handler = self._handlers.get(frame.kind)
-        if handler is None:
-            raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
-        return handler.answer(frame)
+        if frame.kind == "plan":
+            return self.plans.answer(frame)
+        if frame.kind in ("ask", "secure", "done"):
+            return self.training.answer(frame)
+        if frame.kind == "align":
+            return self.aligner.answer(frame)
+        if frame.kind == "predict":
+            return self.predictor.answer(frame)
+        raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
 
     def _introduce(self, frame: Frame) -> Outgoing:
-        """Public facts and, as the query asks, the class labels or a public key."""
+        """Public facts and, as the query asks, the class labels or a public key.
+
+        A key for secure sums is told by columns only among ends whose keys this party has pinned.
+        """
+        own = self.holder
         if frame.query == "secure":
-            return reply("facts", frame, self._announce_key(frame.text))
+            if not own.policy.secure:
+                raise RefusedError(f"{own.name} takes no part in secure sums; its holder can, by Policy(secure=True).")
+            try:
+                members = tuple(json.loads(frame.text)["members"])
+            except (ValueError, TypeError, KeyError, RecursionError):
+                members = (None,)
+            if not set(map(type, members)) <= {str}:
+                raise RefusedError("a key of secure sums is asked for with the members of the run.")
+            check_pinned(own.name, members, own.identity)
+            if members and (reason := left_out(own.policy, members, own.name, own.identity)):
+                raise RefusedError(f"{own.name} refuses: {reason}.")
+            key = declare_public("public_key", own.keys.new(), reason="random, made to be told")
+            return reply("facts", frame, (key, *self.alignment_fact()))
         facts = self.facts(classes=frame.query == "classes")
         if frame.query == "predict":
             facts += (
@@ -181,7 +215,7 @@ class Party(Answering):
         own = self.holder
         facts = [
             declare_public("records", int(own.rows.shape[0]), reason="the count is the same for neighbours"),
-            declare_public("features", self.features, reason="the schema is public"),
+            declare_public("features", int(own.rows.shape[1]), reason="the schema is public"),
             declare_public("feature_names", list(map(str, own.feature_names)), reason="the schema is public"),
             *self.alignment_fact(),
         ]
@@ -203,17 +237,6 @@ class Party(Answering):
         """The digest of the alignment whose records it serves, if there was one."""
         reason = "a hash by keys that are forgotten, the same at all parties"
         return (declare_public("aligned", self.holder.aligned, reason=reason),) if self.holder.aligned else ()
-
-    def _announce_key(self, invitation: str) -> tuple[Declared, ...]:
-        """A key for secure sums; by columns only among ends whose keys this party has pinned."""
-        own = self.holder
-        if not own.policy.secure:
-            raise RefusedError(f"{own.name} takes no part in secure sums; its holder can, by Policy(secure=True).")
-        members = read_invitation(invitation)
-        check_pinned(own.name, members, own.identity)
-        if members and (reason := left_out(own.policy, members, own.name, own.identity)):
-            raise RefusedError(f"{own.name} refuses: {reason}.")
-        return (declare_public("public_key", own.keys.new(), reason="random, made to be told"), *self.alignment_fact())
 
     def identify(self, identity: Identity) -> None:
         """Set by its own end of a wire: how this party signs, and knows the others."""
@@ -244,8 +267,14 @@ class Party(Answering):
         The digest is random to all who lack the scalars of a single party: it goes into plans, and no other function of
         identifiers does.
         """
-        self.holder.use(places, digest)
-        self.predictor.renew(digest)
+        own, (rows, labels) = self.holder, self.holder.all_rows
+        if isinstance(rows, Dataset):
+            raise InputError(f"{own.name}: a Dataset cannot be aligned: its rows are not in memory; give arrays.")
+        all_in_order = np.array_equal(places, np.arange(rows.shape[0]))  # then nothing is copied
+        own.rows, own.labels = (rows, labels) if all_in_order else (rows[places], labels[places])
+        own.places, own.aligned, own.run = places, digest, None
+        if "predictor" in vars(own):  # else it is made for these records
+            own.predictor.renew(digest)
 
     @property
     def randomness(self) -> Randomness:
@@ -274,7 +303,7 @@ class Party(Answering):
     @property
     def predictions(self) -> Predictions | None:
         """The last joint predictions that this party was the recipient of; for the holder's eyes."""
-        return self.predictor.received
+        return self.predictor.received if "predictor" in vars(self.holder) else None
 
 
 class StandIn:
@@ -306,17 +335,15 @@ def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
         values = sorted(present, key=lambda value: (str(type(value)), value))
     else:
         values = list(np.unique(labels[np.isfinite(labels)]).tolist())
-    if len(values) > 2 and not (len(values) <= MOST_READ and all(map(_names_a_class, values))):
+    if len(values) > 2 and not (
+        len(values) <= MOST_READ  # texts and whole numbers name a class; of other numbers there are as many as people
+        and all(isinstance(one, str) or (isinstance(one, int | float) and float(one).is_integer()) for one in values)
+    ):
         raise RefusedError(
             f"the labels have more than {MOST_READ} distinct values, or numbers that are not whole; declare those to "
             "tell apart with classes=(one, other, ...)."
         )
     return values
-
-
-def _names_a_class(label: Any) -> bool:
-    """Texts and whole numbers do; of other numbers there are as many as people."""
-    return isinstance(label, str) or (isinstance(label, int | float) and float(label).is_integer())
 
 
 def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:
@@ -345,8 +372,3 @@ def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.nd
     if rows.dtype.kind not in "fiub":
         raise InputError(f"{name}: {no_numbers()}")
     return rows, labels
-
-
-def column_names(X: Matrix) -> tuple[str, ...]:
-    """The column names of a data frame; arrays have none."""
-    return tuple(map(str, getattr(X, "columns", ())))

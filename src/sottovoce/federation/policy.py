@@ -23,7 +23,7 @@ from sottovoce.federation.answering import check_answer_sizes
 from sottovoce.federation.run_keys import check_pinned
 from sottovoce.gate.gate import fits_mechanism
 from sottovoce.gate.query import Query
-from sottovoce.plan.aggregation import COORDINATOR, SecureAggregation
+from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import FAMILIES, Plan
 from sottovoce.plan.release import Release
 from sottovoce.plan.secure_text import ASSUMPTIONS, made_assumptions
@@ -120,7 +120,7 @@ class Policy:
             return "the plan's bounds are not the ones this party declared for its data"
         relation = self.relation or plan.relation
         events = form.pricing.events(form, plan, relation, party)
-        if any(isinstance(event, Unbounded) for event in events):
+        if Unbounded in map(type, events):
             return None if self.allow_without_privacy else "the plan releases values without noise"
         if plan.delta > self.max_delta:
             return f"the plan's delta {plan.delta:.3g} is above this party's limit {self.max_delta:.3g}"
@@ -168,10 +168,6 @@ class Proposal(NamedTuple):
     party: str
     known: Known
 
-    @property
-    def aggregation(self) -> SecureAggregation:
-        return self.channel.aggregation
-
 
 def left_out(policy: Policy, members: Iterable[str], party: str, identity: Identity | None) -> str | None:
     """Why a run without some end is refused, or None: one that has to deal, or that is pinned and may have to."""
@@ -196,29 +192,29 @@ def _demand_consent(proposal: Proposal) -> str | None:
 
 
 def _demand_dealer(proposal: Proposal) -> str | None:
-    wanted, dealer = proposal.policy.dealer, proposal.aggregation.dealer
+    wanted, dealer = proposal.policy.dealer, proposal.channel.aggregation.dealer
     if wanted and dealer != wanted:
         return (
             f"{proposal.channel.dealer} deals in the plan, and here {wanted!r} does alone; its holder can allow it "
             f"with Policy(dealer={dealer!r})"
         )
-    if proposal.aggregation.separate_dealer is not None:
+    if proposal.channel.aggregation.separate_dealer is not None:
         try:
-            check_pinned(proposal.party, (proposal.aggregation.separate_dealer,), proposal.known.identity)
+            check_pinned(proposal.party, (proposal.channel.aggregation.separate_dealer,), proposal.known.identity)
         except RefusedError as error:
             return f"{error}".removesuffix(".")
     return left_out(proposal.policy, proposal.channel.signers, proposal.party, proposal.known.identity)
 
 
 def _demand_noise(proposal: Proposal) -> str | None:
-    others, allowed = proposal.channel.parties - 1, proposal.policy.colluding
+    others, allowed, assumed = proposal.channel.parties - 1, proposal.policy.colluding, proposal.channel.aggregation
     least = others if allowed is None else min(allowed, others)
-    if proposal.aggregation.colluding >= least:
+    if assumed.colluding >= least:
         return None
     return (
-        f"the plan assumes that parties collude with one another in groups of {proposal.aggregation.colluding} at "
-        f"most, and here its noise has to hold against {least} of {others}; its holder can allow it with "
-        f"Policy(colluding={proposal.aggregation.colluding})"
+        f"the plan assumes that parties collude with one another in groups of {assumed.colluding} at most, and here "
+        f"its noise has to hold against {least} of {others}; its holder can allow it with "
+        f"Policy(colluding={assumed.colluding})"
     )
 
 
@@ -267,9 +263,9 @@ def check_plan(plan: Plan, own: Holder, known: Known) -> tuple[Algorithm, Mappin
             if release.query not in queries:
                 raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
             _check_release(release, queries[release.query], plan.records)
-        missing = [name for name in queries if not plan.has(name)]
-        if missing:
-            raise RefusedError(f"the plan has no release of {missing[0]!r}, which {plan.algorithm} cannot do without.")
+        for query in queries:
+            if not plan.has(query):
+                raise RefusedError(f"the plan has no release of {query!r}, which {plan.algorithm} cannot do without.")
         check_answer_sizes(plan, queries)
         check_sums(form, plan, queries)
         form.pricing.check_served(form, plan, name)

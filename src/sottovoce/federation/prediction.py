@@ -32,6 +32,7 @@ import json
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, Final
 
 import numpy as np
@@ -273,9 +274,8 @@ def check_people(counts: Mapping[str, int]) -> None:
 
 def check_aligned(facts: Mapping[str, Mapping[str, Any]]) -> None:
     """By columns all parties serve the records of one alignment, or none does."""
-    digests = {name: fact.get("aligned") for name, fact in facts.items()}
-    if len(set(digests.values())) > 1:
-        each = ", ".join(f"{name} {digest[:12] if digest else 'of none'}" for name, digest in digests.items())
+    if len(set(map(methodcaller("get", "aligned"), facts.values()))) > 1:
+        each = ", ".join(f"{name} {(fact.get('aligned') or 'of none')[:12]}" for name, fact in facts.items())
         raise InputError(
             f"the parties serve records of different alignments ({each}): one was aligned anew, or its file of the "
             "alignment was deleted. Align all of them again (`sottovoce align`)."

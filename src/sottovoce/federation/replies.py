@@ -269,17 +269,12 @@ def crossed(names: Sequence[str], envelopes: Mapping[str, Envelopes]) -> dict[st
 
 def crossed_offers(names: Sequence[str], envelopes: Mapping[str, Envelopes]) -> dict[str, dict[str, NDArray[Any]]]:
     """Of the offers of keys that each member made for all later ones: those for each, in the order of their senders."""
-    sent = {}
+    each = {name: {OFFERS: np.zeros((place, OFFER // 8), dtype=np.int64)} for place, name in enumerate(names)}
     for place, name in enumerate(names):
-        if name in envelopes:
-            sent[name] = envelope_of(name, envelopes[name], OFFERS)
-            if sent[name].dtype != np.int64 or sent[name].shape != (len(names) - place - 1, OFFER // 8):
+        if name in envelopes or place < len(names) - 1:  # the last one, which may deal, makes none
+            sent = envelope_of(name, envelopes[name], OFFERS)
+            if sent.dtype != np.int64 or sent.shape != (len(names) - place - 1, OFFER // 8):
                 raise WireError(f"{name!r} did not offer a key to each of {len(names) - place - 1} later members.")
-    return {
-        name: {
-            OFFERS: np.array(
-                [sent[other][place - at - 1] for at, other in enumerate(names[:place])], dtype=np.int64
-            ).reshape(place, OFFER // 8)
-        }
-        for place, name in enumerate(names)
-    }
+            for other, offer in zip(names[place + 1 :], sent, strict=True):
+                each[other][OFFERS][place] = offer
+    return each

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from sottovoce.algorithms import Ask
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation.journal import Journal, Stored
-from sottovoce.federation.replies import CheckedReply, read_answer, read_share
+from sottovoce.federation.replies import CheckedReply, read_share
 from sottovoce.federation.secure_columns.coordinator import ColumnSums
 from sottovoce.federation.secure_columns.dealer import Deals, LocalDeals, RemoteDeals
 from sottovoce.gate.frames import Frame
@@ -45,26 +46,13 @@ class Answers(Protocol):
         return
 
 
-class PlainAnswers(Answers):
-    """Each party's answer by itself, with all of its noise."""
-
-    def __init__(self, coordinator: Coordinator, plan: Plan) -> None:
-        self._coordinator, self._plan = coordinator, plan
-
-    def values(self, number: int, ask: Ask, queries: Queries) -> dict[str, Array]:
-        message = Frame("ask", 0, self._plan.digest, number, ask.query, ask.arrays)
-        replies = self._coordinator.ask(self._plan, message, ask, queries)
-        return {
-            name: read_answer(name, self._plan, query, {**ask.arrays, **ask.each.get(name, {})}, replies[name])
-            for name, query in queries.items()
-        }
-
-
+@dataclass
 class SecureSumAnswers(Answers):
     """By rows: a sum over the parties of the roster. After a dropout it is asked again, of fewer, if paid for."""
 
-    def __init__(self, coordinator: Coordinator, opener: Opener, stored: Stored) -> None:
-        self._coordinator, self._opener, self._stored = coordinator, opener, stored
+    _coordinator: Coordinator
+    _opener: Opener
+    _stored: Stored
 
     def values(self, number: int, ask: Ask, queries: Queries) -> dict[str, Array]:
         opener, run, left = self._opener, self._coordinator, self._stored.left
@@ -92,38 +80,32 @@ class SecureSumAnswers(Answers):
         return {"sum": opener.open(shares, noise_of(query, plan), label)}
 
 
+@dataclass
 class NoAnswers(Answers):
     """Of a run with secure sums that is over: its keys are gone, and nothing more is asked."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    _journal: Journal
 
     def values(self, number: int, ask: Ask, queries: Queries) -> dict[str, Array]:  # noqa: ARG002
         raise self._journal.unusable(f"its run is over, and has no answer to {ask.query!r} in round {number}")
 
 
-def make_answers(coordinator: Coordinator, plan: Plan) -> Answers:
-    """How the answers of a plan are got; of an interrupted run, with those who left it as they were."""
-    if not plan.channel.secure:
-        return PlainAnswers(coordinator, plan)
-    journal = coordinator.journal
+def make_sums(coordinator: Coordinator, plan: Plan) -> Answers:
+    """How the secure sums of a plan are got; of an interrupted run, with those who left it as they were."""
+    journal, randomness = coordinator.journal, coordinator.randomness
     stored = journal.of(plan)
     if stored.made and journal.ended:
         return NoAnswers(journal)
-    opener = Opener(plan, coordinator.noise(plan))
+    key = coordinator.run_keys.get(plan.keys)  # by it is the noise that the coordinator adds, if it has one
+    opener = Opener(plan, randomness if key is None else key.noise(plan.digest, randomness))
     if journal.path is not None:
         opener.roster.advice = ""  # it can go on
     if (left := stored.left) is not None:
         opener.roster.restore(left["left"], left["again"])
         coordinator.left |= left["left"]
         coordinator.away |= set(left["left"])
-    if plan.split.same_people:
-        return _make_column_sums(coordinator, opener)
-    return SecureSumAnswers(coordinator, opener, stored)
-
-
-def _make_column_sums(coordinator: Coordinator, opener: Opener) -> ColumnSums:
-    plan, journal = opener.plan, coordinator.journal
+    if not plan.split.same_people:
+        return SecureSumAnswers(coordinator, opener, stored)
 
     def exchange(parties: Iterable[str], message: Frame, each: Each) -> dict[str, CheckedReply]:
         coordinator.begun.add(plan.digest)
@@ -145,7 +127,7 @@ def _make_column_sums(coordinator: Coordinator, opener: Opener) -> ColumnSums:
     if plan.channel.separate_dealer is not None:
         deals = RemoteDeals(plan, plan.channel.separate_dealer, exchange)
     elif (keys := coordinator.dealer_keys(plan)) is not None:
-        deals = LocalDeals(plan, keys, coordinator.randomness)
+        deals = LocalDeals(plan, keys, randomness)
     else:
         raise InputError("the plan names a key for this coordinator that it does not have; make a new plan.")
     return ColumnSums(plan, exchange, deals, opener, reopen)
@@ -158,8 +140,7 @@ class Resumed:
     """
 
     def __init__(self, coordinator: Coordinator, plan: Plan, answers: Answers) -> None:
-        self._coordinator, self._plan, self._answers = coordinator, plan, answers
-        self._journal: Journal = coordinator.journal
+        self._coordinator, self._plan, self._answers, self._journal = coordinator, plan, answers, coordinator.journal
         self._stored: Stored = self._journal.of(plan)
         self._is_open = False
         self._counts: Mapping[str, Any] | None = None  # with the last stored answer that was used
@@ -210,7 +191,8 @@ class Resumed:
                 own.restore(self._journal.keys_of(plan, "pairs"))
             if len(plan.names) > 1:
                 with contextlib.suppress(RefusedError):  # one that refuses says so when it is asked
-                    run.start(plan, run.remaining(plan.channel.signers))  # who accepted it again may not have started
+                    there = [name for name in plan.channel.signers if name not in run.away]
+                    run.start(plan, there)  # who accepted it again may not have started
         self._restore_counts()
         self._is_open = True
 

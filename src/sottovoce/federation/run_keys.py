@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -59,13 +59,17 @@ class RunKeys:
         self._pairs: dict[bytes, tuple[Plan, PairKeys]] = {}  # by plan, of those that were checked or accepted
         self._used = ""  # the key of the accepted plan
         self._held = b""  # the plan that was checked last
-        self._expire()
+        if self._folder is not None:
+            self._expire(self._folder)
 
     def new(self) -> str:
-        self._expire()
+        if self._folder is not None:
+            self._expire(self._folder)
         key = RunKey()
         self._known[fingerprint_of(key.public)] = key
-        offered = [known for known in self._known if known != self._used]
+        offered = list(self._known)
+        if self._used in self._known:
+            offered.remove(self._used)
         for forgotten in offered[:-MOST_OFFERED]:
             del self._known[forgotten]
         return key.public
@@ -137,7 +141,8 @@ class RunKeys:
         if frame.round == 0:
             return reply("answer", frame, offered(pairs, publics))
         pairs.agree(publics, frame.arrays.get(OFFERS))
-        self._write(plan)
+        if self._folder is not None:
+            self._write(self._folder, plan)
         return reply("accept", frame, acknowledged(True))
 
     def keep(self, plan: Plan) -> None:
@@ -147,9 +152,11 @@ class RunKeys:
         if self._used != (used := dict(plan.keys).get(self._party, "")):
             self._known.pop(self._used, None)
             self._used = used
-        self._pairs = {digest: known for digest, known in self._pairs.items() if digest == plan.digest}
-        self._delete(but=plan.digest if plan.channel.secure else b"")
-        self._write(plan)
+        pairs = self._pairs.get(plan.digest)
+        self._pairs = {} if pairs is None else {plan.digest: pairs}
+        if self._folder is not None:
+            self._delete(self._folder, but=plan.digest if plan.channel.secure else b"")
+            self._write(self._folder, plan)
 
     def labels(self, plan: Plan) -> UsedLabels:
         """Where labels of masks are registered: on disk, if keys are."""
@@ -165,13 +172,14 @@ class RunKeys:
             if self._folder is not None:
                 self._path(self._folder, self._held).unlink(missing_ok=True)
         self._held = plan.digest
-        self._write(plan)
+        if self._folder is not None:
+            self._write(self._folder, plan)
 
-    def _write(self, plan: Plan) -> None:
-        if not plan.channel.secure or self._folder is None:
+    def _write(self, folder: Path, plan: Plan) -> None:
+        if not plan.channel.secure:
             return
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        path, data = self._path(self._folder, plan.digest), json.dumps(self._pairs[plan.digest][1].state).encode()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path, data = self._path(folder, plan.digest), json.dumps(self._pairs[plan.digest][1].state).encode()
         if not path.exists() or path.read_bytes() != data:
             write_durably(path, data, mode=0o600)
 
@@ -181,34 +189,35 @@ class RunKeys:
 
     def end(self, digest: bytes) -> None:
         """The run of a plan that this process does not know is over: so are its key and its labels."""
-        self._delete(f"{digest.hex()}.{self._own}.*")
+        if self._folder is not None:
+            self._delete(self._folder, f"{digest.hex()}.{self._own}.*")
 
     def forget(self) -> None:
         """The run is over: so are all keys."""
         self._known.clear()
         self._pairs.clear()
         self._used = ""
-        self._delete()
+        if self._folder is not None:
+            self._delete(self._folder)
 
-    def _delete(self, which: str = "", but: bytes = b"") -> None:
+    def _delete(self, folder: Path, which: str = "", but: bytes = b"") -> None:
         """What this party has of runs on disk, also what a killed process was writing, less that of one plan.
 
         Keys go before what they are for. A plan whose labels are gone is masked in no more, and one that was charged is
         not begun again.
         """
-        if self._folder is not None:
-            kept = [f"{but.hex()}.{self._own}.{kind}" for kind in ("key", "rows", "labels")]
-            for path in sorted(self._folder.glob(which or f"*.{self._own}.*")):  # NAME.key, NAME.labels, NAME.rows
-                try:
-                    if path.name not in kept:
-                        path.unlink(missing_ok=True)
-                except OSError as error:
-                    _log.error("%s of a run that is over cannot be deleted (%s); delete it.", path, error.strerror)
+        kept = [f"{but.hex()}.{self._own}.{kind}" for kind in ("key", "rows", "labels")]
+        for path in sorted(folder.glob(which or f"*.{self._own}.*")):  # NAME.key, NAME.labels, NAME.rows
+            try:
+                if path.name not in kept:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                _log.error("%s of a run that is over cannot be deleted (%s); delete it.", path, error.strerror)
 
-    def _expire(self) -> None:
+    def _expire(self, folder: Path) -> None:
         """Delete what belongs to runs of long ago."""
         before = time.time() - LONGEST.total_seconds()
-        for path in () if self._folder is None else self._folder.glob(f"*.{self._own}.*"):
+        for path in folder.glob(f"*.{self._own}.*"):
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < before:
                     path.unlink()
@@ -220,22 +229,6 @@ class RunKeys:
 def key_purpose(plan: Plan) -> list[str]:
     """What the keys of pairs under a plan are for."""
     return ["secure sums", plan.digest.hex()]
-
-
-def invitation(members: Sequence[str] = ()) -> str:
-    """The text of a message that asks for a key: by columns it names all parties and the dealer, who must be known."""
-    return json.dumps({"members": members})
-
-
-def read_invitation(text: str) -> tuple[str, ...]:
-    """The members whom an invitation names, or a refusal."""
-    try:
-        members = tuple(json.loads(text)["members"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        members = (None,)
-    if not all(type(one) is str for one in members):
-        raise RefusedError("a key of secure sums is asked for with the members of the run.")
-    return members
 
 
 def known_keys(
@@ -258,8 +251,14 @@ def known_keys(
     if pins:
         if COORDINATOR in keys and dealer != COORDINATOR:
             raise RefusedError(f"a party has the name {COORDINATOR!r}, which is no party's; choose another.")
-        check_pinned(own, (name for name in keys if name != COORDINATOR), identity)
-    return {name: PeerKey(public, made_by=CHECKED) for name, public in keys.items() if name != own}
+        others = dict.fromkeys(keys)
+        others.pop(COORDINATOR, None)
+        check_pinned(own, others, identity)
+    peers = {}
+    for name, public in keys.items():
+        if name != own:
+            peers[name] = PeerKey(public, made_by=CHECKED)
+    return peers
 
 
 def check_pinned(party: str, members: Iterable[str], identity: Identity | None) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,7 +23,7 @@ from sottovoce.federation.answering import (
     read_plan,
     unknown_plan,
 )
-from sottovoce.federation.models import PartialModel, Predictor, own_part
+from sottovoce.federation.models import PartialModel, own_part
 from sottovoce.federation.policy import Known, charge_of, check_plan, check_samplers, part_of_fit
 from sottovoce.federation.replies import RECEIPT, unpack_receipt
 from sottovoce.federation.run_keys import PAIR, check_start, known_keys
@@ -34,8 +36,7 @@ from sottovoce.gate.query import ForgottenError, MessageArrays, Query, Round
 from sottovoce.gate.secure_gate import SecureGate, UsedLabels
 from sottovoce.plan.plan import FAMILIES, Plan
 from sottovoce.plan.secure_text import assumed
-from sottovoce.privacy.ledger import Ledger
-from sottovoce.privacy.spending import Book
+from sottovoce.privacy.ledger import Ledger, Receipt
 from sottovoce.queries.pricing import answers_due
 from sottovoce.secure.sums import Call, ColumnMasker, Masker
 from sottovoce.transports.identity import PLAN
@@ -47,6 +48,7 @@ Stored = tuple[Any, Memory | None]  # what a form remembers at the holder betwee
 MOST_PREPARED: Final = 8  # times that the rows of a data set are prepared for one plan
 
 
+@dataclass(eq=False, repr=False)
 class Plans:
     """Answers "plan": first "check", then offers of keys where sums are secure, then the charge, then "start".
 
@@ -54,26 +56,30 @@ class Plans:
     charged it. Proof: privacy/proofs/ledger.md.
     """
 
-    def __init__(self, holder: Holder, predictor: Predictor) -> None:
-        self._holder, self._predictor = holder, predictor
-        self.seen: set[bytes] = set()  # plans that were charged
-        self._prepared: Counter[bytes] = Counter()  # by plan, of a data set
+    _holder: Holder
+    seen: set[bytes] = field(default_factory=set)  # plans that were charged
+    _prepared: Counter[bytes] = field(default_factory=Counter)  # by plan, of a data set
 
     def answer(self, frame: Frame) -> Outgoing:
         own = self._holder
         if frame.query == PAIR:
             return own.keys.answer(frame)
-        if frame.query != "start":
-            content = self.accept(frame) + own.receipt(frame)
-            if own.account is not None and own.policy.tell_budget and frame.query != "check":
-                content += self._balances(own.account.book(), frame.plan)
-            return reply("accept", frame, content)
-        run = own.run_of(frame)
-        if run is None:
-            return unknown_plan(frame)
-        check_start(run.plan, own.name, own.identity, frame.text)
-        run.started = True
-        return reply("accept", frame, acknowledged(True))
+        if frame.query == "start":
+            run = own.run_of(frame)
+            if run is None:
+                return unknown_plan(frame)
+            check_start(run.plan, own.name, own.identity, frame.text)
+            run.started = True
+            return reply("accept", frame, acknowledged(True))
+        content = self.accept(frame) + own.receipt(frame)
+        if own.account is not None and own.policy.tell_budget and frame.query != "check":
+            # What the account had before the plan and has with it.
+            book = own.account.book()
+            others = tuple(known for known in book.reservations if known.plan != frame.plan.hex())
+            balances = (dataclasses.replace(book, reservations=others).balance(), book.balance())
+            numbers = [float(number) for balance in balances for number in dataclasses.astuple(balance)[:8]]
+            content += (declare_public("budget", numbers, reason="the holder tells it"),)
+        return reply("accept", frame, content)
 
     def accept(self, frame: Frame) -> tuple[Declared, ...]:
         """Check the plan against this party's policy and ledger, prepare the rows, charge the plan's whole cost; sign.
@@ -83,7 +89,7 @@ class Plans:
         """
         own = self._holder
         if RECEIPT in frame.arrays:
-            self._check_receipt(frame)
+            self._check_receipt(unpack_receipt(frame.arrays[RECEIPT]))
         plan = read_plan(frame.text, frame.plan)
         if own.run_of(frame) is not None:
             return self.sign(plan)
@@ -103,7 +109,8 @@ class Plans:
             own.keys.hold(plan)
             self._check_charge(form, plan)
             return acknowledged(True)
-        own.keys.check_agreed(plan)
+        if masker is not None:
+            own.keys.check_agreed(plan)
         if isinstance(own.rows, Dataset):
             self._check_charge(form, plan)  # to prepare its rows may take an hour
             if self._prepared[plan.digest] == MOST_PREPARED:  # it is charged once, however often it is proposed
@@ -113,15 +120,9 @@ class Plans:
                 )
             self._prepared[plan.digest] += 1
         beside = None if own.account is None else own.account.path.parent
-        sums = all(query.needs is SumRows for query in queries.values())
+        sums = set(map(attrgetter("needs"), queries.values())) <= {SumRows}
         rows = prepare_rows(matrix, own.labels, recipe, own.resources, sums=sums, beside=beside)
-        memory = self.recall_memory(form, plan, rows)
-        if masker is not None:
-            masker.records = rows.digest()
-        used = self._charge(form, plan, masker)
-        own.keys.keep(plan)
-        self.seen.add(plan.digest)
-        own.run = PartyRun(own, (plan, form, queries), rows, memory, (masker, used))
+        own.run = self._begin(plan, form, queries, rows, masker)
         own.run.started = alone
         return self.sign(plan)
 
@@ -149,13 +150,13 @@ class Plans:
             "(`sottovoce align`); nothing was charged."
         )
 
-    def _check_receipt(self, frame: Frame) -> None:
+    def _check_receipt(self, known: Receipt) -> None:
         """Refuse to go on with a ledger that does not have the entry of the receipt that the coordinator has."""
         own = self._holder
         try:
             if own.account is None:
                 raise LedgerError(f"party {own.name} has no ledger, and had one in an earlier run.")
-            Ledger(own.account.path).check_receipt(unpack_receipt(frame.arrays[RECEIPT]))
+            Ledger(own.account.path).check_receipt(known)
         except LedgerError as error:
             raise RefusedError(
                 f"{own.name} refuses: its ledger does not have the entry of the receipt that it gave in an earlier "
@@ -182,7 +183,7 @@ class Plans:
         scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
         scored = scored and plan.split.same_people and plan.label_party_name == own.name
         if scored:
-            scores = self._predictor.scored(bytes.fromhex(plan.numbers.scores), plan.names)
+            scores = self._holder.predictor.scored(bytes.fromhex(plan.numbers.scores), plan.names)
             if scores is None:
                 raise RefusedError(f"{own.name} has received no joint predictions of that model; ask for them first.")
             rows = scores[:, None]
@@ -212,7 +213,7 @@ class Plans:
     def recall_memory(self, form: Algorithm, plan: Plan, rows: Block) -> Stored:
         """What the form remembers between rounds and where it is stored, or a refusal if that is lost."""
         own, memory = self._holder, form.remember(plan, rows)
-        noisy = any(release.mechanism == "kept" for release in plan.releases)
+        noisy = "kept" in map(attrgetter("mechanism"), plan.releases)
         if own.account is None or not (form.lasting(memory) or noisy):
             return memory, None
         files = Memory(own.account.path, own.name, plan.digest, rows.digest())
@@ -238,14 +239,19 @@ class Plans:
         own.account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
         check_samplers(own.account, form, plan, own.name, cost)
 
-    def _charge(self, form: Algorithm, plan: Plan, masker: Masker | None) -> UsedLabels:
-        """Bind the key of a plan to the prepared rows, and reserve its whole cost, durably, where there is a ledger.
+    def _begin(
+        self, plan: Plan, form: Algorithm, queries: Mapping[str, Query], rows: Block, masker: Masker | None
+    ) -> PartyRun:
+        """The run of a plan, once its key is bound to the prepared rows, and its whole cost is reserved in the ledger.
 
         A plan whose run is over is refused. Over secure columns the file of used labels is there from before the
         charge until the run is over: a restarted party goes on, and a copy of it from before the plan does not run it
         a second time with the same keys.
         """
         own = self._holder
+        memory, files = self.recall_memory(form, plan, rows)
+        if masker is not None:
+            masker.records = rows.digest()
         registered = own.account is not None and plan.secure_columns
         used = own.keys.labels(plan) if registered else UsedLabels()
         new = registered and used.begin()
@@ -272,60 +278,45 @@ class Plans:
             if new:
                 used.end()
             raise
-        return used
+        own.keys.keep(plan)
+        self.seen.add(plan.digest)
+        columns: ColumnRun | None = None
+        if masker is None:
+            gate = Gate(plan, own.randomness, own.account)
+        else:
+            gate = secure = SecureGate(plan, own.randomness, own.account, masker)
+            if isinstance(masker, ColumnMasker):
+                secure.used = used
+                columns = ColumnRun(plan, masker, rows, secure, own.randomness)
+        gate.memory, gate.lasting = files, form.lasting
+        return PartyRun(own, plan, form, queries, rows, memory, gate, columns)
 
-    def _balances(self, book: Book, plan: bytes) -> tuple[Declared, ...]:
-        """What the account had before the plan and has with it, where the holder tells that."""
-        others = tuple(known for known in book.reservations if known.plan != plan.hex())
-        balances = (dataclasses.replace(book, reservations=others).balance(), book.balance())
-        numbers = [float(number) for balance in balances for number in dataclasses.astuple(balance)[:8]]
-        return (declare_public("budget", numbers, reason="the holder tells it"),)
 
-
+@dataclass(eq=False, repr=False)
 class PartyRun:
     """A plan that was charged, and what its party needs to answer under it.
 
-    Each value leaves by itself, with all of its noise. With a `masker` shares of sums leave instead and, by columns,
-    masked messages for the other parties; `used` has the labels of masks that were used.
+    Each value leaves by itself, with all of its noise. With a `SecureGate` shares of sums leave instead and, by
+    `columns`, masked messages for the other parties.
     """
 
-    def __init__(
-        self,
-        holder: Holder,
-        plan: tuple[Plan, Algorithm, Mapping[str, Query]],
-        rows: Block,
-        memory: Stored,
-        secure: tuple[Masker | None, UsedLabels],
-    ) -> None:
-        self._holder, self.rows = holder, rows
-        self.plan, self.form, self.queries = plan
-        self.columns: ColumnRun | None = None
-        self.gate: Gate
-        masker, used = secure
-        if masker is None:
-            self.gate = Gate(self.plan, holder.randomness, holder.account)
-        else:
-            self.gate = gate = SecureGate(self.plan, holder.randomness, holder.account, masker)
-            if isinstance(masker, ColumnMasker):
-                gate.used = used
-                self.columns = ColumnRun(self.plan, masker, rows, gate, holder.randomness)
-        self.memory, self.gate.memory = memory
-        self.gate.lasting = self.form.lasting
-        self.started = False  # whether every party of the plan is known to have charged it
+    _holder: Holder
+    plan: Plan
+    form: Algorithm
+    queries: Mapping[str, Query]
+    rows: Block
+    memory: Any  # what the form remembers between rounds
+    gate: Gate
+    columns: ColumnRun | None
+    started: bool = False  # whether every party of the plan is known to have charged it
 
-    def message(self, frame: Frame) -> MessageArrays:
-        """What the coordinator sent to all parties alike."""
-        if self.columns is None:
-            return frame.arrays
-        said = Call.read(frame.text).said
-        return {name: array for name, array in frame.arrays.items() if name in said}
-
-    def release(self, query: Query, round: Round, frame: Frame) -> Released | Share:
+    def release(self, query: Query, message: MessageArrays, frame: Frame) -> Released | Share:
+        round_ = Round(self.plan, frame.round, message, self.rows, self.memory)
         if self.columns is not None:
-            return self.columns.share(query, round, frame)
+            return self.columns.share(query, round_, frame)
         if isinstance(self.gate, SecureGate):
-            return self.gate.share(query, round, Call.read(frame.text))
-        return self.gate.release(query, round)
+            return self.gate.share(query, round_, Call.read(frame.text))
+        return self.gate.release(query, round_)
 
     def query_of(self, frame: Frame) -> Query | None:
         """The query of a message, if the form has it; refused unless it is this party's turn in that round."""
@@ -366,18 +357,18 @@ def recall_state(holder: Holder, form: Algorithm, plan: Plan, fresh: Any, files:
 
 def answered_all(form: Algorithm, plan: Plan, party: str, given: Mapping[str, int]) -> bool:
     """Whether a party has given every answer that each run of the plan has from it."""
-    return all(given.get(query, 0) >= count for query, count in answers_due(form, plan, party).items())
+    return Counter(answers_due(form, plan, party)) <= Counter(given)
 
 
 def _not_in_turn(frame: Frame) -> RefusedError:
     return RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
 
 
+@dataclass(eq=False, repr=False)
 class Training:
     """Answers "ask" and, over secure columns, "secure" under a plan that has started, and "done" at its end."""
 
-    def __init__(self, holder: Holder, predictor: Predictor) -> None:
-        self._holder, self._predictor = holder, predictor
+    _holder: Holder
 
     def answer(self, frame: Frame) -> Outgoing:
         if frame.kind == "done":
@@ -397,13 +388,16 @@ class Training:
         query = run.query_of(frame)
         if query is None:
             raise _not_in_turn(frame)
-        message = run.message(frame)
+        message = frame.arrays  # what the coordinator sent to all parties alike
+        if run.columns is not None:
+            said = Call.read(frame.text).said
+            message = {name: array for name, array in message.items() if name in said}
         query.check_message(frame.round, message)
         if run.gate.behind() and not run.restore_memory():
             own.run = None
             return unknown_plan(frame)
         try:
-            released = run.release(query, Round(run.plan, frame.round, message, run.rows, run.memory), frame)
+            released = run.release(query, message, frame)
         except ForgottenError:
             return unknown_plan(frame)
         finally:
@@ -422,7 +416,7 @@ class Training:
         own, run = self._holder, self._holder.run
         other = bool(frame.plan) and own.run_of(frame) is None
         if other:
-            kept = self._predictor.models.get(frame.plan)  # said before, and the acknowledgement was lost
+            kept = self._holder.predictor.models.get(frame.plan)  # said before, and the acknowledgement was lost
             if kept is not None or not own.keys.goes_on(frame.plan):  # else it keeps its part of the model first
                 own.keys.end(frame.plan)
             if kept is None:
@@ -462,11 +456,11 @@ class Training:
             raise RefusedError(f"{name} keeps no model of this plan: what it remembered of the run is lost.")
         weights = run.form.own_weights(run.memory)
         if weights is not None:
-            self._predictor.keep(frame.plan, own_part(plan, name, weights))
+            self._holder.predictor.keep(frame.plan, own_part(plan, name, weights))
 
     def _keep_shared(self, frame: Frame, plan: Plan) -> None:
         """Keep the coefficients of a frame, if it has some; another model of the same plan is refused."""
         arrays = frame.arrays
         if "coef" in arrays and arrays.get("intercept", np.zeros(0)).shape == (1,):
             coef, intercept = arrays["coef"].astype(np.float64), float(arrays["intercept"][0])
-            self._predictor.keep(frame.plan, PartialModel(plan, self._holder.name, coef, intercept))
+            self._holder.predictor.keep(frame.plan, PartialModel(plan, self._holder.name, coef, intercept))

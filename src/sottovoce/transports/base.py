@@ -158,7 +158,10 @@ def check_requests(parties: tuple[str, ...], messages: Mapping[str, bytes], limi
             raise WireError(
                 f"the request to party {name!r} is too large: {len(message)} bytes; at most {limit} are allowed."
             )
-    return {name: peek(message)[1] for name, message in messages.items()}
+    serials = dict[str, int]()
+    for name, message in messages.items():
+        serials[name] = peek(message)[1]
+    return serials
 
 
 def quoted(names: Iterable[str]) -> str:

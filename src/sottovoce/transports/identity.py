@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cryptography import x509
@@ -48,34 +49,14 @@ class Identity(Protocol):
         """The names whose keys this end knows by itself, and not by the word of an authority."""
 
 
-class _Table:
-    """The public keys of a wire inside one process. A signature that was found right is not checked by each end again.
-
-    All ends are of one process, and so of one trust: with M ends a plan takes M checks, and not M^2.
-    """
-
-    def __init__(self, keys: Mapping[str, Ed25519PublicKey]) -> None:
-        self.keys = keys
-        self.check = functools.lru_cache(maxsize=4 * len(keys))(self._check)  # keeps what is right; a refusal is raised
-
-    def _check(self, name: str, purpose: str, message: bytes, text: str) -> None:
-        said = read_signature(name, text, "signature")
-        if name not in self.keys:
-            raise RefusedError(f"the signature of {name} cannot be checked: it is no party of this wire.")
-        data = signed_bytes(name, purpose, message)
-        try:
-            self.keys[name].verify(bytes.fromhex(said["signature"]), data)
-        except (ValueError, InvalidSignature):
-            raise wrong_signature(name) from None
-
-
+@dataclass(frozen=True, eq=False, repr=False)
 class Local:
     """A party of one process, known to the others of its wire by a table of keys that is made with the wire."""
 
-    def __init__(self, name: str, key: Ed25519PrivateKey, known: _Table) -> None:
-        self._name = name
-        self._key = key
-        self._known = known
+    _name: str
+    _key: Ed25519PrivateKey
+    pinned: frozenset[str]  # whoever is on the wire: the table is this process's own
+    _check: Callable[[str, str, bytes, str], None]  # by the table
 
     def sign(self, purpose: str, message: bytes) -> str:
         """The signature alone."""
@@ -83,19 +64,28 @@ class Local:
 
     def verify(self, name: str, purpose: str, message: bytes, text: str) -> None:
         """By the table."""
-        self._known.check(name, purpose, message, text)
-
-    @property
-    def pinned(self) -> frozenset[str]:
-        """Whoever is on the wire: the table is this process's own."""
-        return frozenset(self._known.keys)
+        self._check(name, purpose, message, text)
 
 
 def local_identities(names: Iterable[str]) -> dict[str, Local]:
-    """An identity for each party of one process."""
+    """An identity for each party of one process. A signature that was found right is not checked by each end again.
+
+    All ends are of one process, and so of one trust: with M ends a plan takes M checks, and not M^2.
+    """
     keys = {name: Ed25519PrivateKey.from_private_bytes(secrets.token_bytes(32)) for name in names}
-    known = _Table({name: key.public_key() for name, key in keys.items()})
-    return {name: Local(name, key, known) for name, key in keys.items()}
+
+    @functools.lru_cache(maxsize=4 * len(keys))  # keeps what is right; a refusal is raised
+    def check(name: str, purpose: str, message: bytes, text: str) -> None:
+        said = read_signature(name, text, "signature")
+        if name not in keys:
+            raise RefusedError(f"the signature of {name} cannot be checked: it is no party of this wire.")
+        data = signed_bytes(name, purpose, message)
+        try:
+            keys[name].public_key().verify(bytes.fromhex(said["signature"]), data)
+        except (ValueError, InvalidSignature):
+            raise wrong_signature(name) from None
+
+    return {name: Local(name, key, frozenset(keys), check) for name, key in keys.items()}
 
 
 def signed_bytes(name: str, purpose: str, message: bytes) -> bytes:
@@ -111,7 +101,7 @@ def read_signature(name: str, text: str, *wanted: str) -> dict[str, str]:
         said = json.loads(text) if len(text) <= LONGEST else None
     except (ValueError, RecursionError):
         said = None
-    if type(said) is not dict or set(said) != set(wanted) or not all(type(part) is str for part in said.values()):
+    if type(said) is not dict or set(said) != set(wanted) or {*map(type, said.values())} != {str}:
         raise RefusedError(f"the signature of {name} is none of this version: it has {' and '.join(wanted)}.")
     return said
 

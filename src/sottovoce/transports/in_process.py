@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from sottovoce.errors import InputError, WireError
 from sottovoce.gate.frames import MAX_BYTES, peek
@@ -20,7 +21,7 @@ class InProcess:
 
     def __init__(self, endpoints: Iterable[Endpoint], *, limit: int = MAX_BYTES) -> None:
         endpoints = tuple(endpoints)
-        self.parties = tuple(endpoint.name for endpoint in endpoints)
+        self.parties = tuple(map(attrgetter("name"), endpoints))
         if len(set(self.parties)) < len(self.parties):
             raise InputError(f"endpoints={', '.join(self.parties)}: two parties share a name; give each its own.")
         self.connected = self.parties
