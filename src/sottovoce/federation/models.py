@@ -17,7 +17,6 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -272,7 +271,7 @@ class Predictor:
     _scored: tuple[Plan, bytes, Array] | None = None
     _given: dict[bytes, PartialModel] = field(default_factory=dict)
     _key: RunKey = field(default_factory=RunKey)
-    _blur: bytes = field(default_factory=partial(secrets.token_bytes, 32))
+    _blur: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
     def renew(self, aligned: str) -> None:
         """Serve other rows, or another order, from now on: those of the alignment with that digest.
