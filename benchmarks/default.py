@@ -52,6 +52,11 @@ def without_prior(**fields: Any) -> rule.Descent:
     return rule.Descent(**{**fields, "prior": 1e12})
 
 
+def windowed(descent: rule.Descent, window: float, made: Any = rule.Descent.__post_init__) -> None:
+    made(descent)
+    descent._window = window
+
+
 def one_by_one(loss: Any, scores: Any, labels: Any, most: float) -> Any:
     return np.clip(loss.derivative(scores, labels) / most, -1.0, 1.0)
 
@@ -63,8 +68,8 @@ LEFT_OUT: dict[str, tuple[Any, str, Any]] = {
     "eigenvalues as released": (rule, "of_gram", plain_eigenvalues),
     "slopes cut one by one": (projected, "cut", one_by_one),
     "clips stay": (rule.Clips, "widened", lambda self, *_: self),
-    "no window": (rule, "window", lambda rounds, noise, variance: 1.0),  # noqa: ARG005
-    "one window": (rule, "window", lambda rounds, noise, variance: float(rounds)),  # noqa: ARG005
+    "no window": (rule.Descent, "__post_init__", lambda self: windowed(self, 1.0)),
+    "one window": (rule.Descent, "__post_init__", lambda self: windowed(self, float(self.rounds))),
     "no damping": (rule, "DAMPING", 0.0),
     "steps not shortened": (rule.Descent, "_widen", lambda self, gradient: None),  # noqa: ARG005
     "no prior": (private, "Descent", without_prior),

@@ -14,9 +14,16 @@ from plans import small_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.evaluation import queries as evaluation_queries
 from sottovoce.algorithms.evaluation.estimates import ClassEstimates, Counts, Metric, NumberEstimates, SeveralEstimates
-from sottovoce.algorithms.evaluation.nodes import Line, TwoSides
 from sottovoce.algorithms.evaluation.private import EvaluatedClasses, EvaluatedNumbers, EvaluatedSeveral, Subject
-from sottovoce.algorithms.evaluation.queries import RESIDUALS, ClassCells, ResidualCells, ScoreCells, loss_lines
+from sottovoce.algorithms.evaluation.queries import (
+    RESIDUALS,
+    ClassCells,
+    Line,
+    ResidualCells,
+    ScoreCells,
+    TwoSides,
+    loss_lines,
+)
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.gate.query import Query

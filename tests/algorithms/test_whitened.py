@@ -247,10 +247,13 @@ def test_noise_is_judged_by_the_number_of_parties(classification: Any) -> None:
 @pytest.mark.parametrize("signal", [3.0, 30.0, 1e3, 1e6])
 @pytest.mark.parametrize("numbers", [2, 3, 5])
 def test_shares_are_above_zero_and_sum_to_one(signal: float, numbers: int) -> None:
-    for moments in (rule.GRAM, rule.SQUARES):
-        one, rescale, rest = rule.shares(signal, numbers, moments)
-        assert min(one, rescale, rest) > 0.0
-        assert moments + numbers * one + rescale + rest == pytest.approx(1.0)
+    for moments, share in rule.MOMENTS.items():
+        names = [moments, *map(str, range(numbers)), "gradient", "rescale"]
+        found = private.PrivateWhitened().shares(signal, names)
+        assert list(found) == names
+        assert found[moments] == share
+        assert min(found.values()) > 0.0
+        assert sum(found.values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

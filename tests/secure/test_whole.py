@@ -144,7 +144,8 @@ def test_noise_is_that_of_opened_sums() -> None:
 def test_numbers_have_no_rescale_and_its_share_is_the_gradients() -> None:
     plan = plan_for(1_000, (2, 2), **NUMBERS)
     assert [release.query for release in plan.releases] == ["gram", "label", "residual", "length", "gradient"]
-    one, rescale, rest = rule.shares(plan.signal, 3, rule.GRAM)
+    found = FORM.shares(plan.signal, [*(release.query for release in plan.releases), "rescale"])
+    one, rescale, rest = found["length"], found["rescale"], found["gradient"]
     release = plan.release("gradient")
     assert release.std == pytest.approx(31 / 32 * math.sqrt(32 / (rest + rescale)) / plan.mu)
     assert plan.release("length").std == pytest.approx(1 / math.sqrt(one) / plan.mu)

@@ -11,11 +11,12 @@ import numpy as np
 
 from sottovoce.algorithms.base import Algorithm as Algorithm
 from sottovoce.algorithms.base import Ask as Ask
+from sottovoce.algorithms.base import Need
 from sottovoce.algorithms.base import Solution as Solution
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Query, everyone
 from sottovoce.losses import Loss
-from sottovoce.plan import Design, Plan, Problem, Release
+from sottovoce.plan import Plan, Problem, Release
 from sottovoce.plan.plan import FAMILIES, family
 from sottovoce.plan.split import SPLITS, SecureSums
 from sottovoce.privacy.accounting import gaussian_mu
@@ -104,8 +105,15 @@ def mismatch(solver: str, loss: Loss, split: str, *, secure: bool = False) -> st
         return f"solver={solver!r} does not serve {SPLITS[split].data}{SPLITS[split].refusal}"
     if loss.weighted and not any(form.weighted for form in fitting):
         return f"solver={solver!r} takes no class_weight"
-    unmet = [[need for need in form.needs if not need.met(loss)] for form in fitting]
-    return f"solver={solver!r} {unmet[0][0].words.format(loss.name)}" if all(unmet) else None
+    unmet = list[Need]()
+    for form in fitting:
+        for need in form.needs:
+            if not need.met(loss):
+                unmet.append(need)
+                break
+        else:
+            return None
+    return f"solver={solver!r} {unmet[0].words.format(loss.name)}"
 
 
 def serves(solver: str, loss: Loss, *, secure: bool) -> bool:
@@ -181,40 +189,38 @@ def make_plan(problem: Problem, solver: Any, *, run: str, coin: str) -> Plan:
 
 
 def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: str) -> Plan:
-    """The plan of a problem by a form that was found, with what its design is told."""
+    """The plan of a problem by a form that was found, with what its design is told.
+
+    A design of secure sums has all their bits, and room for the releases that may be asked again: such a retry costs as
+    much as the dearest release. Shares of mu^2 follow the budget, which the retries make smaller: so it is designed
+    again until there is room.
+    """
     if not form.serves(problem.split, secure=problem.channel.secure):
         problem = problem.changed(aggregation=None)  # what is bought beside a fit and is no sum
     problem = problem.changed(layout=form.layout)
     design = form.design(problem, options)
-    if problem.channel.secure:
-        problem, design = with_retries(form, problem, options, design)
-    plan = Plan(**problem.fields(), **design.fields(), run=run, coin=coin, algorithm=form.name, form=form.form)
-    if isinstance(plan.channel, SecureSums):
-        plan = on_the_ring(form, plan, options, plan.channel)
-    form.pricing.check_samplers(form, plan, plan.relation, plan.delta)
-    return plan
-
-
-def with_retries(form: Algorithm, problem: Problem, options: Any, design: Design) -> tuple[Problem, Design]:
-    """A design of secure sums: of all their bits, and with room for the releases that may be asked again.
-
-    Such a retry costs as much as the dearest release. Shares of mu^2 follow the budget, which the retries make smaller:
-    so it is designed again until there is room.
-    """
     retries = problem.channel.retries
-    for _ in range(8 if retries else 0):
-        events = [release.event(problem.relation, count=1) for release in design.releases]
-        if not all(isinstance(event, Gaussian) for event in events):
-            raise InputError(f"retries={retries}: solver={form.name!r} samples, and has no retries.")
-        dearest = max(event.mu for event in events if isinstance(event, Gaussian))
+    for _ in range(8 if problem.channel.secure and retries else 0):
+        dearest = 0.0
+        for release in design.releases:
+            event = release.event(problem.relation, count=1)
+            if not isinstance(event, Gaussian):
+                raise InputError(f"retries={retries}: solver={form.name!r} samples, and has no retries.")
+            dearest = max(dearest, event.mu)
         retried = retries * (dearest / problem.mu) ** 2
         if retried / (1 + retried) <= problem.channel.reserve:
             break
         reserve = retried / (1 + retried) * (1 + 2.0**-20)
         problem = problem.changed(aggregation=problem.channel.aggregation.changed(reserve=reserve))
         design = form.design(problem, options)
-    plain = tuple(release.model_copy(update={"dropped": 0}) for release in design.releases)
-    return problem, design.changed(releases=plain)
+    if problem.channel.secure:
+        plain = tuple(release.model_copy(update={"dropped": 0}) for release in design.releases)
+        design = design.changed(releases=plain)
+    plan = Plan(**problem.fields(), **design.fields(), run=run, coin=coin, algorithm=form.name, form=form.form)
+    if isinstance(plan.channel, SecureSums):
+        plan = on_the_ring(form, plan, options, plan.channel)
+    form.pricing.check_samplers(form, plan, plan.relation, plan.delta)
+    return plan
 
 
 def on_the_ring(form: Algorithm, plan: Plan, options: Any, channel: SecureSums) -> Plan:
@@ -255,10 +261,7 @@ def on_the_ring(form: Algorithm, plan: Plan, options: Any, channel: SecureSums) 
 
 
 def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> None:
-    """Refuse a plan that secures what is no sum over all parties."""
-    channel = plan.channel
-    if not isinstance(channel, SecureSums):
-        return
+    """Refuse a plan of secure sums that secures what is no sum over all parties."""
     ring_bits(plan)
     for release in plan.releases:
         query = queries[release.query]
@@ -266,13 +269,13 @@ def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> Non
             raise RefusedError(f"the plan secures {release.query!r} of {form.name}, which is no sum over all parties.")
         noise = release.std * math.sqrt(plan.channel.variance) / float(np.min(query.noise_weights))
         check_ring_room(plan.records, release.charged_zero_out, release.step, noise)
-        step = query.joint_step(grid_bits(plan)) if channel.products else None
+        step = query.joint_step(grid_bits(plan)) if plan.channel.products else None
         if step is not None and release.step != step:
             raise RefusedError(
                 f"the plan opens {release.query!r} on the grid {release.step!r}, and products of secure columns are "
                 f"whole numbers of {step!r}: its noise would be another than was charged."
             )
-        if isinstance(query, GramMatrix) and channel.products and release.count > 1:
+        if isinstance(query, GramMatrix) and plan.channel.products and release.count > 1:
             raise RefusedError(
                 f"the plan opens {release.query!r} of secure columns {release.count} times; once is all."
             )

@@ -28,7 +28,6 @@ from sottovoce.algorithms.evaluation.private import (
     Subject,
     nodes_of,
     score_weights,
-    total_noise,
 )
 from sottovoce.arguments import is_number
 from sottovoce.data.dataset import Dataset
@@ -296,7 +295,7 @@ def _add_fit(model: PrivateLinearModel, report: PrivacyReport) -> tuple[float, f
 
 def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluation:
     """The evaluation that the released cells of a plan give."""
-    noise = total_noise(plan, plan.releases[0])  # in the sum of the parties' cells
+    noise = plan.releases[0].std * math.sqrt(plan.channel.variance)  # in the sum of the parties' cells
     if plan.classes is None:
         numbers = NumberEstimates(cells, noise, plan.records, plan.preparation.label_scale[1])
         nodes, counts = numbers.histogram()

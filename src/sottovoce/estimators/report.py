@@ -16,7 +16,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.secure_text import assumed, broken
 from sottovoce.plan.split import parties_text
 from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport
-from sottovoce.queries.pricing import epsilons_at, missed_at
+from sottovoce.queries.pricing import guaranteed
 
 # What is assumed by what is so of a plan, in the order in which a report says it.
 ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
@@ -92,7 +92,6 @@ def privacy_report(
         "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
     )
     profiles = algorithms.profiles(plan, beside=beside)
-    missed = missed_at(profiles, plan.delta, FALSE_ALARMS)
     secure = next((other for other in (plan, *beside) if other.channel.secure), None)
     curve = {} if secure is None else algorithms.colluding(plan, beside=beside)
     guarantees = {
@@ -105,10 +104,10 @@ def privacy_report(
             void=void,
             unit=plan.protects,
             result="evaluation" if plan.numbers.evaluates else "model",
-            trade_off=tuple(zip(FALSE_ALARMS, missed[name].tolist(), strict=True)),
+            trade_off=tuple(zip(FALSE_ALARMS, missed.tolist(), strict=True)),
             **({} if secure is None else secure_text(secure, name, curve, pinned)),
         )
-        for name, epsilon in epsilons_at(profiles, plan.delta).items()
+        for name, (epsilon, missed) in guaranteed(profiles, plan.delta, FALSE_ALARMS).items()
     }
     return PrivacyReport(
         **guarantees,

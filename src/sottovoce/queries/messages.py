@@ -6,8 +6,9 @@ Exact, or at most: where the data decide what is asked, or whether whole numbers
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,11 +41,19 @@ def messages_of(plan: Plan, form: Form) -> dict[str, list[Messages]]:
             if release.mechanism == "kept":
                 continue
             query = queries[release.query]
-            answer_bytes, times = _answer_bytes(plan, release, query), query.most_asked
+            numbers = 1 if isinstance(query, Choice) else release.batches * query.length
+            if plan.channel.secure:
+                answer_bytes = _frame_bytes([np.full(numbers, 2**62)])  # under masks: words of 8 bytes
+            elif release.mechanism == "derived":
+                answer_bytes = _frame_bytes([np.zeros(numbers)])
+            else:
+                largest = 0 if isinstance(query, Choice) else min(release.reach(plan.records), 2.0**62)
+                answer_bytes = _frame_bytes([np.full(numbers, int(largest))])
+            times = query.most_asked
             if times is None:
                 times = query.answered_by.rounds(plan, party, release.first, release.count)
             for number, count in _sizes(plan, release, query, party, times):
-                told = {name: wanted.example() for name, wanted in query.takes_at(number).items()}
+                told = map(operator.methodcaller("example"), query.takes_at(number).values())
                 found = Messages(party, count, _frame_bytes(told), answer_bytes)
                 messages.setdefault(release.query, []).append(found)
     return messages
@@ -67,20 +76,13 @@ def count_answers(plan: Plan, form: Form) -> Counter[str]:
     return Counter({name: sum(each.count for each in several) for name, several in messages_of(plan, form).items()})
 
 
-def _frame_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
+def _frame_bytes(arrays: Iterable[NDArray[Any]]) -> int:
     """Bytes of a frame with these arrays: whole numbers take 4 where all of them fit."""
-    short = [array.dtype == np.int64 and bool((array < 2**31).all()) for array in arrays.values()]
-    return HEADING + sum(18 + (array.nbytes >> half) for array, half in zip(arrays.values(), short, strict=True))
-
-
-def _answer_bytes(plan: Plan, release: Release, query: Query) -> int:
-    numbers = 1 if isinstance(query, Choice) else release.batches * query.length
-    if plan.channel.secure:
-        return _frame_bytes({"share": np.full(numbers, 2**62)})  # under masks: words of 8 bytes
-    if release.mechanism == "derived":
-        return _frame_bytes({"value": np.zeros(numbers)})
-    largest = 0 if isinstance(query, Choice) else min(release.reach(plan.records), 2.0**62)
-    return _frame_bytes({"grid": np.full(numbers, int(largest))})
+    total = HEADING
+    for array in arrays:
+        short = array.dtype == np.int64 and bool((array < 2**31).all())
+        total += 18 + (array.nbytes >> short)
+    return total
 
 
 def _sizes(plan: Plan, release: Release, query: Query, party: str, times: int) -> Iterator[tuple[int, int]]:

@@ -188,14 +188,18 @@ def epsilons_at(profiles: Mapping[str, Profile], delta: float) -> dict[str, floa
     return {name: found[profile] for name, profile in profiles.items()}
 
 
-def missed_at(profiles: Mapping[str, Profile], delta: float, false_alarms: Sequence[float]) -> dict[str, Array]:
-    """The least share of misses of each adversary's best test for a record, at these rates of false alarms.
+def guaranteed(
+    profiles: Mapping[str, Profile], delta: float, false_alarms: Sequence[float]
+) -> dict[str, tuple[float, Array]]:
+    """By adversary the epsilon at a plan's delta, and the least share of misses of its best test for a record.
 
-    The samplers' errors are below their share of delta, in total variation: `Pricing.check_samplers` sees to it.
+    The latter at these rates of false alarms. The samplers' errors are below their share of delta, in total variation:
+    `Pricing.check_samplers` sees to it.
     """
-    share = SAMPLER_SHARE * delta
-    found = {each: with_errors(each.missed, false_alarms, share) for each in set(profiles.values())}
-    return {name: found[profile] for name, profile in profiles.items()}
+    found = dict[Profile, tuple[float, Array]]()
+    for each in set(profiles.values()):
+        found[each] = each.epsilon(inside(delta)), with_errors(each.missed, false_alarms, SAMPLER_SHARE * delta)
+    return dict(zip(profiles, map(found.__getitem__, profiles.values()), strict=True))
 
 
 def secure_events(plan: Plan, queries: Mapping[str, Query], relation: Relation, left: float = 1.0) -> tuple[Event, ...]:

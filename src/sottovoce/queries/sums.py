@@ -17,7 +17,6 @@ from sottovoce.data.matrix import Slope, Slopes
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Array, Plain, Query, Reals, Round
 from sottovoce.losses import ClassesLoss, Loss, Weighted
-from sottovoce.privacy.events import Relation, either
 
 
 class GradientSum(Query):
@@ -179,10 +178,7 @@ class NumberSum(Query):
     length = 1
     rounding_entries = 1.0
     low: ClassVar[float] = 0.0
-
-    def sensitivity(self, relation: Relation) -> float:
-        """The length of the interval that holds the number and 0, or the number and another."""
-        return either(relation, zero_out=1.0, replace_one=1.0 - self.low)
+    replacement: ClassVar[float | None] = 1.0  # the length of [low, 1]
 
     def number(self, scores: Array, labels: Array) -> Array:
         """Of each record, a function of its score and label alone."""
@@ -198,6 +194,7 @@ class LabelSum(NumberSum):
     name = "label"
     title: ClassVar[str] = "the mean label"
     low: ClassVar[float] = -1.0
+    replacement: ClassVar[float | None] = 2.0
 
     def number(self, _scores: Array, labels: Array) -> Array:
         return labels
@@ -229,6 +226,7 @@ class ScoreSum(NumberAtWeights):
     name = "score"
     title: ClassVar[str] = "the mean score"
     low: ClassVar[float] = -1.0
+    replacement: ClassVar[float | None] = 2.0
 
     def number(self, scores: Array, _labels: Array) -> Array:
         return scores

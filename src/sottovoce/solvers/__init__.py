@@ -482,4 +482,4 @@ def by_name(name: str, **options: Any) -> Options:
         raise InputError(
             f"solver={name!r} is unknown{did_you_mean(name, tuple(SOLVERS))} There are: {', '.join(SOLVERS)}."
         )
-    return SOLVERS[name]().replace(**options)
+    return SOLVERS[name]().replace(**options) if options else SOLVERS[name]()

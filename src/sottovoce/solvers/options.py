@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import operator
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self, get_args
@@ -153,15 +154,15 @@ class Options:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        return tuple(each.name for each in dataclasses.fields(cls))
+        return tuple(map(operator.attrgetter("name"), dataclasses.fields(cls)))
 
     def given(self) -> dict[str, Any]:
         """The options that are not left to their rules."""
-        return {name: getattr(self, name) for name in self.names() if getattr(self, name) is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002
         """All options by name: so scikit-learn sees `solver__inner` and can clone the object."""
-        return {name: getattr(self, name) for name in self.names()}
+        return dict(vars(self))
 
     def replace(self, **changes: Any) -> Self:
         """The same solver with some options changed; None gives one back to its rule."""
@@ -199,5 +200,5 @@ class Options:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
 
     def _key(self) -> tuple[Any, ...]:
-        values = (getattr(self, name) for name in self.names())
+        values = vars(self).values()
         return tuple(tuple(np.asarray(v).tolist()) if np.iterable(v) and not isinstance(v, str) else v for v in values)

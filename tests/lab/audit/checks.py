@@ -61,7 +61,7 @@ from sottovoce.privacy.calibration import noise_multiplier_for
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Relation, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import SeededRandomness
-from sottovoce.queries.pricing import missed_at, queries_of
+from sottovoce.queries.pricing import guaranteed, queries_of
 from sottovoce.secure.pair_keys import RunKey
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, local_identities
 from support import events_of, give_scores, handle
@@ -1095,7 +1095,7 @@ def told(case: Case) -> None:
         alarms = np.array([0.0, 0.001, 0.01, 0.05, 0.3])
         share = 0.01 * plan.delta
         curve = ndtr(ndtri(1 - alarms - share) - max(mus)) - share
-        found = missed_at(algorithms.profiles(plan), plan.delta, alarms.tolist())["coordinator"]
+        _, found = guaranteed(algorithms.profiles(plan), plan.delta, alarms.tolist())["coordinator"]
         assert np.all(found <= curve + share / 100), "the curve promises more misses than there are"
 
 

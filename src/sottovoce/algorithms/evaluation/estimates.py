@@ -15,8 +15,15 @@ import numpy as np
 from scipy.special import expit
 
 from sottovoce.algorithms.base import Array
-from sottovoce.algorithms.evaluation.nodes import Function, Line, TwoSides
-from sottovoce.algorithms.evaluation.queries import LABELS, LARGEST_LOSS, RESIDUALS, loss_lines
+from sottovoce.algorithms.evaluation.queries import (
+    LABELS,
+    LARGEST_LOSS,
+    RESIDUALS,
+    Function,
+    Line,
+    TwoSides,
+    loss_lines,
+)
 
 Z = 1.959963984540054  # of a two-sided 95% interval
 LEAST = 0.02  # of a second moment, the least that counts as variance
@@ -117,17 +124,15 @@ def fieller(value: float, statistic: Array, variance: Array) -> Metric:
     if not len(inside):
         nearest = float(_GRID[int(np.argmin(distance))])
         return Metric(value, nearest, nearest)
-    low, high = _edge(distance, int(inside[0]), -1), _edge(distance, int(inside[-1]), 1)
+    ends = list[float]()
+    for last, beyond in ((int(inside[0]), int(inside[0]) - 1), (int(inside[-1]), int(inside[-1]) + 1)):
+        end = float(_GRID[last])
+        if 0 <= beyond < len(_GRID):  # where the distance is 0 between the last candidate inside and the next
+            share = distance[last] / (distance[last] - distance[beyond])
+            end = float(_GRID[last] + share * (_GRID[beyond] - _GRID[last]))
+        ends.append(end)
+    low, high = ends
     return Metric(value if high - low <= UNTOLD else math.nan, low, high)
-
-
-def _edge(distance: Array, last: int, way: int) -> float:
-    """Where the distance is 0 between the last candidate inside and the next."""
-    beyond = last + way
-    if not 0 <= beyond < len(_GRID):
-        return float(_GRID[last])
-    share = distance[last] / (distance[last] - distance[beyond])
-    return float(_GRID[last] + share * (_GRID[beyond] - _GRID[last]))
 
 
 class ClassEstimates:
@@ -154,11 +159,13 @@ class ClassEstimates:
         return found
 
     def _mean(self, function: Callable[[float, Array], Array]) -> Metric:
-        return self.counts.mean(self._values(function), self._values(lambda y, s: function(y, s) ** 2))
-
-    def _values(self, function: Callable[[float, Array], Array]) -> Array:
-        """At the cells: the projection for each class."""
-        return np.concatenate([self.nodes.projection(functools.partial(function, y)) for y in (-1.0, 1.0)])
+        """Of a function of y and the score, by its projection at the cells of each class, and that of its square."""
+        values, squares = list[Array](), list[Array]()
+        for y in (-1.0, 1.0):
+            own = functools.partial(function, y)
+            values.append(self.nodes.projection(own))
+            squares.append(self.nodes.projection(lambda s, own=own: own(s) ** 2))  # type: ignore[misc]
+        return self.counts.mean(np.concatenate(values), np.concatenate(squares))
 
     def auc(self) -> Metric:
         """The share of pairs of a positive and a negative record in which the positive has the higher score.
@@ -167,44 +174,39 @@ class ClassEstimates:
         pairs. Both are freed of what the noise adds to them in the mean; the interval is Fieller's, with M - A M_1 in
         the place of a vector.
         """
-        none = np.zeros_like(self.nodes.above)
-        pairs = [np.block([[none, m.T], [m, none]]) for m in (self.nodes.above, np.ones_like(none))]
         cells, noise, projection = self.counts.known, self.counts.noise**2, self.counts.projection
-        moved = [matrix @ projection for matrix in pairs]
-        ordered, total = (
-            (float(cells @ matrix @ cells) - noise * float(np.trace(each))) / 2
-            for matrix, each in zip(pairs, moved, strict=True)
-        )
-        slopes = np.array([matrix @ cells for matrix in pairs])
+        above, none, size = self.nodes.above, np.zeros_like(self.nodes.above), len(self.nodes)
+        pairs, moved, counted = list[Array](), list[Array](), list[float]()
+        for m in (above, np.ones_like(none)):
+            pairs.append(np.block([[none, m.T], [m, none]]))
+            moved.append(pairs[-1] @ projection)
+            counted.append((float(cells @ pairs[-1] @ cells) - noise * float(np.trace(moved[-1]))) / 2)
+        (ordered, total), traces = counted, np.zeros((2, 2))
+        for one, two in np.ndindex(2, 2):
+            traces[one, two] = float(np.trace(moved[one] @ moved[two]))
+        slopes = np.array([pairs[0] @ cells, pairs[1] @ cells])
         first = noise * slopes @ projection @ slopes.T  # covariances of the two forms, linear and quadratic parts
-        second = noise**2 / 2 * np.array([[float(np.trace(one @ two)) for two in moved] for one in moved])
+        second = noise**2 / 2 * traces
         along = np.array([np.ones_like(_GRID), -_GRID])
         quadratic = np.einsum("ig,ij,jg->g", along, second, along)
         noisy = np.maximum(np.einsum("ig,ij,jg->g", along, first, along) - quadratic, quadratic)
-        sampling = self._sampling_of_pairs(np.tensordot(along.T, pairs, 1))
+        # The variance that drawing the records gives to P'M P / 2, for each M: that of a mean within either class.
+        drawn, forms = np.zeros(len(_GRID)), np.tensordot(along.T, pairs, 1) @ self.counts.clamped
+        for part in (slice(0, size), slice(size, None)):
+            own, slope = self.counts.clamped[part], forms[:, part]
+            drawn += (slope**2) @ own - (slope @ own) ** 2 / max(float(own.sum()), 1.0)
         value = ordered / total if total else math.nan
         if total:
             value += float(np.array([1.0, -value]) @ (first - second)[:, 1]) / total**2
-        return fieller(value, along.T @ [ordered, total], noisy + sampling)
-
-    def _sampling_of_pairs(self, forms: Array) -> Array:
-        """The variance that drawing the records gives to P'M P / 2, for each M: that of a mean within either class."""
-        cells = self.counts.clamped
-        slopes, size = forms @ cells, len(self.nodes)
-        found = np.zeros(len(forms))
-        for part in (slice(0, size), slice(size, None)):
-            own, slope = cells[part], slopes[:, part]
-            found += (slope**2) @ own - (slope @ own) ** 2 / max(float(own.sum()), 1.0)
-        return np.maximum(found, 0.0)
+        return fieller(value, along.T @ [ordered, total], noisy + np.maximum(drawn, 0.0))
 
     def roc(self) -> tuple[Array, Array]:
         """(false positive rates, true positive rates) at the nodes, from the highest on; made monotone."""
-
-        def rates(cells: Array) -> Array:
+        rates = list[Array]()
+        for cells in (self.negatives, self.positives):
             found = np.concatenate([[0.0], self._above @ cells, [cells.sum()]]) / max(float(cells.sum()), 1.0)
-            return np.maximum.accumulate(np.clip(found, 0.0, 1.0))
-
-        return rates(self.negatives), rates(self.positives)
+            rates.append(np.maximum.accumulate(np.clip(found, 0.0, 1.0)))
+        return rates[0], rates[1]
 
     @functools.cached_property
     def _above(self) -> Array:
@@ -237,7 +239,10 @@ class ClassEstimates:
                 first = last
         if groups and first < len(self.nodes):
             groups[-1] = slice(groups[-1].start, len(self.nodes))
-        chances, bins = self.nodes.averages(expit), list[Bin]()
+        parts, bins = list[Array](), list[Bin]()
+        for side in self.nodes.sides:  # the mean of the odds over each hat
+            parts.append(side.gram() @ side.projection(expit) / side.gram().sum(axis=1))
+        chances = np.concatenate(parts)
         chances[[0, -1]] = expit(self.nodes.nodes[[0, -1]])  # scores beyond the ends make up for those before them
         for group in groups:
             total, weights = float(both[group].sum()), np.maximum(both[group], 0.0)
@@ -315,7 +320,7 @@ class NumberEstimates:
 
     def metrics(self) -> dict[str, Metric]:
         """By name, in the label's own units."""
-        square = _mean_on(RESIDUALS, self.residuals, lambda r: r * r)
+        square = _mean_on(RESIDUALS, self.residuals, np.square)
         size = _mean_on(RESIDUALS, self.residuals, lambda r: r)
         return {
             "mean_squared_error": _scaled(square, self.half**2),

@@ -11,8 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, Solution, Weight, public_model, total
-from sottovoce.algorithms.evaluation.nodes import REACH, TwoSides
-from sottovoce.algorithms.evaluation.queries import ClassCells, ResidualCells, ScoreCells
+from sottovoce.algorithms.evaluation.queries import REACH, ClassCells, ResidualCells, ScoreCells, TwoSides
 from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import RefusedError
@@ -128,7 +127,8 @@ class EvaluatedClasses(_Evaluation):
         widest = float(np.linalg.norm(weights)) if problem.private else WIDE  # no score of a prepared row is beyond
         mean, deviation = subject.spread or (0.0, min(WIDE, widest) / REACH)
         query = ScoreCells(TwoSides(-1.0, 1.0, 2, 2), weights)
-        noise = total_noise(problem, Release.at_mu(query, 0, 1, problem.mu, problem.relation))
+        release = Release.at_mu(query, 0, 1, problem.mu, problem.relation)
+        noise = release.std * math.sqrt(problem.channel.variance)  # in the sum of the parties' cells
         count = 8 if problem.records < FEW * noise else 12 if problem.records < MANY * noise else 16
         return asdict(TwoSides.about(mean, max(deviation, 1e-3), count))
 
@@ -188,8 +188,3 @@ def score_recipe(problem: Problem) -> Preparation:
 def score_weights(problem: Problem) -> Array:
     """The weights on such a row, by which its score is the score."""
     return score_recipe(problem).weights_of(np.ones(1), 0.0)
-
-
-def total_noise(problem: Problem, release: Release) -> float:
-    """The standard deviation of the noise in the sum of the cells; by columns one party answers."""
-    return release.std * math.sqrt(problem.channel.variance)

@@ -42,13 +42,11 @@ class PrivateClasses(PrivateWhitened):
         check_penalty(problem)
         return super().design(problem, options)
 
-    def shares(self, problem: Problem, queries: tuple[Query, ...]) -> dict[str, float]:
+    def shares(self, signal: float, names: list[str]) -> dict[str, float]:
         """Few records need to know their classes above all."""
-        moments = {"gram": rule.GRAM, "squares": rule.SQUARES}[queries[0].name]
-        one = min(max((15 / problem.signal) ** 2, 0.005), 0.03)
-        classes = min(max((30 / problem.signal) ** 2, 0.01), 0.20)
-        rest = 1 - moments - classes - one
-        return {queries[0].name: moments, "classes": classes, "length": one, "gradient": rest}
+        one = min(max((15 / signal) ** 2, 0.005), 0.03)
+        moments, classes = rule.MOMENTS[names[0]], min(max((30 / signal) ** 2, 0.01), 0.20)
+        return {names[0]: moments, "classes": classes, "length": one, "gradient": 1 - moments - classes - one}
 
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
         shape, loss, d = projection_shape(plan), plan.scaled_loss, plan.dimension

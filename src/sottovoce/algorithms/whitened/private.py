@@ -85,7 +85,8 @@ class PrivateWhitened(Algorithm):
         """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
         queries = self.queries(problem, problem.names[0])
         rounds = limited("rounds", given(options.rounds, ROUNDS), 2, MOST_ROUNDS - 64)
-        counts, shares = {"gradient": rounds, "rescale": self.rescales}, self.shares(problem, queries)
+        counts = {"gradient": rounds, "rescale": self.rescales}
+        shares = self.shares(problem.signal, list(map(operator.attrgetter("name"), queries)))
         releases, first = list[Release](), 0
         for query in queries:
             count, mu = counts.get(query.name, 1), math.sqrt(shares[query.name]) * problem.mu
@@ -93,10 +94,17 @@ class PrivateWhitened(Algorithm):
             first += count
         return Design(rounds=rounds, numbers=NoNumbers(), releases=tuple(releases))
 
-    def shares(self, problem: Problem, queries: tuple[Query, ...]) -> dict[str, float]:
-        names = list(map(operator.attrgetter("name"), queries))
-        moments = {"gram": rule.GRAM, "squares": rule.SQUARES}[names[0]]
-        one, rescale, rest = rule.shares(problem.signal, len({*names[1:]} - {"gradient", "rescale"}), moments)
+    def shares(self, signal: float, names: list[str]) -> dict[str, float]:
+        """Of mu^2: for the moments, for single numbers, for the rescale, and for the gradients what is left.
+
+        A number needs an error of about 1/15, the two of the rescale of 1/30, whatever the signal N mu is; bounds so
+        that they neither vanish nor eat the budget. Few positives, or classes far apart, need the tenth for the
+        rescale.
+        """
+        one = min(max((15 / signal) ** 2, 0.005), 0.03)
+        rescale = min(max((30 / signal) ** 2, 0.10), 0.20)
+        moments, numbers = rule.MOMENTS[names[0]], len({*names[1:]} - {"gradient", "rescale"})
+        rest = 1 - moments - rescale - numbers * one
         rest += 0.0 if "rescale" in names else rescale
         return dict.fromkeys(names, one) | {names[0]: moments, "gradient": rest, "rescale": rescale}
 

@@ -19,23 +19,12 @@ from sottovoce.losses import Loss
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 
-GRAM, SQUARES = 0.15, 0.03  # shares of mu^2: a matrix of d^2 / 2 numbers, or d numbers
+MOMENTS = {"gram": 0.15, "squares": 0.03}  # shares of mu^2: a matrix of d^2 / 2 numbers, or d numbers
 CUT = 0.7  # of the mean length: rows are clipped to nearly equal length, and .5 to .9 nearly tie
 TOLERANCE = 5e-5  # of the loss, given to noise for the sake of wider clips
 DAMPING = 0.15  # of what the noise hides of the moments, added where a step divides by them; .1 and .2 nearly tie
 SPREAD = 2.5  # deviations within which a score is measured
 FAR = 4.5  # beyond which no row (standardised score, 1) of the rescale needs to be
-
-
-def shares(signal: float, numbers: int, moments: float) -> tuple[float, float, float]:
-    """Of mu^2: for a single number, for the rescale, and for the gradients what is left.
-
-    A number needs an error of about 1/15, the two of the rescale of 1/30, whatever the signal N mu is; bounds so that
-    they neither vanish nor eat the budget. Few positives, or classes far apart, need the tenth for the rescale.
-    """
-    one = min(max((15 / signal) ** 2, 0.005), 0.03)
-    rescale = min(max((30 / signal) ** 2, 0.10), 0.20)
-    return one, rescale, 1 - moments - rescale - numbers * one
 
 
 @dataclass(frozen=True)
@@ -237,19 +226,13 @@ class FittedScore:
         return np.concatenate([[low], point[1:]])
 
 
-def window(rounds: int, noise: float, variance: float) -> float:
-    """How many estimates are averaged: an iterate may carry noise of a quarter of the prior variance of the scores.
-
-    `noise` is the scores' variance by noise if all rounds were one. With much signal 1, Newton steps; with little all
-    rounds, which add up to one release of the gradient at the constant model.
-    """
-    return min(max(rounds * noise / (variance / 4), 1.0), float(rounds))
-
-
 @dataclass
 class Descent:
     """Estimates k H u - g of k H u*, averaged over a window, and divided by k H + noise^2 / (prior k h).
 
+    The window is so long that an iterate carries noise of a quarter of the prior variance of the scores. With much
+    signal it is 1, Newton steps; with little all rounds, which add up to one release of the gradient at the constant
+    model.
     Until the window is full the estimate of round n weighs as sqrt n: the first ones were made far from the end. The
     point has coordinates along the directions; parties are told those along the columns of P.
 
@@ -271,8 +254,9 @@ class Descent:
     white: White | None = None  # of whose columns parties are told coordinates; None: of the point as it is
 
     def __post_init__(self) -> None:
+        # the scores' variance by noise if all rounds were one
         spoiled = float((self.squares * (self.noise / (self.units.curvature * self.left)) ** 2).sum())
-        self._window = window(self.rounds, spoiled, self.variance)
+        self._window = min(max(self.rounds * spoiled / (self.variance / 4), 1.0), float(self.rounds))
         self._count, self._estimate, self._curvature = 0, np.zeros_like(self.point), 0.0
         self.taken: list[Array] = []  # points of the second half whose window was full, before a penalty moved them
         self._last = self.point, np.zeros_like(self.point)
