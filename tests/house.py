@@ -37,7 +37,7 @@ SOURCE = Path(sv.__file__).parent
 DOCS = Path(__file__).parent.parent / "docs"
 LONG = 500  # lines of a file
 BY_VALUE = re.compile(r"split (==|!=) [\"']|split in \(|aggregation is (not )?None")
-ABOUT = re.compile(r"\balgorithm\b|\bsolver\b(?!,)|solver_name\(|(?<!frame)\.query\b|\.name\b")
+ABOUT = re.compile(r"\balgorithm\b|\bsolver\b(?!,)|(?<!frame)\.query\b|\.name\b")
 BY_NAME = {"release", "has", "noise_of", "by_name", "forms", "find", "check", "choose"}
 # Besides the families their list, and the audit's games, of which each solver has some.
 FAMILY_FOLDERS = ("algorithms/", "queries/", "solvers/", "plan/plan.py", "lab/audit/catalogue.py")

@@ -138,8 +138,10 @@ def test_fits_on_other_numbers_and_those_that_count_elsewhere_are_not_remarked(t
 
 def test_the_register_holds_nothing_of_rows_and_stays_small() -> None:
     X, y = data()
-    model().fit(X, y)
+    fitted = model().fit(X, y)
     assert report.fit_groups[0].marks == {X.shape}
     for seed in range(report.MOST_GROUPS + 10):
-        report.count_fit({seed}, 1.0, 1e-6)
+        report.warn_of_repeats(
+            fitted.plan_.model_copy(update={"parties": (("data", 1000 + seed),)}), fitted.privacy_.weakest
+        )
     assert len(report.fit_groups) == report.MOST_GROUPS

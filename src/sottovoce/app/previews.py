@@ -40,7 +40,6 @@ from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.errors import BudgetError, InputError, SottovoceError
 from sottovoce.estimators import privacy_report
-from sottovoce.estimators.declarations import solver_name
 from sottovoce.estimators.ranges import EstimatedRanges
 from sottovoce.federation.party import StandIn
 from sottovoce.federation.policy import charge_of, check_place, part_of_fit
@@ -283,7 +282,7 @@ def plan_job(job: Job, known: tuple[list[PartyFacts], list[str]] | None = None) 
     dealer = [] if job.federation is None or job.federation.dealer is None else [job.federation.dealer]
     ends = InProcess([StandIn(name) for name in (*(fact.party for fact in facts), *dealer)])
     federation, model = make_federation(job, ends), job.estimator()
-    if model.asks_for_classes:  # which two they are changes nothing about what a plan promises
+    if model.known_classes is None:  # which two they are changes nothing about what a plan promises
         facts = [replace(fact, classes=(0, 1)) for fact in facts]
         notes = [
             *notes,
@@ -333,7 +332,7 @@ def make_preview(run: JobRun, *, seeded: bool | None = None, charged: bool = Fal
         cost=sum(costs[1:], costs[0]),
         charges=() if charged else tuple(_preview_charge(plans, party, account) for party, account in accounts.items()),
         notes=tuple(notes),
-        why=f'by "auto": {WHY[plan.algorithm]}' if solver_name(run.model.solver) == "auto" else "as the job says",
+        why=f'by "auto": {WHY[plan.algorithm]}' if run.model.solver == "auto" else "as the job says",
         sums=run.training.federation.why,
         first=run.training.ranges,
         plans=plans,

@@ -237,7 +237,7 @@ def open_job(
         wire = open_wire(job.federation, job.resolve, say, None if state is None else state.journal)
     federation = make_federation(job, over(wire), parties)
     with contextlib.closing(federation):
-        facts = ask_facts(federation, job, state, classes=model.asks_for_classes)
+        facts = ask_facts(federation, job, state, classes=model.known_classes is None)
         if job.federation is not None:
             check_declared(job.federation, facts)
         elif job.split.same_people:

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -32,17 +33,18 @@ from sottovoce.estimators.coefficients import StandardErrors
 from sottovoce.estimators.declarations import (
     Facts,
     check_estimator,
-    column_shares,
     distinct_classes,
     is_private,
     label_vector,
     no_solver,
+    part_norms,
     validate_rows,
 )
 from sottovoce.estimators.fits import Fit, Purchase, Session
+from sottovoce.estimators.report import warn_of_repeats
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
-from sottovoce.federation.prediction import COORDINATOR
+from sottovoce.federation.prediction import COORDINATOR, check_aligned, check_people
 from sottovoce.files import write_data
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Calibration, Named, Problem
@@ -134,15 +136,16 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if refused:
             raise TypeError(f"fit() got an unexpected keyword argument {next(iter(refused))!r}")
         fit = Fit(self, self.as_federation(X, y), runs=True)
-        family = getattr(self, "_family", None)
-        with contextlib.closing(fit.session) as session:
+        session, counted, family = fit.session, fit.federation.counted, getattr(self, "_family", None)
+        with contextlib.closing(session.coordinator.journal):
             try:
                 fit.run()
             except InputError:
-                if session.plans:  # what was released before it stopped is counted
-                    session.count(session.plans[0], session.report(session.plans[0]), family)
+                if session.plans and not counted:  # what was released before it stopped is counted
+                    warn_of_repeats(session.plans[0], session.report(session.plans[0]).weakest, family=family)
                 raise
-        session.count(self.plan_, self.privacy_, family)
+        if not counted:
+            warn_of_repeats(self.plan_, self.privacy_.weakest, family=family)
         return self
 
     def as_federation(self, X: Any, y: ArrayLike | None = None) -> Federation:
@@ -283,7 +286,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if self.plan_.models == "shared":
             weights = self.coef_.ravel(), float(np.ravel(self.intercept_)[0])
             federation.learn(digest, parts_of(self.plan_, *weights, self._feature_names))
-        with session:
+        with session.lending():
             return session.coordinator.predict(self.plan_, digest, recipient)
 
     def _check_shared(self) -> None:
@@ -319,32 +322,31 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         return ()
 
     @property
-    def _label_bound(self) -> Any:
-        """Of a regression: as declared, or by the schema's entry for the label."""
-        declared = getattr(self, "label_bound", None)
-        if is_private(declared):
-            return ranges.STAND_IN
-        return declared if declared is not None or self._schema is None else self._schema.label_bound
-
-    @property
-    def asks_for_classes(self) -> bool:
-        """Whether the parties are asked which labels they have: those of a classifier that are not declared."""
-        return False
+    def known_classes(self) -> Any:
+        """As declared, or by the schema's entry for the label; None: the parties are asked for theirs, then public."""
+        return ()
 
     def problem(self, federation: Federation, facts: Facts, names: tuple[str, ...] = ()) -> Problem:
         """What `fit` would solve for parties that declare these facts, and features of these names."""
         check_estimator(self)
         loss, classes = self._loss(), self._declared_classes()
-        if self.asks_for_classes:
+        if self.known_classes is None:
             labels = [value for fact in facts.values() for value in fact["classes"]]
             classes = distinct_classes(labels)
         if classes is not None and len(classes) > 2:
             loss = self._loss_of_several(len(classes))
-        widths = {name: fact["features"] for name, fact in facts.items()}
+        parties, widths = list[tuple[str, int]](), dict[str, int]()
+        for name, fact in facts.items():
+            parties.append((name, fact["records"]))
+            widths[name] = fact["features"]
         features = sum(widths.values()) if federation.split.same_people else next(iter(widths.values()))
         if not federation.split.same_people and len(set(widths.values())) != 1:
             raise InputError(f"the parties have {widths} features; by rows every party has the same columns.")
-        regression = hasattr(self, "label_bound")
+        regression, label = hasattr(self, "label_bound"), getattr(self, "label_bound", None)
+        if is_private(label):
+            label = ranges.STAND_IN
+        elif regression and label is None and self._schema is not None:
+            label = self._schema.label_bound
         schema = None if self._schema is None else self._schema.of_features(names or self._schema.feature_names)
         declared = self.feature_ranges if schema is None else schema.feature_ranges
         if is_private(self.feature_ranges):
@@ -352,25 +354,29 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         bounds = Bounds.declare(
             row_norm=schema.row_norm if schema is not None and self.row_norm is None else self.row_norm,
             entry_bound=self.entry_bound,
-            label_bound=self._label_bound if regression else None,
+            label_bound=label,
             feature_ranges=in_order(declared, names) if isinstance(declared, Mapping) else declared,
             rescale=self.rescale,
         )
         if schema is not None and (filled := tuple(place for place in schema.estimated if place < features)):
             bounds = bounds.model_copy(update={"filled": filled})
-        columns, norms = column_shares(federation, facts, bounds, schema) if federation.split.same_people else ((), ())
-        private = self.epsilon != math.inf
-        parties = tuple((name, fact["records"]) for name, fact in facts.items())
+        columns, norms = tuple[int, ...](), tuple[float, ...]()
+        if federation.split.same_people:
+            check_people(dict(parties))
+            check_aligned(facts)
+            columns = tuple(widths.values())
+            norms = part_norms(federation, columns, bounds, schema)
+        private, share = self.epsilon != math.inf, 1 - sum(map(attrgetter("share"), self._purchases()))
         if private or bounds.feature_low is not None:
             bounds.require(features, labels=private and regression)
         return Problem(
             loss=loss,
             regulariser=Named(name="none") if self.alpha == "auto" else self._regulariser(federation.split),
             split=federation.split,
-            parties=parties,
+            parties=tuple(parties),
             features=features,
             bounds=bounds,
-            epsilon=self._part(1 - sum(purchase.share for purchase in self._purchases())),
+            epsilon=float(self.epsilon) if share == 1 else part_of(float(self.epsilon), inside(self.delta), share),
             delta=float(self.delta),
             relation=self.relation,
             calibration=self.calibration,
@@ -386,14 +392,14 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _purchases(self) -> tuple[Purchase, ...]:
         """What is bought after the fit, on the same people and within its budget."""
-        choice = (PenaltyChoice(self._part(PenaltyChoice.share)),) if self.alpha == "auto" else ()
-        if not getattr(self, "standard_errors", False):
-            return choice
-        return (*choice, StandardErrors(self._part(StandardErrors.share)))
-
-    def _part(self, share: float) -> float:
-        """The epsilon of a share of the budget."""
-        return float(self.epsilon) if share == 1 else part_of(float(self.epsilon), inside(self.delta), share)
+        found = list[Purchase]()
+        for kind, wanted in (
+            (PenaltyChoice, self.alpha == "auto"),
+            (StandardErrors, getattr(self, "standard_errors", False)),
+        ):
+            if wanted:
+                found.append(kind(part_of(float(self.epsilon), inside(self.delta), kind.share)))
+        return tuple(found)
 
     def _keep(self, fit: Fit, solution: Solution) -> None:
         """Take the model that a fit's own plan gave."""

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from sottovoce import penalties
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.errors import InputError
-from sottovoce.estimators.declarations import solver_name
 from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.problem import Problem
@@ -41,7 +40,8 @@ class PenaltyChoice(Purchase):
 
     def check(self, fit: Fit, problem: Problem) -> None:
         """Refuse alpha="auto" where a fit gives no path, or a path gains nothing."""
-        model, solver, probe = fit.model, solver_name(fit.model.solver), copy(fit.model)
+        model, probe = fit.model, copy(fit.model)
+        solver = getattr(model.solver, "name", model.solver)
         probe.alpha = 1.0
         named = probe._regulariser(problem.split)
         reasons = {

@@ -18,7 +18,7 @@ from sottovoce.data.cells import is_class, label_key
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
-from sottovoce.estimators.declarations import ball_or, distinct_classes, loss_named, penalty_named, solver_name
+from sottovoce.estimators.declarations import ball_or, distinct_classes, loss_named, penalty_named
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import Split
@@ -49,7 +49,7 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
     class_weight: Any = None
 
     def _declared_classes(self) -> tuple[Any, ...] | None:
-        if (declared := self._classes) is None:
+        if (declared := self.known_classes) is None:
             return None
         labels = list(declared) if isinstance(declared, Iterable) and not isinstance(declared, str) else []
         if len(labels) < 2 or not all(isinstance(label, str | int | float | np.generic) for label in labels):
@@ -58,7 +58,7 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
             raise InputError(
                 f"classes={declared!r} must be texts or finite numbers, for example (0, 1) or ('no', 'yes')."
             )
-        if len({label_key(label) for label in labels}) < len(labels):
+        if len(set(map(label_key, labels))) < len(labels):
             raise InputError(
                 f"classes={declared!r} are one label twice (a text that reads as a number counts as that number); "
                 "declare each class once, for example classes=(0, 1)."
@@ -91,13 +91,7 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         return tuple(max(weight / largest, SMALLEST) for weight in weights) if min(weights) < largest else ()
 
     @property
-    def asks_for_classes(self) -> bool:
-        """Without declared classes the parties are asked for theirs, which then count as public."""
-        return self._classes is None
-
-    @property
-    def _classes(self) -> Any:
-        """As declared, or by the schema's entry for the label."""
+    def known_classes(self) -> Any:
         return self.classes if self.classes is not None or self._schema is None else self._schema.classes
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
@@ -173,9 +167,8 @@ class PrivateLogisticRegression(WithStandardErrors, _Classifier):
     def _regulariser(self, split: Split) -> Named:
         ratio, radius = self.l1_ratio, self.radius
         if ratio is None:
-            ratio = (
-                1 if radius is not None and (solver_name(self.solver) == FrankWolfe.name or split.same_people) else 0
-            )
+            solver = getattr(self.solver, "name", self.solver)
+            ratio = 1 if radius is not None and (solver == FrankWolfe.name or split.same_people) else 0
         if is_number(ratio) and ratio in (0, 1):
             penalty = "l1" if ratio == 1 else "l2"
             return ball_or(penalty, f"{penalty}_ball", self.alpha, radius)

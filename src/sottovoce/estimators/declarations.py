@@ -21,7 +21,6 @@ from sottovoce.data.resources import check_resources
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, warn
 from sottovoce.federation.federation import Federation
-from sottovoce.federation.prediction import check_aligned, check_people
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.split import Split
 from sottovoce.privacy.accounting import gaussian_epsilon
@@ -69,8 +68,11 @@ def ball_or(penalty: str, ball: str, alpha: Any, radius: float | None) -> Named:
 
 def distinct_classes(values: list[Any]) -> tuple[Any, ...]:
     """The distinct labels among these, sorted, of two the positive class last."""
-    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-    distinct = sorted(set(plain), key=lambda value: (str(type(value)), value))
+    keys: dict[Any, tuple[str, Any]] = {}
+    for value in values:
+        plain = value.item() if isinstance(value, np.generic) else value
+        keys.setdefault(plain, (str(type(plain)), plain))
+    distinct = sorted(keys, key=keys.__getitem__)
     if len(distinct) < 2:
         raise InputError(
             f"classification needs at least two classes, but {len(distinct)} class(es) were found or declared. Declare "
@@ -117,26 +119,23 @@ def common_names(facts: Facts, split: Split) -> tuple[str, ...]:
     return next(iter(named.values()), ())
 
 
-def column_shares(
-    federation: Federation, facts: Facts, bounds: Bounds, schema: Schema | None
-) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """By columns: how many each party has and, of a declared row norm, the bound of its part of a row.
+def part_norms(
+    federation: Federation, columns: tuple[int, ...], bounds: Bounds, schema: Schema | None
+) -> tuple[float, ...]:
+    """By columns: of a declared row norm the bound of each party's part of a row.
 
     The parts are as the schema says, else in proportion to the columns.
     """
-    check_people({name: fact["records"] for name, fact in facts.items()})
-    check_aligned(facts)
-    columns = tuple(fact["features"] for fact in facts.values())
     if bounds.row_norm is not None and schema is not None and federation.norms is None:
-        return columns, schema.party_norms(bounds.row_norm, columns)
+        return schema.party_norms(bounds.row_norm, columns)
     if bounds.row_norm is not None:
-        return columns, tuple(federation.party_norms(bounds.row_norm, columns))
+        return tuple(federation.party_norms(bounds.row_norm, columns))
     if federation.norms is not None:
         raise InputError(
             f"norms={federation.norms!r} are the parties' parts of row_norm, which is not declared; declare it, or "
             "leave norms out."
         )
-    return columns, ()
+    return ()
 
 
 def is_private(bound: Any) -> bool:
@@ -146,12 +145,11 @@ def is_private(bound: Any) -> bool:
 
 def unknown_columns(model: PrivateLinearModel, names: tuple[str, ...], features: int) -> dict[int, Number]:
     """The columns with a range to be estimated, by column number; the number after the features is the label's."""
-    label = getattr(model, "label_bound", None)
+    label, columns = getattr(model, "label_bound", None), dict[int, Number]()
     if (schema := model.schema_) is not None:
         columns = schema.of_features(names or schema.feature_names).estimated
-    else:
-        private = range(features) if is_private(model.feature_ranges) else ()
-        columns = {place: Number(names[place] if names else f"x{place}") for place in private}
+    elif is_private(model.feature_ranges):
+        columns = {place: Number(names[place] if names else f"x{place}") for place in range(features)}
     if not hasattr(model, "label_bound") or label is not None:
         columns.pop(features, None)
     if is_private(label):
@@ -163,12 +161,7 @@ def check_estimator(model: PrivateLinearModel) -> None:
     """Refuse what no estimator takes, before anything is asked of anybody."""
     if not isinstance(model.solver, str | Options):
         raise no_solver(model.solver)
-    if not (is_number(model.epsilon) and model.epsilon > 0):
-        raise InputError(
-            f"epsilon={model.epsilon!r} must be a positive number (1.0 is a usual choice), or float('inf') for no "
-            "privacy."
-        )
-    check_declared_delta(model.delta)
+    check_budget(model.epsilon, model.delta, " (1.0 is a usual choice)")
     if not (model.row_norm is None or is_number(model.row_norm)):
         raise InputError(f"row_norm={model.row_norm!r} must be a positive number; declare the largest you expect.")
     if not (model.ledger is None or isinstance(model.ledger, str | PathLike | Ledger | Account)):
@@ -185,8 +178,10 @@ def check_estimator(model: PrivateLinearModel) -> None:
     _check_declared(model)
 
 
-def check_declared_delta(delta: Any) -> None:
-    """Refuse a delta that no account takes."""
+def check_budget(epsilon: Any, delta: Any, usual: str = "") -> None:
+    """Refuse an epsilon and a delta that no account takes."""
+    if not (is_number(epsilon) and epsilon > 0):
+        raise InputError(f"epsilon={epsilon!r} must be a positive number{usual}, or float('inf') for no privacy.")
     if not (is_number(delta) and SMALLEST_DELTA <= delta < 1):
         raise InputError(
             f"delta={delta!r} must be a number between 0 and 1, from 1e-300 on, well below 1 / N; 1e-5 is usual."
@@ -222,11 +217,6 @@ def _check_declared(model: PrivateLinearModel) -> None:
         raise InputError("standard_errors=True: intervals are of coefficients without a penalty; leave alpha out.")
 
 
-def solver_name(solver: str | Options) -> str:
-    """The name of the solver that was asked for, "auto" if none was."""
-    return solver.name if isinstance(solver, Options) else solver
-
-
 def no_solver(value: Any) -> InputError:
     """What is said to something that is no solver."""
     called = f" (a class: write {value.__name__}())" if isinstance(value, type) and issubclass(value, Options) else ""
@@ -236,21 +226,16 @@ def no_solver(value: Any) -> InputError:
     )
 
 
-def warn_of_delta(problem: Problem) -> None:
-    """Warn if the delta of a private run is too large to promise anything."""
-    if problem.delta >= 1 / problem.records and problem.epsilon < math.inf:
+def warn_of(problem: Problem, *, fits: bool = True) -> None:
+    """Warn of what public numbers say against a fit or, without `fits`, another run, before anything is spent."""
+    if problem.epsilon == math.inf:
+        return
+    if problem.delta >= 1 / problem.records:
         warn(
             f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
             f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
         )
-
-
-def warn_of(problem: Problem) -> None:
-    """Warn of what public numbers say against a fit, before anything is spent."""
-    if problem.epsilon == math.inf:
-        return
-    warn_of_delta(problem)
-    if problem.signal < LITTLE:
+    if fits and problem.signal < LITTLE:
         enough = gaussian_epsilon(problem.mu * LITTLE / problem.signal, problem.delta)
         warn(
             f"epsilon={problem.epsilon:g}: this budget buys little here. With {problem.records} records the signal "
@@ -262,8 +247,6 @@ def warn_of(problem: Problem) -> None:
 
 def warn_of_norms(problem: Problem) -> None:
     """Warn if secure columns clip parts of rows to shares of the row norm that follow from the number of columns."""
-    if problem.aggregation is None or not problem.norms:
-        return
     widths = [problem.bounds.columns(problem.features)[p.start : p.stop] for p in map(problem.part, problem.names)]
     cut = [name for name, w, b in zip(problem.names, widths, problem.norms, strict=True) if np.linalg.norm(w) > b]
     if cut:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from operator import itemgetter
 from typing import Any, get_args
 
 import numpy as np
@@ -29,27 +31,26 @@ from sottovoce.algorithms.evaluation.private import (
     nodes_of,
     score_weights,
 )
-from sottovoce.arguments import is_number
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.resources import too_large
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots
 from sottovoce.estimators.base import PrivateLinearModel
 from sottovoce.estimators.declarations import (
-    check_declared_delta,
+    check_budget,
     common_names,
     label_vector,
     validate_rows,
-    warn_of_delta,
+    warn_of,
 )
 from sottovoce.estimators.fits import Session
-from sottovoce.estimators.report import UNPROTECTED_FIT
+from sottovoce.estimators.report import UNPROTECTED_FIT, warn_of_repeats
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.events import Relation, check_relation
-from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
+from sottovoce.privacy.guarantee import VIEWS, PrivacyReport
 
 Array = NDArray[np.float64]
 
@@ -198,16 +199,22 @@ def evaluate(  # noqa: PLR0913
         federation,
         insecure_seed=insecure_seed,
         without_privacy=epsilon == math.inf,
-        resumable=_own_journal(federation) is not None and epsilon != math.inf,
+        resumable=isinstance(federation.journal, Journal) and epsilon != math.inf,  # a file of that name is of fits
     )
-    with session:
+    with session.lending():
         facts = federation.declared or session.coordinator.facts(classes=False)
         columns: dict[str, Any] = {}
         if by_columns:  # who has which columns, as in the fit, and who has the labels of the test people
             columns = {"columns": fit.columns, "norms": fit.norms, "labels": federation.labels}
             columns["label_party"] = fit.names.index(federation.names[federation.label_party])
         else:
-            _check_columns(model, facts, federation)
+            if set(map(itemgetter("features"), facts.values())) - {fit.features}:
+                raise InputError(f"X has other columns than the model's {fit.features} features; give the same.")
+            names = common_names(facts, federation.split)
+            if names and model._feature_names and names != model._feature_names:
+                raise InputError(
+                    "the columns of X are named or ordered otherwise than those of the fit; give the same."
+                )
         problem = Problem(
             loss=fit.loss,
             regulariser=Named(name="none"),
@@ -222,23 +229,26 @@ def evaluate(  # noqa: PLR0913
             classes=fit.classes,
             **columns,
         )
-        warn_of_delta(problem)
+        warn_of(problem, fits=False)
         several = problem.scaled_loss.outputs > 1
-        weights = score_weights(problem) if by_columns else _prepared_weights(model, problem)
+        if by_columns:
+            weights = score_weights(problem)
+        else:  # of several classes a row for each
+            pairs = zip(np.atleast_2d(model.coef_), np.ravel(model.intercept_).tolist(), strict=True)
+            rows = list(itertools.starmap(problem.preparation.weights_of, pairs))
+            weights = np.array(rows) if several else rows[0]
         form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
         spread = getattr(model, "score_spread_", None)
         subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "")
         plan = session.plan(form, problem, subject)
-        report = _report_after_fit(model, session.report(plan), people)
-        fitted: dict[str, Any] = {"model": model.charged_as_}
-        if people == "same":
-            fitted |= {"with_fit": _add_fit(model, report), "fit_mark": model.privacy_.weakest.mark}
+        report, fitted = _add_fit(model, session.report(plan), people)
         journal = session.coordinator.journal
         if journal.path is not None and not journal.begun and len(plan.names) == 1:
             session.coordinator.check(plan)  # what is refused has not begun
         solution = session.run(plan, form)  # all that can fail by the model's report has been made
     evaluation = replace(estimate_metrics(plan, solution.model, report), **fitted)
-    session.count(plan, report)
+    if not federation.counted:
+        warn_of_repeats(plan, report.weakest)
     return evaluation
 
 
@@ -247,13 +257,11 @@ def _check_arguments(model: Any, epsilon: Any, delta: Any, people: Any) -> None:
     if not isinstance(model, PrivateLinearModel):
         raise InputError(f"model={type(model).__name__} must be a fitted estimator of this library.")
     check_is_fitted(model, "plan_")
-    if not (is_number(epsilon) and epsilon > 0):
-        raise InputError(f"epsilon={epsilon!r} must be a positive number, or float('inf') for no privacy.")
-    check_declared_delta(delta)
+    check_budget(epsilon, delta)
     if people not in get_args(People):
         raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
     fit = model.privacy_.weakest
-    if people == "same" and math.isfinite(epsilon) and fit.void is None and not _protects_people(fit):
+    if people == "same" and math.isfinite(epsilon) and fit.void is None and not (fit.promises and fit.unit == "record"):
         why = "its epsilon is infinite" if math.isinf(fit.epsilon) else "it protects columns, and no records"
         raise InputError(
             f"people='same' with epsilon={epsilon:g}: the fit promises nothing to its people ({why}), and cells of a "
@@ -267,30 +275,27 @@ def _check_arguments(model: Any, epsilon: Any, delta: Any, people: Any) -> None:
         )
 
 
-def _protects_people(fit: Guarantee) -> bool:
-    return fit.promises and fit.unit == "record"
+def _add_fit(model: PrivateLinearModel, report: PrivacyReport, people: People) -> tuple[PrivacyReport, dict[str, Any]]:
+    """What the evaluation promises after that fit, to the same people nothing where it is void; and about the fit.
 
-
-def _report_after_fit(model: PrivateLinearModel, report: PrivacyReport, people: People) -> PrivacyReport:
-    """What the evaluation promises after that fit: to the same people nothing where it is void."""
-    fit = model.privacy_.weakest
-    if _protects_people(fit):
-        return report
-    if people == "others":
-        return replace(report, assumptions=(*report.assumptions, UNPROTECTED_FIT))
-    void = f"The people are those of the fit, which promises them nothing. {fit.void or ''}".strip()
-    views: dict[str, Any] = {
-        view: replace(guarantee := report.against(view), void=guarantee.void or void) for view in VIEWS
-    }
-    return replace(report, **views)
-
-
-def _add_fit(model: PrivateLinearModel, report: PrivacyReport) -> tuple[float, float]:
-    """What holds of fit and evaluation of the same people: guarantees of records add up, of one relation."""
-    guarantees = (model.privacy_.weakest, report.weakest)
-    adds = all(map(_protects_people, guarantees)) and guarantees[0].relation == guarantees[1].relation
-    epsilon = math.fsum(guarantee.epsilon for guarantee in guarantees) if adds else math.inf
-    return epsilon, math.fsum(guarantee.delta for guarantee in guarantees)
+    With the same people, what holds of both: guarantees of records add up, of one relation.
+    """
+    fit, fitted = model.privacy_.weakest, dict[str, Any](model=model.charged_as_)
+    protects = fit.promises and fit.unit == "record"
+    if not protects and people == "others":
+        report = replace(report, assumptions=(*report.assumptions, UNPROTECTED_FIT))
+    elif not protects:
+        void = f"The people are those of the fit, which promises them nothing. {fit.void or ''}".strip()
+        views: dict[str, Any] = {
+            view: replace(guarantee := report.against(view), void=guarantee.void or void) for view in VIEWS
+        }
+        report = replace(report, **views)
+    if people == "same":
+        own = report.weakest
+        adds = protects and own.promises and own.unit == "record" and fit.relation == own.relation
+        epsilon = math.fsum((fit.epsilon, own.epsilon)) if adds else math.inf
+        fitted |= {"with_fit": (epsilon, math.fsum((fit.delta, own.delta))), "fit_mark": fit.mark}
+    return report, fitted
 
 
 def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluation:
@@ -328,14 +333,6 @@ def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluat
     )
 
 
-def _check_columns(model: PrivateLinearModel, facts: Mapping[str, Mapping[str, Any]], federation: Federation) -> None:
-    if any(fact["features"] != model.plan_.features for fact in facts.values()):
-        raise InputError(f"X has other columns than the model's {model.plan_.features} features; give the same.")
-    names = common_names(facts, federation.split)
-    if names and model._feature_names and names != model._feature_names:
-        raise InputError("the columns of X are named or ordered otherwise than those of the fit; give the same.")
-
-
 def _score_test_people(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
     """Have the holder of the labels learn the scores of the test people, which it then counts."""
     if not isinstance(X, Federation) or not X.split.same_people or y is not None or ledger is not None:
@@ -345,21 +342,9 @@ def _score_test_people(model: PrivateLinearModel, X: Any, y: ArrayLike | None, l
         )
     if X.unlabelled:
         raise InputError("y=None: nobody of the federation knows the labels; give them: by_columns(parts, y).")
-    if (state := _own_journal(X)) is None or not state.answered:  # else the cells of one that was stopped are there
+    if not isinstance(X.journal, Journal) or not X.journal.answered:  # else the cells of one that was stopped are there
         model.predict_for(X, X.names[X.label_party])
     return X
-
-
-def _own_journal(federation: Federation) -> Journal | None:
-    """The state of an evaluation that is to go on; a file of that name (`journal=`) is of fits."""
-    return federation.journal if isinstance(federation.journal, Journal) else None
-
-
-def _prepared_weights(model: PrivateLinearModel, problem: Problem) -> Array:
-    """The model's weights on prepared rows; of several classes a row for each."""
-    pairs = zip(np.atleast_2d(model.coef_), np.ravel(model.intercept_), strict=True)
-    weights = [problem.preparation.weights_of(coef, float(intercept)) for coef, intercept in pairs]
-    return np.array(weights) if problem.scaled_loss.outputs > 1 else weights[0]
 
 
 def _take_test_records(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:

@@ -7,7 +7,8 @@ import math
 import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from sklearn.exceptions import ConvergenceWarning
 
@@ -21,12 +22,11 @@ from sottovoce.estimators.declarations import (
     Facts,
     check_estimator,
     common_names,
-    solver_name,
     unknown_columns,
     warn_of,
     warn_of_norms,
 )
-from sottovoce.estimators.report import privacy_report, warn_of_repeats
+from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.coordinator import Progress
 from sottovoce.federation.federation import Federation
 from sottovoce.plan.aggregation import MOST_PARTIES
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 class Session:
     """One budget on one federation: what is public, plans, runs, and what they promise together.
 
-    `with session:` gives the parties of this process its resources, and raises what went wrong inside one of them in
-    the place of what it answered.
     A `resumable` session goes on with one that was interrupted, where the federation has a journal of it.
     """
 
@@ -69,19 +67,15 @@ class Session:
         self.within: Whole | None = None  # what several plans may cost together
         self.plans: tuple[Plan, ...] = ()  # that may have released something
 
-    def __enter__(self) -> Self:
-        self._lent = self.federation.lend(self.resources)
-        self._lent.__enter__()
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._lent.__exit__(None, None, None)
-        if isinstance(error, WireError | LedgerError):
+    @contextlib.contextmanager
+    def lending(self) -> Iterator[None]:
+        """The parties of this process have its resources; what went wrong inside one is raised for what it answered."""
+        try:
+            with self.federation.lend(self.resources):
+                yield
+        except (WireError, LedgerError):
             self.federation.raise_failure()
-
-    def close(self) -> None:
-        """Let go of the journal, which stays if something was charged."""
-        self.coordinator.journal.close()
+            raise
 
     def draft(self, form: Algorithm, problem: Problem, options: Any) -> Plan:
         """A plan with a run and a coin of its own, to be looked at."""
@@ -120,24 +114,6 @@ class Session:
             beside=[other for other in self.plans if other is not plan],
             left=[(name, f"round {number}") for name, number in self.coordinator.left.items()],
         )
-
-    def count(self, plan: Plan, report: PrivacyReport, family: int | None = None) -> None:
-        """Warn of what this run and earlier ones add up to, where no ledger counts them."""
-        guarantee = report.weakest
-        if not (self.federation.counted or guarantee.void is not None or math.isinf(guarantee.epsilon)):
-            warn_of_repeats(plan, guarantee, family=family)
-
-    @property
-    def communication(self) -> Communication:
-        """Bytes and rounds of all plans, answers by their kind."""
-        named = dict[str, str]()
-        for plan in self.plans:
-            for asked in algorithms.of(plan).queries(plan, plan.names[0]):
-                named[asked.name] = asked.kind or asked.name
-        kinds = Counter[str]()
-        for query, count in self.coordinator.uplink.items():
-            kinds[named.get(query, query)] += count
-        return Communication(*self.coordinator.byte_counts, self.coordinator.asked.total(), dict(kinds))
 
 
 class Purchase(ABC):
@@ -197,7 +173,12 @@ class Fit:
         # the user asks, by name, for a run that does not protect a person's record
         exposed = model.epsilon == math.inf or model.calibration == "paper"
         exposed = exposed or getattr(model.solver, "unit", None) == "feature"
-        self._check_solver(exposed=exposed)
+        name: Any = getattr(model.solver, "name", model.solver)
+        named = model._loss()
+        loss = losses.get(named.name, **named.parameters)
+        if name != "auto" and not (federation.undecided and algorithms.serves(name, loss, secure=True)):
+            # one that does not serve the loss is refused before anybody is asked
+            algorithms.check(name, loss, federation.split, secure=federation.secure and not exposed)
         self.session = session = Session(
             federation,
             insecure_seed=model.insecure_seed,
@@ -205,9 +186,9 @@ class Fit:
             resumable=runs and model.epsilon != math.inf,
             resources=model.resources or NO_RESOURCES,
         )
-        with contextlib.ExitStack() as unless_made, session:
-            unless_made.callback(session.close)
-            facts = federation.declared or session.coordinator.facts(classes=model.asks_for_classes)
+        with contextlib.ExitStack() as unless_made, session.lending():
+            unless_made.callback(session.coordinator.journal.close)
+            facts = federation.declared or session.coordinator.facts(classes=model.known_classes is None)
             names = federation.feature_names
             self.names = common_names(facts, federation.split) if names is None else names
             problem = model.problem(federation, facts, self.names)
@@ -220,7 +201,7 @@ class Fit:
             for purchase in self.purchases:
                 purchase.check(self, problem)
             warn_of(problem)
-            if federation.norms is None and model.schema_ is None:
+            if problem.channel.secure and problem.norms and federation.norms is None and model.schema_ is None:
                 warn_of_norms(problem)
             columns = unknown_columns(model, self.names, problem.features)
             if columns:
@@ -235,14 +216,6 @@ class Fit:
                 self.ranges = ranges.EstimatedRanges(columns, first, problem)
             unless_made.pop_all()
 
-    def _check_solver(self, *, exposed: bool) -> None:
-        """Refuse a solver by name that does not serve the loss, before anybody is asked."""
-        name, federation, named = solver_name(self.model.solver), self.federation, self.model._loss()
-        loss = losses.get(named.name, **named.parameters)
-        if name == "auto" or (federation.undecided and algorithms.serves(name, loss, secure=True)):
-            return
-        algorithms.check(name, loss, federation.split, secure=federation.secure and not exposed)
-
     def _choose_solver(self, problem: Problem, facts: Facts) -> Options:
         """The solver that was given, or the one of that name, or by the rule of "auto" among those that rows serve."""
         solver = self.model.solver
@@ -252,12 +225,16 @@ class Fit:
             return Whitened()
         if solver != "auto":
             return by_name(solver)
-        limited = [set(served) for fact in facts.values() if (served := fact.get("solvers")) is not None]
-        return by_name(algorithms.choose(problem, set.intersection(*limited) if limited else None))
+        served: set[str] | None = None
+        for fact in facts.values():
+            if (names := fact.get("solvers")) is not None:
+                served = set(names) if served is None else served & set(names)
+        return by_name(algorithms.choose(problem, served))
 
     def _plain_columns(self, problem: Problem) -> str | None:
         """Why a fit over columns is better without secure products, from public numbers; None if it may have them."""
-        parties, loss, name = len(problem.parties), problem.scaled_loss, solver_name(self.model.solver)
+        parties, loss = len(problem.parties), problem.scaled_loss
+        name: Any = getattr(self.model.solver, "name", self.model.solver)
         if not problem.private:
             return "nothing is protected"
         if problem.calibration != "tight":
@@ -285,7 +262,7 @@ class Fit:
         model, session, coordinator = self.model, self.session, self.session.coordinator
         coordinator.restart_counts()
         model.__dict__.pop("ranges_", None)
-        with session:
+        with session.lending():
             if self.ranges is not None:
                 self._estimate_ranges(self.ranges)
             with contextlib.ExitStack() as shown:
@@ -310,7 +287,14 @@ class Fit:
                     warn(f"{purchase.refused}: {refusal}")
         model.budgets_ = dict(coordinator.budgets)
         model.receipts_ = {name: coordinator.receipts[name] for name in self.plan.names if name in coordinator.receipts}
-        model.communication_, model.transcript_ = session.communication, coordinator.transcript
+        named, kinds = dict[str, str](), Counter[str]()  # bytes of all plans, answers by their kind
+        for plan in session.plans:
+            for asked in algorithms.of(plan).queries(plan, plan.names[0]):
+                named[asked.name] = asked.kind or asked.name
+        for query, count in coordinator.uplink.items():
+            kinds[named.get(query, query)] += count
+        model.communication_ = Communication(*coordinator.byte_counts, coordinator.asked.total(), dict(kinds))
+        model.transcript_ = coordinator.transcript
         model.missing_parts_ = dict(coordinator.missing)
         if model.missing_parts_:
             reasons = "; ".join(f"{name} ({why.rstrip('.')})" for name, why in model.missing_parts_.items())

@@ -14,7 +14,6 @@ from sklearn.base import clone
 from sottovoce import penalties
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.errors import InputError
-from sottovoce.estimators.declarations import solver_name
 from sottovoce.estimators.fits import Fit
 from sottovoce.estimators.plots import axes_for
 from sottovoce.penalties.base import ScaledRegulariser
@@ -102,7 +101,7 @@ class RegularisationPath:
 
 def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: ArrayLike | int) -> RegularisationPath:
     """Fit once, then minimise the released quadratic for every alpha."""
-    if solver_name(estimator.solver) not in ("auto", Newton.name):
+    if getattr(estimator.solver, "name", estimator.solver) not in ("auto", Newton.name):
         raise InputError(
             f"solver={estimator.solver!r}: a path is computed from the releases of 'newton'; leave it out."
         )
@@ -119,7 +118,7 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
     if fitted.solver == "auto":
         fitted.set_params(solver=Newton.name)
     fit = Fit(fitted, fitted.as_federation(X, y), runs=True)
-    with contextlib.closing(fit.session):
+    with contextlib.closing(fit.session.coordinator.journal):
         model: Quadratic = fit.run().model
     plan = fitted.plan_
     if grid is None:

@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from sottovoce.data.resources import READING, Hear, Resources
+from sottovoce.data.resources import READING, Resources
 
 LONG = 1.0  # seconds of work on rows before it has a line of its own
 
@@ -39,15 +39,7 @@ def progress_bar(
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console or Console(stderr=True)) as progress:
-        task = progress.add_task(title, total=None)
-        with nullcontext() if lend is None else lend(Resources(progress=_row_lines(progress))):
-            yield lambda done, total: progress.update(task, completed=done, total=total or None)
-
-
-def _row_lines(progress: Progress) -> Hear:
-    """A line for work on rows that takes long."""
-    begun: dict[str, float] = {}
+    begun: dict[str, float] = {}  # work on rows, a line of which is shown where it takes long
     shown: dict[str, TaskID] = {}
 
     def hear(what: str, done: int, total: int) -> None:
@@ -62,4 +54,7 @@ def _row_lines(progress: Progress) -> Hear:
             if line is not None and what == READING:  # every round has one
                 progress.remove_task(line)
 
-    return hear
+    with Progress(*columns, console=console or Console(stderr=True)) as progress:
+        task = progress.add_task(title, total=None)
+        with nullcontext() if lend is None else lend(Resources(progress=hear)):
+            yield lambda done, total: progress.update(task, completed=done, total=total or None)

@@ -7,6 +7,7 @@ import multiprocessing
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from sottovoce import algorithms
@@ -73,7 +74,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "classes": plan.classes is not None,
         "named records": plan.numbers.names_records,
     }
-    return tuple(text for (what, value), text in ASSUMPTIONS.items() if so[what] == value)
+    return tuple(map(ASSUMPTIONS.__getitem__, filter(so.items().__contains__, ASSUMPTIONS)))
 
 
 def privacy_report(
@@ -92,10 +93,11 @@ def privacy_report(
         "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
     )
     profiles = algorithms.profiles(plan, beside=beside)
-    secure = next((other for other in (plan, *beside) if other.channel.secure), None)
+    secure: Plan | None = next(filter(attrgetter("channel.secure"), (plan, *beside)), None)
     curve = {} if secure is None else algorithms.colluding(plan, beside=beside)
-    guarantees = {
-        name: Guarantee(
+    guarantees = dict[str, Any]()
+    for name, (epsilon, missed) in guaranteed(profiles, plan.delta, FALSE_ALARMS).items():
+        guarantees[name] = Guarantee(
             epsilon=epsilon,
             delta=plan.delta,
             relation=plan.relation,
@@ -107,8 +109,6 @@ def privacy_report(
             trade_off=tuple(zip(FALSE_ALARMS, missed.tolist(), strict=True)),
             **({} if secure is None else secure_text(secure, name, curve, pinned)),
         )
-        for name, (epsilon, missed) in guaranteed(profiles, plan.delta, FALSE_ALARMS).items()
-    }
     return PrivacyReport(
         **guarantees,
         assumptions=assumptions(plan),
@@ -150,11 +150,12 @@ def secure_text(plan: Plan, adversary: str, curve: Mapping[str, float], pinned: 
 
 
 def warn_of_repeats(plan: Plan, guarantee: Guarantee, *, family: int | None = None) -> None:
-    """Count a private fit, or an evaluation, without a ledger, and warn if it is not the first of its kind.
+    """Count a fit or an evaluation that promises something, without a ledger; warn if it is not the first of its kind.
 
-    Every fit counts by itself where there is no ledger, and wrappers such as `OneVsRestClassifier`, `GridSearchCV` and
-    `cross_val_score` fit many times. Two fits are taken together if they have as many records and as many features, or
-    if one estimator was cloned from the other, as these wrappers do: `family` is that of a cloned one.
+    Guarantees add up, also for fits that were chosen by earlier results. Every fit counts by itself where there is no
+    ledger, and wrappers such as `OneVsRestClassifier`, `GridSearchCV` and `cross_val_score` fit many times. Two are
+    taken together if they have as many records and as many features, or if one estimator was cloned from the other, as
+    these wrappers do: `family` is that of a cloned one.
 
     No row decides it: numbers of records and features are public, and so is who cloned what. A warning that looked at
     rows would reveal that one of them was fitted before. Edges: fits on a part of the people by an
@@ -162,10 +163,19 @@ def warn_of_repeats(plan: Plan, guarantee: Guarantee, *, family: int | None = No
     says "if". Processes do not know of one another's fits (`n_jobs`), so in a worker process a cloned estimator warns
     of that at its first fit. A ledger notices all of them. Scores are counted nowhere.
     """
+    if guarantee.void is not None or math.isinf(guarantee.epsilon):
+        return
     cloned = family is not None
-    group = count_fit(
-        {(plan.records, plan.features), *([family] if cloned else [])}, guarantee.epsilon, guarantee.delta
-    )
+    marks: set[Hashable] = {(plan.records, plan.features), *([family] if cloned else [])}
+    group = FitGroup(set(marks), 1, guarantee.epsilon, guarantee.delta)
+    with _LOCK:
+        for other in fit_groups.copy():
+            if other.marks & marks:
+                group.marks |= other.marks
+                group.fits, group.epsilon = group.fits + other.fits, group.epsilon + other.epsilon
+                group.delta += other.delta
+                fit_groups.remove(other)
+        fit_groups[:] = [*fit_groups, group][-MOST_GROUPS:]
     worker = cloned and multiprocessing.parent_process() is not None
     if group.fits == 1 and not worker:
         return
@@ -191,16 +201,3 @@ def warn_of_repeats(plan: Plan, guarantee: Guarantee, *, family: int | None = No
         f"{text} Give ledger=..., which counts all fits, adds them up more tightly and refuses what is too much.",
         RepeatedFitWarning,
     )
-
-
-def count_fit(marks: set[Hashable], epsilon: float, delta: float) -> FitGroup:
-    """Count one fit, and give its group. Guarantees add up, also for fits that were chosen by earlier results."""
-    with _LOCK:
-        group = FitGroup(set(marks), 1, epsilon, delta)
-        for other in [other for other in fit_groups if other.marks & marks]:
-            group.marks |= other.marks
-            group.fits, group.epsilon = group.fits + other.fits, group.epsilon + other.epsilon
-            group.delta += other.delta
-            fit_groups.remove(other)
-        fit_groups[:] = [*fit_groups, group][-MOST_GROUPS:]
-        return group

@@ -211,7 +211,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         score = TrialScore(self._part(TrialScore.share))
         try:
             fit.run()
-            with fit.session:
+            with fit.session.lending():
                 score.use(fit, fit.buy(score))
             return score.value
         except Exception:  # what records may cause is not shown, nor that it happened

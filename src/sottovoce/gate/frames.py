@@ -160,7 +160,7 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
 
 def other_version(data: bytes) -> str | None:
     """What to say of a frame of another version: magic and version come first in every one of them."""
-    if len(data) <= len(_MAGIC) or not data.startswith(_MAGIC) or FRAME.read(number := data[len(_MAGIC)]):
+    if len(data) <= len(_MAGIC) or not data.startswith(_MAGIC) or (number := data[len(_MAGIC)]) == FRAME.number:
         return None
     return FRAME.refusal("the message", number)
 
@@ -218,7 +218,7 @@ def peek(data: bytes) -> tuple[str, int, int, int, int, int, int]:
     magic, version, code, plan, arrays, serial, round_, query, text = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise WireError("the message is not a sottovoce frame: its first four bytes (magic) are wrong.")
-    if not FRAME.read(version):
+    if version != FRAME.number:
         raise WireError(FRAME.refusal("the message", version))
     if code >= len(KINDS):
         raise WireError(f"kind code {code} is unknown; the codes are 0 to {len(KINDS) - 1}.")

@@ -154,8 +154,10 @@ class Plan(Problem, Design):
     @classmethod
     def _read_numbers(cls, fields: Any) -> Any:
         """Numbers that come as plain text, or not at all, are read by the form that the plan names."""
-        if isinstance(fields, Mapping) and not PLAN.read(number := fields.get("format", PLAN.number)):
-            raise RefusedError(PLAN.refusal("the plan", number))
+        if isinstance(fields, Mapping):
+            number = fields.get("format", PLAN.number)
+            if type(number) is not int or number != PLAN.number:
+                raise RefusedError(PLAN.refusal("the plan", number))
         if not isinstance(fields, Mapping) or not isinstance(numbers := fields.get("numbers", {}), Mapping):
             return fields
         algorithm, form = fields.get("algorithm"), fields.get("form")
