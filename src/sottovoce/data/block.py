@@ -15,7 +15,6 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.data.cells import label_key
 from sottovoce.data.kernels import column_loops
 from sottovoce.data.kernels import row_loops as kernels
-from sottovoce.data.kernels.dual_loops import dual_rows_dense, dual_rows_sparse
+from sottovoce.data.kernels.column_loops import CoordinateSteps
+from sottovoce.data.kernels.dual_loops import DualMoves, dual_rows_dense, dual_rows_sparse
 from sottovoce.data.matrix import (
     MANY_ROWS,
     NONE,
@@ -51,7 +51,6 @@ from sottovoce.errors import InputError, LeakError
 __all__ = [
     "Block",
     "BlockRows",
-    "CoordinateSteps",
     "Layout",
     "Matrix",
     "Preparation",
@@ -160,21 +159,6 @@ def prepare_rows(  # noqa: PLR0913
 
         return in_memory_or_file(X, recipe, beside, resources)
     return Block.prepare(X, y, recipe, resources=resources)
-
-
-@dataclass(frozen=True)
-class CoordinateSteps:
-    """The public numbers of proximal steps along single coordinates; `coordinate_walk_dense` has the formulas."""
-
-    clip: Array  # of each coordinate, like all arrays here
-    sizes: Array
-    l1: Array
-    l2: Array
-    low: Array
-    high: Array
-    code: int  # of the loss
-    parameter: float
-    records: float  # what a sum is divided by
 
 
 def tell_null_rows(null: int, count: int) -> None:
@@ -539,11 +523,9 @@ class Block:
 
         Each step starts from the weights and scores that the one before led to; both are moved in place.
         """
-        public = (steps.clip, steps.sizes, steps.l1, steps.l2, steps.low, steps.high)
-        loss = (steps.code, steps.parameter, steps.records)
         order = np.array(order)  # one of a message is read-only: the kernel would be compiled again for it
-        arguments = (self.labels, scores, weights, order, *public, *loss, noise, grid_step, bits)
         walks = (column_loops.coordinate_walk_dense, column_loops.coordinate_walk_sparse)
+        arguments = (self.labels, scores, weights, order, steps, noise, grid_step, bits)
         return np.asarray(self._on_columns(*walks, *arguments, layout="columns"))
 
     def clipped_column_sums(self, slopes: Array, clip: Array, bits: int) -> Array:
@@ -571,28 +553,16 @@ class Block:
         add = (column_loops.add_columns_dense, column_loops.add_columns_sparse)
         self._on_columns(*add, changes, scores, layout="columns")
 
-    def dual_rows(  # noqa: PLR0913
-        self,
-        weights: Array,
-        duals: Array,
-        *,
-        code: int,
-        parameter: float,
-        factor: float,
-        clip: float,
-        grid: int,
-        scale: float,
-    ) -> Array:
-        """sum_i z_i x_i over these rows, z_i the dual step of the loss `code`, |z_i x_i| <= clip, on the grid 2^-grid.
+    def dual_rows(self, weights: Array, duals: Array, steps: DualMoves) -> Array:
+        """sum_i z_i x_i over these rows, z_i the dual step of the loss, |z_i x_i| <= clip, on the grid 2^-grid.
 
         The duals, of all rows of `whole`, are moved in place; with a `scale` the weights follow each step.
         """
         whole = self.whole
-        numbers: Any = (whole.labels, whole.squares, weights, duals, code, parameter, factor, clip, grid, scale)
+        numbers = (self.places, whole.labels, whole.squares, weights, duals, steps)
         if is_sparse(whole.rows):
-            rows = (whole.rows.indptr, whole.rows.indices, whole.entries)
-            return np.asarray(dual_rows_sparse(*rows, self.places, *numbers))
-        return np.asarray(dual_rows_dense(whole.rows, self.places, *numbers))
+            return np.asarray(dual_rows_sparse(whole.rows.indptr, whole.rows.indices, whole.entries, *numbers))
+        return np.asarray(dual_rows_dense(whole.rows, *numbers))
 
     def dense_rows(self, width: int) -> Array:
         """The first `width` columns of all rows, with their zeros."""

@@ -7,11 +7,12 @@ for bit. A part is a `Block`; work comes to the parts, and what is small comes b
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,11 +39,7 @@ class RowView:
     matrix: Array
     made: bool
     length: float = 0.0
-    name: str = ""
-
-    @classmethod
-    def through(cls, matrix: Array, *, made: bool) -> RowView:
-        return cls(matrix, made, name=secrets.token_hex(16))
+    name: str = field(default_factory=functools.partial(secrets.token_hex, 16))
 
 
 class BlockPart:
@@ -129,7 +126,7 @@ class Parts(ABC):
 
     def projected(self, matrix: Array, *, made: bool = False) -> ProjectedParts:
         """Rows seen through a triangular or diagonal matrix, or `made` once, by any matrix of few columns."""
-        return ProjectedParts(self, RowView.through(matrix, made=made))
+        return ProjectedParts(self, RowView(matrix, made))
 
     def chunks(self, least: int = 1, scores: int = 1) -> Iterator[tuple[Matrix, Array]]:
         """Rows and labels piece by piece."""
@@ -175,9 +172,7 @@ class Batch(Parts):
         return self._whole.each(work, self._chosen)
 
     def summed(self, work: Work[Any], chosen: Sequence[Integers] | None = None) -> Any:
-        if chosen is not None:
-            raise LeakError("a batch of a batch is none that a plan draws.")
-        return self._whole.summed(work, self._chosen)
+        return self._whole.summed(work, self._chosen) if chosen is None else super().summed(work, chosen)
 
     @property
     def whole(self) -> Parts:

@@ -222,8 +222,17 @@ def _check_distinct(names: Iterable[Any]) -> Iterator[Any]:
 
 def column_cells(values: Any) -> Cells:
     """One column as an array of one dimension; what has a type of its own (Arrow, Polars, pandas) gives its cells."""
-    if hasattr(values, "to_pylist"):  # Arrow
-        return _arrow_cells(values)
+    if hasattr(values, "to_pylist"):  # Arrow: by the type alone; no cell, such as a text that is none, stops anything
+        kind = str(values.type)
+        if kind in _ARROW_NUMBERS:
+            return np.asarray(values.to_numpy(zero_copy_only=False))
+        if kind.startswith(_ARROW_PLAIN):
+            return np.fromiter(values.to_pylist(), dtype=object)
+        if not kind.startswith(_ARROW_TEXTS) or (kind.startswith("dictionary") and "string" not in kind):
+            return missing_cells(len(values))
+        if kind.startswith("dictionary"):
+            values = values.cast(values.type.value_type)
+        return np.fromiter(arrow_texts(values), dtype=object)
     if hasattr(values, "to_numpy"):
         cells = values.to_numpy()
     elif isinstance(values, np.ndarray):
@@ -235,20 +244,6 @@ def column_cells(values: Any) -> Cells:
     if cells.dtype.kind in "MmV":  # with one text among them they would be cells of any kind, and none of them known
         return missing_cells(len(cells))
     return np.asarray(cells)
-
-
-def _arrow_cells(values: Any) -> Cells:
-    """By the type of the column alone: no cell, such as a text that is none, stops anything."""
-    kind = str(values.type)
-    if kind in _ARROW_NUMBERS:
-        return np.asarray(values.to_numpy(zero_copy_only=False))
-    if kind.startswith(_ARROW_PLAIN):
-        return np.fromiter(values.to_pylist(), dtype=object)
-    if not kind.startswith(_ARROW_TEXTS) or (kind.startswith("dictionary") and "string" not in kind):
-        return missing_cells(len(values))
-    if kind.startswith("dictionary"):
-        values = values.cast(values.type.value_type)
-    return np.fromiter(arrow_texts(values), dtype=object)
 
 
 def arrow_texts(column: Any) -> list[str | None]:

@@ -216,29 +216,27 @@ class Dataset:
         """
         if self._distinct is not None and self._distinct[0] >= most:
             return self._distinct[1]
-        found = self._occurring(most + len(MISSING))
-        self._check_unchanged()
-        if not any(isinstance(source, ArraySource) for source in self.sources):  # arrays may change
-            self._distinct = most, found
-        return found
-
-    def _occurring(self, most: int) -> NDArray[Any]:
-        found: dict[Any, None] = {}
+        found, limit = dict[Any, None](), most + len(MISSING)
         if self.cluster is not None:
             from sottovoce.data.cluster.collections import distinct_labels
 
-            read = distinct_labels(self, most)
+            read = distinct_labels(self, limit)
         else:
             read = (labels for source in self.sources for labels in source.labels(self._step(source)))
         for labels in read:
             for label in np.unique(labels).tolist() if labels.dtype.kind in "fiub" else labels.tolist():
                 if label_key(label) is not None:
                     found.setdefault(label)
-            if len(found) > most:
-                return np.array(list(found), dtype=object)
-        if any(source.texts for source in self.sources):
-            found = dict.fromkeys(_alike(list(found)))
-        return np.array(list(found), dtype=object)
+            if len(found) > limit:
+                break
+        else:
+            if any(source.texts for source in self.sources):
+                found = dict.fromkeys(_alike(list(found)))
+        occurring = np.array(list(found), dtype=object)
+        self._check_unchanged()
+        if not any(isinstance(source, ArraySource) for source in self.sources):  # arrays may change
+            self._distinct = most, occurring
+        return occurring
 
     def __repr__(self) -> str:
         return f"Dataset of {self.shape[0]} records and {self.shape[1]} features in {len(self.sources)} source(s)"

@@ -215,8 +215,16 @@ class PartsInFile(Parts):
         rest, done = iter(range(len(self._sizes))), 0
 
         def submit() -> None:
+            """Ask for the next piece, or for the chosen rows of it where they are few; not where there are none."""
             for place in rest:
-                waiting.append((place, self._asked(place, None if chosen is None else chosen[place])))
+                piece, own = self._file.pieces[place], None if chosen is None else chosen[place]
+                read: Any = None
+                if own is None or FEW * len(own) > piece.rows:
+                    self._file.expect(piece)
+                    read = _reader(os.getpid()).submit(self._file.read, piece)
+                elif len(own):
+                    read = _reader(os.getpid()).submit(self._file.few, piece, own, self._about)
+                waiting.append((place, read))
                 return
 
         for _ in range(AHEAD + 1):
@@ -238,16 +246,6 @@ class PartsInFile(Parts):
                         read = future.result()
                         if isinstance(read, Read):
                             self._file.give_back(read, weakref.ref(read.taken()))
-
-    def _asked(self, place: int, chosen: Integers | None) -> Future[Read | Block] | None:
-        """A piece, or the chosen rows of it where they are few; None where there are none."""
-        piece = self._file.pieces[place]
-        if chosen is not None and not len(chosen):
-            return None
-        if chosen is not None and FEW * len(chosen) <= piece.rows:
-            return _reader(os.getpid()).submit(self._file.few, piece, chosen, self._about)
-        self._file.expect(piece)
-        return _reader(os.getpid()).submit(self._file.read, piece)
 
     def _worked(self, work: Work[Found], place: int, chosen: Integers | None, read: Read | Block) -> Found:
         """What the work makes of a piece; its buffer is then given back, unless that has arrays of it."""

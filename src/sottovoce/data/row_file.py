@@ -61,10 +61,8 @@ class _Form:
         return found
 
     def size(self, piece: _Piece) -> int:
-        return max(
-            _up(offset + count * np.dtype(kind).itemsize, _EDGE)
-            for kind, count, offset in self.sections(piece).values()
-        )
+        sections = self.sections(piece).values()
+        return max(_up(offset + count * np.dtype(kind).itemsize, _EDGE) for kind, count, offset in sections)
 
     def block(self, piece: _Piece, raw: NDArray[np.uint8], about: Block) -> Block:
         """The block of a piece that was read, of arrays in the buffer."""
@@ -184,7 +182,12 @@ class RowFile:
 
     def _fill(self, part: memoryview, offset: int) -> None:
         while len(part):
-            count = _read_into(self.handle, part, offset)
+            if hasattr(os, "preadv"):
+                count = os.preadv(self.handle, [part], offset)
+            else:  # a system that copies the bytes
+                found = os.pread(self.handle, len(part), offset)
+                count = len(found)
+                part[:count] = found
             if count == 0:
                 raise LeakError("a file of prepared rows is shorter than it was; nothing was released.")
             part, offset = part[count:], offset + count
@@ -202,15 +205,6 @@ def _buffer(size: int) -> mmap.mmap:
         with contextlib.suppress(OSError):
             made.madvise(mmap.MADV_HUGEPAGE)
     return made
-
-
-def _read_into(handle: int, part: memoryview, offset: int) -> int:
-    """Read into a buffer: how many bytes; a system without preadv copies them."""
-    if hasattr(os, "preadv"):
-        return os.preadv(handle, [part], offset)
-    found = os.pread(handle, len(part), offset)
-    part[: len(found)] = found
-    return len(found)
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,7 +58,19 @@ class SortedFile:
     def __iter__(self) -> Iterator[Records]:
         """All records, sorted, a part at a time; equal words are in the same part."""
         count = max(_LEAST, _HELD // max(1, len(self._runs)))
-        return _merged([self._parts(first, end, count) for first, end in self._runs])
+        runs = [self._parts(first, end, count) for first, end in self._runs]
+        held = [(part, rest) for rest in runs if (part := next(rest, None)) is not None]
+        while held:
+            last = min(part["word"][-1] for part, _ in held)  # all records up to it are here
+            ready, left = list[Records](), list[tuple[Records, Iterator[Records]]]()
+            for part, rest in held:
+                end = int(np.searchsorted(part["word"], last, side="right"))
+                ready.append(part[:end])
+                more = part[end:] if end < len(part) else next(rest, None)
+                if more is not None:
+                    left.append((more, rest))
+            held, together = left, np.concatenate(ready)
+            yield together[np.argsort(together["word"], kind="stable")]
 
     def shared(self, lists: int) -> Iterator[Records]:
         """Of every word that was added so often, and at most so often, the record that was added first."""
@@ -77,21 +89,6 @@ class SortedFile:
             if len(data) != size:
                 raise RefusedError("the file of an alignment is shorter than it was; start the alignment again.")
             yield np.frombuffer(data, dtype=_KIND)
-
-
-def _merged(runs: Sequence[Iterator[Records]]) -> Iterator[Records]:
-    held = [(part, rest) for rest in runs if (part := next(rest, None)) is not None]
-    while held:
-        last = min(part["word"][-1] for part, _ in held)  # all records up to it are here
-        ready, left = list[Records](), list[tuple[Records, Iterator[Records]]]()
-        for part, rest in held:
-            end = int(np.searchsorted(part["word"], last, side="right"))
-            ready.append(part[:end])
-            more = part[end:] if end < len(part) else next(rest, None)
-            if more is not None:
-                left.append((more, rest))
-        held, together = left, np.concatenate(ready)
-        yield together[np.argsort(together["word"], kind="stable")]
 
 
 def cut_pieces(parts: Iterable[NDArray[Any]], size: int) -> Iterator[NDArray[Any]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sottovoce.algorithms.base import SMOOTH, Algorithm, Array, Asking, Need, given, total
-from sottovoce.data.block import Block, CoordinateSteps, Layout
+from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST, SMALLEST, Bounds
 from sottovoce.data.kernels import column_loops as kernels
 from sottovoce.errors import InputError
@@ -189,7 +189,7 @@ class CoordinateWalk(Walk):
         scores = memory.follow(rows, round.told["weights"])
         sizes = moves.steps if len(round.plan.parties) == 1 else np.zeros(self.dimension)
         loss = (code_of(moves.loss), moves.loss.parameter)
-        steps = CoordinateSteps(moves.clip, sizes, *moves.terms, *loss, moves.records)
+        steps = kernels.CoordinateSteps(moves.clip, sizes, *moves.terms, *loss, moves.records)
         drawn, bits = (np.zeros(len(order)), -1) if noise is None else (noise, rows.sum_bits)
         return rows.coordinate_walk(scores, memory.weights, order, steps, drawn, step, bits)
 

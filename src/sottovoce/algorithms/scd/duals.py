@@ -12,6 +12,7 @@ from pydantic import Field
 
 from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, TailAverage, answers
 from sottovoce.data.block import Block, exact_bits, exact_weights
+from sottovoce.data.kernels.dual_loops import DualMoves
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Query, Reals, Round
 from sottovoce.losses import coded
@@ -119,8 +120,8 @@ def move(round: Round, *, code: int, factor: float, clip: float, scale: float = 
             raise LeakError("the rows were not prepared for dual steps with noise.")
         grid = rows.bits - math.ceil(math.log2(clip))
         weights = exact_weights(weights, rows.bits)
-    options = {"factor": factor, "clip": clip, "scale": scale, "parameter": round.plan.scaled_loss.parameter}
-    return rows.dual_rows(weights, round.memory, code=code, grid=grid, **options)
+    steps = DualMoves(code, round.plan.scaled_loss.parameter, factor, clip, grid, scale)
+    return rows.dual_rows(weights, round.memory, steps)
 
 
 def weights_of(plan: Plan, v: Array) -> Array:

@@ -124,10 +124,13 @@ class PartsOnCluster(Parts):
 
 def on_cluster(data: Dataset, recipe: Preparation, resources: Resources = NO_RESOURCES) -> PartsOnCluster:
     """The rows of a data set by the recipe, prepared at the workers of its cluster."""
+    from joblib.parallel import get_active_backend
+
     cluster, records = data.cluster, data.shape[0]
     if cluster is None:
         raise InputError("the data set is on no cluster.")
-    make = functools.partial(worker.prepared, worker.Recipe(recipe, records, _jobs(resources)))
+    jobs = get_active_backend()[1] if resources.n_jobs is None else resources.n_jobs  # the threads of each worker
+    make = functools.partial(worker.prepared, worker.Recipe(recipe, records, None if jobs is None else int(jobs)))
     held = cluster.compute([task(make, source) for source in data.sources])
     made = PartsOnCluster(empty(recipe, records, resources), cluster, held)
     data._check_unchanged()
@@ -152,13 +155,3 @@ def _check_reply(reply: WorkerReply | None) -> WorkerReply:
     if isinstance(reply.value, SottovoceError):
         raise reply.value
     raise WireError(f"a worker of the cluster failed ({reply.value}); its own log has the reason.")
-
-
-def _jobs(resources: Resources) -> int | None:
-    """The threads that each worker takes: what `n_jobs` says here."""
-    from joblib.parallel import get_active_backend
-
-    if resources.n_jobs is not None:
-        return resources.n_jobs
-    jobs = get_active_backend()[1]
-    return None if jobs is None else int(jobs)

@@ -49,7 +49,12 @@ class Cluster:
         self.client = client
         self._spoken = time.monotonic()
         tell_in_the_clear(self.address)
-        self._check_versions()
+        for address, found in self.send(dict.fromkeys(self.workers()), version).items():
+            if found not in (None, __version__):  # None: it is gone
+                raise InputError(
+                    f"cluster: the worker {address} has sottovoce {found}, and this process {__version__}; install the "
+                    "same at all of them."
+                )
 
     @classmethod
     def of(cls, cluster: Any) -> Cluster:
@@ -112,7 +117,9 @@ class Cluster:
 
     def send(self, messages: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
         """What a function at each worker makes of its message; None of a worker that is gone."""
-        self._keep_awake()
+        if time.monotonic() - self._spoken > AWAKE:  # messages are no tasks, without which a scheduler may stop
+            self._spoken = time.monotonic()
+            self.client.submit(int, pure=False)
         limit = seconds("timeout", TIMEOUT)
         try:
             found: dict[str, Any] = self.client.sync(self._sent, messages, function, limit, callback_timeout=2 * limit)
@@ -149,12 +156,6 @@ class Cluster:
             self._fail(reply)
         return reply
 
-    def _keep_awake(self) -> None:
-        """Messages are no tasks, and a scheduler that has none for long may think that nobody needs it."""
-        if time.monotonic() - self._spoken > AWAKE:
-            self._spoken = time.monotonic()
-            self.client.submit(int, pure=False)
-
     def workers(self) -> list[str]:
         return list(self._soon(self.client.nthreads))
 
@@ -168,15 +169,6 @@ class Cluster:
             return self.client.sync(asked, callback_timeout=seconds("timeout", TIMEOUT))
         except (TimeoutError, OSError, CancelledError) as error:  # cancelled: by another scheduler in its place
             self._unreachable(error)
-
-    def _check_versions(self) -> None:
-        told = self.send(dict.fromkeys(self.workers()), version)
-        for address, found in told.items():
-            if found not in (None, __version__):  # None: it is gone
-                raise InputError(
-                    f"cluster: the worker {address} has sottovoce {found}, and this process {__version__}; install the "
-                    "same at all of them."
-                )
 
     def _fail(self, error: BaseException) -> NoReturn:
         """Raise what is of this package as it is, and of anything else the kind alone: its text may have data."""

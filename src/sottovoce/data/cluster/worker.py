@@ -71,7 +71,12 @@ class Held:
         self.parts = [BlockPart(block) for block in blocks]
         self.views: dict[str, RowView] = {}
         self.sizes = [len(block) for block in blocks]
-        self.digest = _digest(blocks)
+        found = hashlib.blake2b(digest_size=16)  # rows that are prepared again are known by it
+        for block in blocks:
+            for array in _arrays(block):
+                found.update(f"{array.dtype.str}{array.shape}".encode())
+                found.update(np.ascontiguousarray(array).data)
+        self.digest = found.digest()
 
     def learn(self, view: RowView) -> None:
         """Keep a view: of the last ones, as a part does."""
@@ -101,7 +106,12 @@ def prepared(recipe: Recipe, source: Any) -> Held:
     _check_version(recipe.version)
     made, blocks = recipe.preparation, list[Block]()
     found = as_source(source)
-    _check_files(found)
+    for path, size in getattr(found, "sizes", {}).items():
+        if path.exists() and path.stat().st_size != size:
+            raise InputError(
+                f"{path} is not the file at this worker that it was where the data set was opened; every worker must "
+                "see the same files, and nobody write them while they are used."
+            )
     resources = Resources(1 if recipe.jobs is None else recipe.jobs)
     with _quietly():
         for rows, labels in found.pieces(max(1, ENTRIES // max(made.features, 1))):
@@ -135,16 +145,6 @@ def _check_version(told: str) -> None:
             f"cluster: a worker has sottovoce {__version__}, and the process that asks {told}; install the same at all "
             "of them."
         )
-
-
-def _check_files(source: Source) -> None:
-    """Refuse a file that is another one here than where the data set was opened, as far as its size tells."""
-    for path, size in getattr(source, "sizes", {}).items():
-        if path.exists() and path.stat().st_size != size:
-            raise InputError(
-                f"{path} is not the file at this worker that it was where the data set was opened; every worker must "
-                "see the same files, and nobody write them while they are used."
-            )
 
 
 class Chain(Source):
@@ -253,16 +253,6 @@ def _quietly() -> Iterator[None]:
 def _arrays(block: Block) -> list[Any]:
     rows = [block.rows.data, block.rows.indices, block.rows.indptr] if is_sparse(block.rows) else [block.rows]
     return [*rows, block.labels, block.usable_rows]
-
-
-def _digest(blocks: Sequence[Block]) -> bytes:
-    """Rows that are prepared again are known by it."""
-    found = hashlib.blake2b(digest_size=16)
-    for block in blocks:
-        for array in _arrays(block):
-            found.update(f"{array.dtype.str}{array.shape}".encode())
-            found.update(np.ascontiguousarray(array).data)
-    return found.digest()
 
 
 class UnknownViewError(Exception):

@@ -244,7 +244,11 @@ class DeviceBlock:
             exact, total = None if weights is None else xp.asarray(self._about._exact(weights)), xp.zeros(1)
             for piece, _, place in self._each():
                 for part, given in _given(piece, exact, None if numbers is None else numbers[place], self.dimension):
-                    found = _evaluate_term(term, given, piece.labels[part].astype(np.float64))
+                    labels = piece.labels[part].astype(np.float64)
+                    try:
+                        found = term(given, labels)
+                    except TypeError:  # a term that knows arrays of NumPy alone is computed by the host
+                        found = xp.asarray(term(xp.asnumpy(given), xp.asnumpy(labels)))
                     found = toward_zero(np.fmax(np.fmin(found.astype(np.float64), 1.0), low), self._about.sum_bits)
                     found[piece.null[part]] = 0.0
                     total += found.sum()
@@ -352,15 +356,6 @@ def _given(piece: DevicePiece, weights: Any, numbers: Any, width: int) -> Iterat
         return
     for part in _slices(len(piece), 1):
         yield part, cupy().zeros(part.stop - part.start) if numbers is None else numbers[part]
-
-
-def _evaluate_term(term: Callable[[Any, Any], Any], given: Any, labels: Any) -> Any:
-    """A number of each row; by the host if the term knows arrays of NumPy alone."""
-    xp = cupy()
-    try:
-        return term(given, labels)
-    except TypeError:
-        return xp.asarray(term(xp.asnumpy(given), xp.asnumpy(labels)))
 
 
 def _product(piece: DevicePiece, matrix: Any, width: int) -> Any:

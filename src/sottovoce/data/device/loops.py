@@ -67,11 +67,6 @@ def memory_in_words() -> Iterator[None]:
         ) from None
 
 
-@functools.cache
-def _source() -> str:
-    return (resources.files(__package__) / "kernels.cu").read_text(encoding="utf-8")
-
-
 def loop_shape(width: int, shared: int) -> tuple[int, int, int]:
     """Of the fused loop over rows of that width: columns a lane, rows of a tile, bytes of a block of threads.
 
@@ -114,7 +109,8 @@ class Loops:
 
 @functools.cache
 def _compiled(*options: str) -> Any:
-    return cupy().RawModule(code=_source(), options=(*options, "--std=c++14"))
+    source = (resources.files(__package__) / "kernels.cu").read_text(encoding="utf-8")
+    return cupy().RawModule(code=source, options=(*options, "--std=c++14"))
 
 
 @functools.cache

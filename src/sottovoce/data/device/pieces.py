@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,11 +26,14 @@ RESERVE: Final = 0.25  # of the device's memory that rows leave free
 _ALIGNED: Final = 512  # bytes
 
 
+@dataclass(eq=False)
 class DevicePiece:
     """Rows with labels, on the device or on the host; of sparse rows starts, columns and entries."""
 
-    def __init__(self, rows: Any, labels: Any, null: Any, *, sparse: tuple[Any, Any, Any] | None = None) -> None:
-        self.rows, self.labels, self.null, self.sparse = rows, labels, null, sparse
+    rows: Any
+    labels: Any
+    null: Any
+    sparse: tuple[Any, Any, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -42,7 +46,7 @@ class DevicePiece:
     def of(cls, arrays: list[Any]) -> DevicePiece:
         if len(arrays) == 3:
             return cls(*arrays)
-        return cls(None, *arrays[3:], sparse=(arrays[0], arrays[1], arrays[2]))
+        return cls(None, arrays[3], arrays[4], (arrays[0], arrays[1], arrays[2]))
 
     @property
     def size(self) -> int:

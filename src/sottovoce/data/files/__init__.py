@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sottovoce.data.cells import table_columns
-from sottovoce.data.files.csv import Csv, numbers_or_texts
+from sottovoce.data.files.csv import Csv, read_or_none
 from sottovoce.data.files.format import (
     COMPRESSED,
     UNCOUNTED,
@@ -83,7 +83,20 @@ def format_of(path: Path) -> type[Format]:
 def list_files(files: Any) -> list[Path]:
     """The files of a path, a folder, a pattern or a list of them, in the order of their names, each once."""
     given = [files] if isinstance(files, str | Path) or hasattr(files, "__fspath__") else list(files)
-    named = [path for one in given for path in _expand(Path(one).expanduser())]
+    named = list[Path]()
+    for path in (Path(one).expanduser() for one in given):
+        if path.is_dir():
+            found = sorted(file for file in path.iterdir() if file.name[0] not in "._" and file.is_file())
+            if not found:
+                raise InputError(f"{path} has no files; give a folder of CSV, Parquet, LIBSVM or .npy files.")
+        elif is_pattern(path):
+            anchor = Path(path.anchor)
+            found = sorted(file for file in anchor.glob(str(path.relative_to(anchor))) if file.is_file())
+            if not found:
+                raise InputError(f"{path}: no file is of this pattern; look at the folder, or give another pattern.")
+        else:
+            found = [path]
+        named += found
     paths = list({_identity(path): path for path in reversed(named)}.values())[::-1]  # a link to one is that one
     if not paths:
         raise InputError(f"files={files!r} names no file; give a path, a folder, a pattern or a list of them.")
@@ -99,21 +112,6 @@ def _identity(path: Path) -> Any:
 def is_pattern(path: Path) -> bool:
     """Whether a path means several files: it has *, ? or [ in it, and there is no file of that very name."""
     return not set("*?[").isdisjoint(str(path)) and not path.exists()
-
-
-def _expand(path: Path) -> list[Path]:
-    if path.is_dir():
-        paths = sorted(file for file in path.iterdir() if file.name[0] not in "._" and file.is_file())
-        if not paths:
-            raise InputError(f"{path} has no files; give a folder of CSV, Parquet, LIBSVM or .npy files.")
-        return paths
-    if not is_pattern(path):
-        return [path]
-    anchor = Path(path.anchor)
-    paths = sorted(file for file in anchor.glob(str(path.relative_to(anchor))) if file.is_file())
-    if not paths:
-        raise InputError(f"{path}: no file is of this pattern; look at the folder, or give another pattern.")
-    return paths
 
 
 def open_files(files: Any, asked: FileOptions) -> OpenedFiles:
@@ -243,4 +241,11 @@ def read_columns(path: str | Path) -> dict[str, NDArray[Any]]:
     scikit-learn's OneHotEncoder in a ColumnTransformer.
     """
     columns = table_columns(read_cells(path))
-    return {name: numbers_or_texts(cells) for name, cells in columns.items()}
+    for name, column in columns.items():
+        if column.dtype.kind in "fiu":
+            columns[name] = column.astype(np.float64)
+        else:
+            cells = ["" if cell is None else str(cell).strip() for cell in column.tolist()]
+            values = read_or_none(cells)
+            columns[name] = np.array(cells, dtype=object) if values is None else values
+    return columns

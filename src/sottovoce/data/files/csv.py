@@ -15,7 +15,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +103,7 @@ class Csv(TableFormat):
         try:
             return np.fromiter(map(float, cells), np.float64, len(cells))
         except ValueError:
-            texts = whole and _read_numbers(cells) is None
+            texts = whole and read_or_none(cells) is None
             return np.fromiter((cell.strip() if texts else _label(cell) for cell in cells), object, len(cells))
 
 
@@ -142,7 +142,7 @@ def header_names(cells: list[str] | None, path: Path) -> tuple[str, ...]:
     # A first line with a number in it is far more likely a record than names, and a record must not be
     # quoted as names by the errors below.
     for name in names:
-        if _read_numbers([name]) is not None:
+        if read_or_none([name]) is not None:
             raise InputError(
                 f"{path} has no header line: its first line has numbers or blanks. Add a line of column names."
             )
@@ -214,7 +214,7 @@ def numeric_lines(
     return block, whole, labels
 
 
-def _read_numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
+def read_or_none(cells: Sequence[str]) -> NDArray[np.float64] | None:
     """The cells as floats, NaN where missing; None where one of them is neither a number nor missing."""
     try:
         return np.fromiter(map(float, cells), np.float64, len(cells))
@@ -231,21 +231,12 @@ def _read_numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
 
 def read_each_number(cells: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The cells as floats, each read by itself, and which of them are numbers or missing; NaN where they are not."""
-    values = _read_numbers(cells)
+    values = read_or_none(cells)
     if values is not None:
         return values, np.ones(len(cells), dtype=np.bool_)
-    alone = [_read_numbers([cell]) for cell in cells]
+    alone = [read_or_none([cell]) for cell in cells]
     found = np.array([math.nan if value is None else value[0] for value in alone])
     return found, np.array([value is not None for value in alone])
-
-
-def numbers_or_texts(column: NDArray[Any]) -> NDArray[Any]:
-    """Floats if every cell is a number or missing, else texts."""
-    if column.dtype.kind in "fiu":
-        return column.astype(np.float64)
-    cells = ["" if cell is None else str(cell).strip() for cell in column.tolist()]
-    values = _read_numbers(cells)
-    return np.array(cells, dtype=object) if values is None else values
 
 
 def _label(cell: str) -> float | str:

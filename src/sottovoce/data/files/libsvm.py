@@ -86,26 +86,25 @@ class Libsvm(Format):
 
 
 def _read_each(held: Sequence[bytes], width: int) -> tuple[sp.csr_matrix, NDArray[Any], NDArray[np.bool_]]:
-    """Rows and labels of lines that scikit-learn refused, each that is not of the form all NaN; and which lines are."""
+    """Rows and labels of lines that scikit-learn refused, and which are of the form; each that is not is all NaN.
+
+    `label index:value index:value ...`, indices from 1 to the number of features, each above the one before.
+    """
     from sklearn.datasets import load_svmlight_file
 
     kept, whole = list[bytes](), np.ones(len(held), dtype=np.bool_)
     for place, line in enumerate(held):
         parts = line.split(b"#")[0].split()
-        if parts:
-            whole[place] = _is_of_the_form(parts, width)
-            kept.append(b" ".join(parts) if whole[place] else b"nan 1:nan")
+        if not parts:
+            continue
+        try:
+            query = any(part.startswith(b"qid") and b":" in part for part in parts[1:2])  # as scikit-learn has it
+            pairs = [part.split(b":") for part in parts[2 if query else 1 :]]
+            indices = [0, *(int(index) for index, _ in pairs), width + 1]
+            _ = [float(parts[0]), *(float(value) for _, value in pairs)]
+            whole[place] = all(a < b for a, b in itertools.pairwise(indices))
+        except ValueError:
+            whole[place] = False
+        kept.append(b" ".join(parts) if whole[place] else b"nan 1:nan")
     X, y = load_svmlight_file(io.BytesIO(b"\n".join(kept)), n_features=width, zero_based=False)
     return X, y, whole
-
-
-def _is_of_the_form(parts: list[bytes], features: int) -> bool:
-    """`label index:value index:value ...`, indices from 1 to the number of features, each above the one before."""
-    try:
-        query = any(part.startswith(b"qid") and b":" in part for part in parts[1:2])  # as scikit-learn has it
-        pairs = [part.split(b":") for part in parts[2 if query else 1 :]]
-        indices = [int(index) for index, _ in pairs]
-        _ = [float(parts[0]), *(float(value) for _, value in pairs)]
-    except ValueError:
-        return False
-    return all(a < b for a, b in itertools.pairwise([0, *indices, features + 1]))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -15,6 +15,20 @@ from sottovoce.losses.kernels import SQUARED, clamp, fill_slopes_from
 
 _CHUNK = 1024  # records whose scores, labels, slopes and entries stay in the first cache together
 _TERMS = 2048  # terms whose factors stay in the first cache while all columns pass
+
+
+class CoordinateSteps(NamedTuple):
+    """The public numbers of proximal steps along single coordinates; `coordinate_walk_dense` has the formulas."""
+
+    clip: Array  # of each coordinate, like all arrays here
+    sizes: Array
+    l1: Array
+    l2: Array
+    low: Array
+    high: Array
+    code: int  # of the loss
+    parameter: float
+    records: float  # what a sum is divided by
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")
@@ -84,15 +98,7 @@ def coordinate_walk_dense(
     scores: Array,
     weights: Array,
     order: NDArray[np.int64],
-    clip: Array,
-    steps: Array,
-    l1: Array,
-    l2: Array,
-    low: Array,
-    high: Array,
-    code: int,
-    parameter: float,
-    records: float,
+    how: CoordinateSteps,
     noise: NDArray[Any],
     grid_step: float,
     bits: int,
@@ -104,13 +110,13 @@ def coordinate_walk_dense(
     2^(53 - bits) records the sum is exact. The gradient is g = R_k grid_step clip_j / records, and w_j becomes
     cut(soft(u, step_j l1_j) / (1 + step_j l2_j), low_j, high_j) with u = w_j - step_j g.
 
-    `columns` is the transpose of the rows, C order; `scores` = Xw and `weights` are updated in place; `clip`, `steps`,
-    `l1`, `l2`, `low` and `high` are those of each coordinate. `noise` has an integer for each step, in units of
-    grid_step, and `grid_step` is in units of clip. R has the type of the noise. With negative bits, for a run without
-    privacy, R_k = sum_i l'_i x_ij + noise_k and g = R_k / records; the noise is made of floats, zeros as a rule.
+    `columns` is the transpose of the rows, C order; `scores` = Xw and `weights` are updated in place. `noise` has an
+    integer for each step, in units of grid_step, and `grid_step` is in units of clip. R has the type of the noise. With
+    negative bits, for a run without privacy, R_k = sum_i l'_i x_ij + noise_k and g = R_k / records; the noise is made
+    of floats, zeros as a rule.
     """
-    released = np.empty_like(noise)
-    limit = 2.0**bits if bits >= 0 else 0.0
+    clip, steps, l1, l2, low, high, code, parameter, records = how
+    released, limit = np.empty_like(noise), 2.0**bits if bits >= 0 else 0.0
     slopes, entries = np.empty(_CHUNK), columns.ravel()
     last, change = 0, 0.0
     for k in range(len(order)):
@@ -144,22 +150,14 @@ def coordinate_walk_sparse(
     scores: Array,
     weights: Array,
     order: NDArray[np.int64],
-    clip: Array,
-    steps: Array,
-    l1: Array,
-    l2: Array,
-    low: Array,
-    high: Array,
-    code: int,
-    parameter: float,
-    records: float,
+    how: CoordinateSteps,
     noise: NDArray[Any],
     grid_step: float,
     bits: int,
 ) -> NDArray[Any]:
     """As `coordinate_walk_dense`, for a CSC matrix; touches the records of a column only."""
-    released = np.empty_like(noise)
-    limit = 2.0**bits if bits >= 0 else 0.0
+    clip, steps, l1, l2, low, high, code, parameter, records = how
+    released, limit = np.empty_like(noise), 2.0**bits if bits >= 0 else 0.0
     near, sign, slopes = np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK)
     for k in range(len(order)):
         j = order[k]

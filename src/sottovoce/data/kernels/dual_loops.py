@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -18,6 +19,17 @@ _AHEAD = 16  # rows asked for before their turn
 _SLACK = 1.0 + 2.0**-50  # more than the rounding of a square root, a product and a quotient
 
 
+class DualMoves(NamedTuple):
+    """The public numbers of dual steps, which minimise with s = factor |x|^2."""
+
+    code: int  # of the loss
+    parameter: float
+    factor: float
+    clip: float  # |z| |x| is at most this; infinite for none
+    grid: int  # z is rounded toward zero to a multiple of 2^-grid; negative for no rounding
+    scale: float = 0.0  # scale z x is added to the weights after every row; 0: all steps start from the same
+
+
 @njit(cache=True, fastmath=False, error_model="numpy")
 def _step_all(
     batch: NDArray[np.int64],
@@ -25,16 +37,13 @@ def _step_all(
     labels: Array,
     norms_squared: Array,
     duals: Array,
-    code: int,
-    parameter: float,
-    factor: float,
-    clip: float,
-    grid: int,
+    how: DualMoves,
 ) -> None:
     """Overwrite the scores of the rows of a batch with their steps z, and add these to the duals.
 
     |z| |x| <= clip, and z is rounded toward zero to a multiple of 2^-grid; 0 where it is no number.
     """
+    code, parameter, factor, clip, grid, _ = how
     unit = 2.0**grid if grid >= 0 else 0.0
     for k in range(len(batch)):
         i = np.uint64(batch[k])
@@ -56,22 +65,14 @@ def dual_rows_dense(
     norms_squared: Array,
     weights: Array,
     duals: Array,
-    code: int,
-    parameter: float,
-    factor: float,
-    clip: float,
-    grid: int,
-    scale: float,
+    how: DualMoves,
 ) -> Array:
     """Step the duals of the chosen rows in place and return sum_i z_i x_i, in one pass.
 
     Rows (C order), labels, squared norms and duals are those of all rows of the holder; `chosen` says which step, and
-    z_i is added to their duals. A row with a squared norm of 0, or not finite, takes no step. A score is x'weights; the
-    step minimises with s = factor |x|^2, |z| |x| <= clip (infinite for none), and is rounded toward zero to a multiple
-    of 2^-grid (negative for no rounding). `scale` is 0 when all steps start from the same weights; else scale z x is
-    added to the weights, in place, after every row, in the order chosen.
+    z_i is added to their duals. A row with a squared norm of 0, or not finite, takes no step. A score is x'weights.
     """
-    total = np.zeros(rows.shape[1])
+    total, scale = np.zeros(rows.shape[1]), how.scale
     size = _BATCH if scale == 0.0 else 1
     steps = np.empty(size)
     entries, line = rows.ravel(), 64 // rows.itemsize
@@ -85,7 +86,7 @@ def dual_rows_dense(
             for j in range(len(total)):
                 score += row[j] * weights[j]
             steps[k] = score
-        _step_all(batch, steps, labels, norms_squared, duals, code, parameter, factor, clip, grid)
+        _step_all(batch, steps, labels, norms_squared, duals, how)
         for k in range(len(batch)):
             row, z = rows[batch[k]], steps[k]
             if z == 0.0:  # an unusable row may hold anything
@@ -108,17 +109,12 @@ def dual_rows_sparse(
     norms_squared: Array,
     weights: Array,
     duals: Array,
-    code: int,
-    parameter: float,
-    factor: float,
-    clip: float,
-    grid: int,
-    scale: float,
+    how: DualMoves,
 ) -> Array:
     """As `dual_rows_dense`, for the rows of a CSR matrix."""
     # Two sums for each of a row's products: with one, every addition would wait for the one before. Places are
     # unsigned, so that no check for negative ones is made, and the loops are written out: a call would cost as much.
-    total, other = np.zeros(len(weights)), np.zeros(len(weights))
+    total, other, scale = np.zeros(len(weights)), np.zeros(len(weights)), how.scale
     size = _BATCH if scale == 0.0 else 1
     steps = np.empty(size)
     for start in range(0, len(chosen), size):
@@ -138,7 +134,7 @@ def dual_rows_sparse(
             if place < end:
                 even += data[place] * weights[np.uint64(indices[place])]
             steps[k] = even + odd
-        _step_all(batch, steps, labels, norms_squared, duals, code, parameter, factor, clip, grid)
+        _step_all(batch, steps, labels, norms_squared, duals, how)
         for k in range(len(batch)):
             z, i = steps[k], np.uint64(batch[k])
             if z == 0.0:
