@@ -117,7 +117,8 @@ def load(name: str, *, split: str = "train", folder: str | Path | None = None, d
         path = path or _fetch(name, part, folders, download)
         if path.parent.parent == cache_folder():
             _check_cached(path, name, part)
-        table = part.forms[_without_compression(path.name)](path)
+        plain = path.name.removesuffix(path.suffix) if path.suffix in COMPRESSED else path.name
+        table = part.forms[plain](path)
         if table.X.shape != (part.rows, known.features) and not fragment:
             raise InputError(
                 f"{path} has {table.X.shape[0]} rows and {table.X.shape[1]} features; {name} has "
@@ -241,10 +242,6 @@ def _named_folder(folder: str | Path | None) -> list[Path]:
         source = "folder" if folder is not None else FOLDER_VARIABLE
         raise InputError(f"{source}={str(named)!r} is not a folder. Name the one that holds <data set>/<file>.")
     return [path]
-
-
-def _without_compression(file: str) -> str:
-    return next((file.removesuffix(end) for end in COMPRESSED if file.endswith(end)), file)
 
 
 def _fetch(name: str, part: _Part, folders: list[Path], download: bool) -> Path:

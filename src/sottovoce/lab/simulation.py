@@ -327,31 +327,27 @@ class SimulatedFits:
         if isinstance(model.feature_ranges, Mapping):
             bounds = self.problem.bounds
             model.set_params(feature_ranges=(bounds.feature_low, bounds.feature_high))
-        split = CENTRAL if "solver" in changes else self.problem.split
-        federation = self._federation(train, split)
+        split, names = CENTRAL if "solver" in changes else self.problem.split, list(self.problem.names)
+        if not split.several:
+            federation = Federation.central(train.X, train.y, schema=self.schema)
+        elif not split.same_people:
+            parts = [train.take(slice(*pair)) for pair in itertools.pairwise(np.cumsum([0, *self.sizes]))]
+            federation = Federation.by_rows([(part.X, part.y) for part in parts], names=names, schema=self.schema)
+        else:
+            federation = Federation.by_columns(
+                self._columns(train),
+                train.y,
+                labels=self.problem.labels,
+                label_party=self.problem.label_party,
+                norms=self.problem.norms or None,
+                names=names,
+                schema=self.schema,
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about budgets and delta, which the plan of the problem itself tells
             model.fit(federation)
         X = federation.people(self._columns(test)) if split.same_people else test.X
         return measure_model(model, X, test.y)
-
-    def _federation(self, records: Records, split: Split) -> Federation:
-        names = list(self.problem.names)
-        if not split.several:
-            return Federation.central(records.X, records.y, schema=self.schema)
-        if not split.same_people:
-            ends = np.cumsum([0, *self.sizes])
-            parts = [records.take(slice(*pair)) for pair in itertools.pairwise(ends)]
-            return Federation.by_rows([(part.X, part.y) for part in parts], names=names, schema=self.schema)
-        return Federation.by_columns(
-            self._columns(records),
-            records.y,
-            labels=self.problem.labels,
-            label_party=self.problem.label_party,
-            norms=self.problem.norms or None,
-            names=names,
-            schema=self.schema,
-        )
 
     def _columns(self, records: Records) -> list[Any]:
         """What each party has of the records, by columns."""

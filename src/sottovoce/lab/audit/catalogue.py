@@ -135,34 +135,30 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
     def game(name: str, plan: Mapping[str, Any], **fields: Any) -> None:
         made[name] = lambda: Game(name, audit_plan(**plan), **fields)
 
-    _add_one_place(game)
-    _add_by_rows(game)
-    _add_by_columns(game)
-    _add_secure_rows(game)
-    _add_secure_columns(game)
-    _add_evaluations(game)
-    _add_published(game)
-    return made
-
-
-def _add_one_place(game: Callable[..., None]) -> None:
     for solver, plan in CENTRAL.items():
         runs = FEW if solver in ("frank-wolfe", "greedy-cd") else MANY
         for relation in ("replace-one", "zero-out"):
             # A choice tells most where the others make both coordinates as good.
             second = (math.nan, math.nan) if relation == "zero-out" else (-1.0, 1.0)
             records = ((1.0, -1.0), second, (1.0, 1.0)) if solver == "greedy-cd" else ()
-            made = {"solver": solver, **plan, "relation": relation}
-            game(f"{solver}, {relation}", made, runs=runs, records=records)
+            game(f"{solver}, {relation}", {"solver": solver, **plan, "relation": relation}, runs=runs, records=records)
     game("scd-primal", {"solver": "scd-primal", "rounds": 3, "clip": 0.1, "features": 1}, runs=MANY)
-
-
-def _add_by_rows(game: Callable[..., None]) -> None:
-    """Two holders: whoever sees each message, and the world, for whom their noises add."""
+    # Two holders: whoever sees each message, and the world, for whom their noises add.
     for solver in ("newton", "whitened", "gradient", "sgd", "scd", "cd"):
         plan = {"solver": solver, "split": "rows", "parties": 2, "relation": "zero-out", **CENTRAL[solver]}
         game(f"{solver} by rows", plan, runs=MANY if solver in ("sgd", "scd") else SOME)
         game(f"{solver} by rows, model", plan, adversary="world", sees="model", runs=MANY)
+    _add_by_columns(game)
+    _add_secure(game)
+    # A model is told by its plan; what leaves is one vector of cells.
+    for what, fields in EVALUATED.items():
+        plan, both = {"solver": "evaluation", **fields}, ((1.0, 0.0, 1.0), (1.0, 0.0, -1.0), (math.nan, math.nan, 1.0))
+        others = both if what == "numbers" else ()  # another label makes another residual too
+        game(f"evaluation of {what}, replace-one", plan, runs=MANY, records=others)
+        game(f"evaluation of {what}, zero-out", {**plan, "relation": "zero-out"}, runs=MANY)
+        game(f"evaluation of {what} by rows", {**plan, "split": "rows", "parties": 2}, runs=SOME, records=others)
+    _add_published(game)
+    return made
 
 
 def _add_by_columns(game: Callable[..., None]) -> None:
@@ -185,24 +181,22 @@ def _add_by_columns(game: Callable[..., None]) -> None:
     game("admm by columns, a feature", plan, runs=MANY)
 
 
-def _add_secure_rows(game: Callable[..., None]) -> None:
-    """Three holders whose sums are secure; a coalition beyond the promise has a third of the noise."""
+def _add_secure(game: Callable[..., None]) -> None:
+    """Three holders whose sums are secure, and two whose products are; a party knows its own column."""
+    plan: dict[str, Any]
+    # A coalition beyond the promise has a third of the noise.
     for solver in ("newton", "whitened", "gradient", "sgd", "cd"):
-        plan: dict[str, Any] = {"solver": solver, "split": "rows", "parties": 3, "relation": "zero-out"}
+        plan = {"solver": solver, "split": "rows", "parties": 3, "relation": "zero-out"}
         plan |= {**CENTRAL[solver], "aggregation": SecureAggregation(colluding=2)}
         views = SECURE if solver == "gradient" else {"coordinator": SECURE["coordinator"]}
         for view, fields in views.items():
             for name, account in accounts("zero-out") if fields.get("holds", True) else [("", None)]:
                 game(f"{solver} by rows, secure, {view}{name}", plan, runs=SOME, account=account, **fields)
-
-
-def _add_secure_columns(game: Callable[..., None]) -> None:
-    """Two holders whose products are secure. A party knows its own column, so its neighbours agree there."""
     for solver in ("newton", "whitened", "gradient"):
-        plan: dict[str, Any] = {"solver": solver, "split": "columns", "parties": 2, "features": 1}
+        plan = {"solver": solver, "split": "columns", "parties": 2, "features": 1}
         plan |= {**CENTRAL[solver], "aggregation": SecureAggregation(colluding=1), "labels": "held"}
-        views = ("world", "coordinator", "parties") if solver == "gradient" else ("coordinator",)
-        for view, relation in itertools.product(views, RELATIONS):
+        seen = ("world", "coordinator", "parties") if solver == "gradient" else ("coordinator",)
+        for view, relation in itertools.product(seen, RELATIONS):
             said = f"{solver} by columns, secure, {view}{', replace-one' if relation == 'replace-one' else ''}"
             for name, account in accounts(relation):
                 parts = either(account or relation, zero_out=KNOWN_PART, replace_one=REPLACED_PART)
@@ -214,16 +208,6 @@ def accounts(relation: Relation) -> Iterator[tuple[str, Relation | None]]:
     """Those that are charged for a plan of that relation: under the same one, and under another, with a name for it."""
     yield "", None
     yield from ((f", charged under {other}", other) for other in RELATIONS if other != relation)
-
-
-def _add_evaluations(game: Callable[..., None]) -> None:
-    """A model is told by its plan; what leaves is one vector of cells."""
-    for what, fields in EVALUATED.items():
-        plan, both = {"solver": "evaluation", **fields}, ((1.0, 0.0, 1.0), (1.0, 0.0, -1.0), (math.nan, math.nan, 1.0))
-        records = both if what == "numbers" else ()  # another label makes another residual too
-        game(f"evaluation of {what}, replace-one", plan, runs=MANY, records=records)
-        game(f"evaluation of {what}, zero-out", {**plan, "relation": "zero-out"}, runs=MANY)
-        game(f"evaluation of {what} by rows", {**plan, "split": "rows", "parties": 2}, runs=SOME, records=records)
 
 
 def _add_published(game: Callable[..., None]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -56,13 +56,14 @@ def log_likelihood(side: Side, transcript: Transcript, view: AdversaryView | Non
     return math.fsum(shadow.total() for shadow in shadows.values())
 
 
+@dataclass(eq=False)
 class KeptRows:
     """A party's rows, of which functions of noisy versions were released: the weights and the messages so far."""
 
-    def __init__(self, rows: Array, std: float) -> None:
-        self.rows, self.std = rows, std
-        self.weights: list[Array] = []
-        self.messages: list[Array] = []
+    rows: Array
+    std: float
+    weights: list[Array] = field(default_factory=list)
+    messages: list[Array] = field(default_factory=list)
 
     def log_density(self) -> float:
         """Messages W R~' tell V'R~' for W = U S V': independent Gaussians around V'R'.
@@ -139,7 +140,8 @@ class Shadow:
         else:
             scores = _in_steps(query, release, round) * (release.step / release.std)
             place = int(self.observed.arrays["grid"][0])
-        self._sum += float(scores[place] - _log_sum(scores))
+        top = float(scores.max())
+        self._sum += float(scores[place] - (top + math.log(float(np.exp(scores - top).sum()))))
 
     def _noisy_max(self, query: Choice, release: Release, round: Round) -> None:
         """Pr[one is the largest] = integral of its density times the others' distribution functions."""
@@ -199,8 +201,3 @@ class Shadow:
 
 def _in_steps(query: Query, release: Release, round: Round) -> Array:
     return np.asarray(np.rint(query.value(round) / release.step))
-
-
-def _log_sum(scores: Array) -> float:
-    top = float(scores.max())
-    return top + math.log(float(np.exp(scores - top).sum()))

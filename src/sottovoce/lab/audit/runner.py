@@ -46,11 +46,17 @@ def run_audit(  # noqa: PLR0913
     A correct mechanism is accused with probability 1e-4 at most. `seed` is for tests of the audit itself.
     """
     games: Mapping[str, Game | str] = make_own_games(plan) if plan is not None else {name: name for name in catalogue()}
-    chosen = [name for name in games if not only or any(_begins(name, start) for start in only)]
+    # "scd" is not "scd-primal".
+    meant = [name for name in games for start in only if name == start or name.startswith((f"{start},", f"{start} "))]
+    chosen = [name for name in games if not only or name in meant]
     if not chosen:
         raise InputError(f"only={list(only)!r} names no game; there are: {'; '.join(games)}.")
     found: dict[str, list[Any]] = {name: [] for name in chosen}
-    with _start_workers(processes) as pool:
+    # New processes, since one that has threads is not safely copied; one process is this one.
+    pool: Executor = ThreadPoolExecutor(1)
+    if processes != 1:
+        pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+    with pool:
         futures: dict[Future[Any], str] = {}
         for name in chosen:
             runs = _game(games[name]).runs * (THOROUGH if thorough else 1)
@@ -62,27 +68,14 @@ def run_audit(  # noqa: PLR0913
             found[futures[future]].append(future.result())
             if progress is not None:
                 progress(done, len(futures))
-    return [_judge(_game(games[name]), found[name]) for name in chosen]
-
-
-def _judge(game: Game, found: Sequence[Claim | Played]) -> Result:
-    """The pieces in their order, whichever came first."""
-    (claim,) = (item for item in found if isinstance(item, Claim))
-    pieces = sorted((item for item in found if isinstance(item, Played)), key=lambda piece: piece.start)
-    first, second = (np.concatenate([piece.found for piece in pieces if piece.which == w]) for w in (0, 1))
-    return verdict(game, claim, first, second, math.fsum(piece.seconds for piece in pieces))
-
-
-def _start_workers(processes: int) -> Executor:
-    """New processes, since one that has threads is not safely copied; one process is this one."""
-    if processes == 1:
-        return ThreadPoolExecutor(1)
-    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
-
-
-def _begins(name: str, start: str) -> bool:
-    """Whether a game is meant: "scd" is not "scd-primal"."""
-    return name == start or (name.startswith(start) and name[len(start)] in ", ")
+    results = []
+    for name in chosen:  # the pieces in their order, whichever came first
+        (claim,) = (item for item in found[name] if isinstance(item, Claim))
+        pieces = sorted((item for item in found[name] if isinstance(item, Played)), key=lambda piece: piece.start)
+        first, second = (np.concatenate([piece.found for piece in pieces if piece.which == w]) for w in (0, 1))
+        seconds = math.fsum(piece.seconds for piece in pieces)
+        results.append(verdict(_game(games[name]), claim, first, second, seconds))
+    return results
 
 
 @functools.cache

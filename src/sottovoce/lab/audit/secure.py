@@ -201,9 +201,8 @@ class SecureColumns:
 
     def text(self) -> Coordination:
         """The algorithm's own, or gradients at the weights of a script."""
-        return self._scripted() if self.script else self.form.coordinate(self.plan)
-
-    def _scripted(self) -> Coordination:
+        if not self.script:
+            return (yield from self.form.coordinate(self.plan))
         query = self.queries[self.plan.names[0]]["gradient"]
         if not isinstance(query, JointGradient):
             raise InputError("a script has the weights of gradients of rows.")

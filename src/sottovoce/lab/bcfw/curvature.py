@@ -330,7 +330,11 @@ def curvature_estimate(  # noqa: PLR0913
         return max(_climb(A, blocks, pairs, 10 * (number % 2), source) for number in range(tries))
     check_proper(sampling)
     sets, exact = _draw_sets(sampling, draws, source)
-    points = [_draw_point(blocks, source) for _ in range(tries)]
+    points = []
+    for _ in range(tries):
+        corner, other, s = (blocks.oracle(blocks.all, source.standard_normal(blocks.dimension)) for _ in range(3))
+        weight = source.choice([0.0, source.random()])
+        points.append((corner + weight * (other - corner), s, float(source.choice([1.0, 1 / 3, 0.1, 1 / 30]))))
     best = max(points, key=lambda point: _expected_bend(objective, blocks, point, sets))
     return _expected_bend(objective, blocks, best, sets if exact else _draw_sets(sampling, draws, source)[0])
 
@@ -367,12 +371,6 @@ def _draw_sets(
     if 0 < len(sets) <= draws:
         return sets, True
     return [(np.asarray(sampling.draw(source)), 1 / draws) for _ in range(draws)], False
-
-
-def _draw_point(blocks: Blocks, source: np.random.Generator) -> tuple[Vector, Vector, float]:
-    corner, other, s = (blocks.oracle(blocks.all, source.standard_normal(blocks.dimension)) for _ in range(3))
-    weight = source.choice([0.0, source.random()])
-    return corner + weight * (other - corner), s, float(source.choice([1.0, 1 / 3, 0.1, 1 / 30]))
 
 
 def _expected_bend(

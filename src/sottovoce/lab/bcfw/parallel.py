@@ -168,14 +168,11 @@ class _AnswerServer:
                 answer = _Answer(block, self.blocks.oracle(chosen, gradient), version)
             except BaseException as error:
                 answer = error
-            self._put(answer)
+            while not self.over.is_set():
+                try:
+                    self.answers.put(answer, timeout=PATIENCE)
+                except queue.Full:
+                    continue
+                break
             if isinstance(answer, BaseException):
                 return
-
-    def _put(self, answer: _Answer | BaseException) -> None:
-        while not self.over.is_set():
-            try:
-                self.answers.put(answer, timeout=PATIENCE)
-            except queue.Full:
-                continue
-            return

@@ -259,7 +259,13 @@ class Listed(Sampling):
 
     def __init__(self, blocks: int, sets: Iterable[Sequence[int]], probabilities: ArrayLike) -> None:
         self.blocks = check_whole("blocks", blocks, 1)
-        self._sets = [_check_set(chosen, self.blocks) for chosen in sets]
+        self._sets: list[Integers] = []
+        for chosen in sets:
+            found = np.asarray(chosen)
+            good = found.ndim == 1 and (not len(found) or found.dtype.kind in "iu")
+            if not good or len(np.unique(found)) != len(found) or not bool(np.all((found >= 0) & (found < blocks))):
+                raise InputError(f"the set {list(chosen)} must have different whole numbers from 0 to {blocks - 1}")
+            self._sets.append(found.astype(np.int64))
         weights = _check_vector("probabilities", probabilities)
         sums_to_one = abs(weights.sum() - 1) <= ROUNDING
         if len(weights) != len(self._sets) or not bool(np.all(weights >= 0)) or not sums_to_one:
@@ -294,14 +300,6 @@ def _cumulate(p: Vector) -> Vector:
 def _with_diagonal(matrix: Matrix, diagonal: Vector) -> Matrix:
     np.fill_diagonal(matrix, diagonal)
     return matrix
-
-
-def _check_set(chosen: Sequence[int], blocks: int) -> Integers:
-    found = np.asarray(chosen)
-    good = found.ndim == 1 and (not len(found) or found.dtype.kind in "iu")
-    if not good or len(np.unique(found)) != len(found) or not bool(np.all((found >= 0) & (found < blocks))):
-        raise InputError(f"the set {list(chosen)} must have different whole numbers from 0 to {blocks - 1}")
-    return found.astype(np.int64)
 
 
 def _check_vector(argument: str, values: ArrayLike) -> Vector:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -100,32 +100,17 @@ def solve(  # noqa: PLR0913
 
     s_i has the least <s, grad_i f(x)> over M_i, and x_i <- x_i + gamma_t (s_i - x_i).
 
-    Parameters
-    ----------
-    objective
-        f, for instance `least_squares(A, y)` or a subclass of `Objective`.
-    constraint
-        A `Product` of bounded sets; each part is a block.
-    sampling
-        Draws T; it must be proper, that is give every block a positive probability.
-    rounds
-        How many.
-    step
-        "universal" is 2 / (p_min t + 2). "line-search" takes the best point on the way to s, exactly if f is quadratic,
-        else by golden section to 1e-6; it is never worse than the universal step from the same point, so the bound
-        of `theorem_bound` holds for it too. A function gives the step of round t, from 0 to 1.
-    start
-        A feasible point; by default the one nearest to 0.
-    generator
-        Of the sampling: a NumPy generator or a seed.
-    every
-        Record f and the duality gap every so many rounds. 0: at the end alone.
-    gaps
-        Whether the gap is among what is recorded; each costs a full gradient. Without, it is NaN but at the end.
-    tolerance
-        Stop when a recorded gap is at most this. If `every` is 0, about once a pass.
-    inexact
-        Hooks that put errors into gradients and oracles.
+    `constraint` is a `Product` of bounded sets, each part a block; `sampling` draws T, and must give every block a
+    positive probability; `generator`, a NumPy generator or a seed, is the sampling's. `start` is feasible, by default
+    the point nearest to 0. `inexact` puts errors into gradients and oracles.
+
+    `step`: "universal" is 2 / (p_min t + 2). "line-search" takes the best point on the way to s, exactly if f is
+    quadratic, else by golden section to 1e-6; it is never worse than the universal step from the same point, so the
+    bound of `theorem_bound` holds for it too. A function gives the step of round t, from 0 to 1.
+
+    f and, unless `gaps` is False, the duality gap (a full gradient; else NaN but at the end) are recorded `every` so
+    many rounds; 0: at the end alone. A recorded gap of at most `tolerance` ends the run; it is then looked at about
+    once a pass if `every` is 0.
     """
     blocks = Blocks(constraint, objective.dimension)
     _check_sampling(sampling, blocks)
@@ -135,7 +120,8 @@ def solve(  # noqa: PLR0913
         raise InputError(f"every={every!r} and tolerance={tolerance!r} must not be negative")
     if tolerance > 0 and every == 0:
         every = max(1, math.ceil(blocks.count / sampling.size))
-    steps, searching = _read_step(step, p_min)
+    if not callable(step) and step not in ("universal", "line-search"):
+        raise InputError(f"step={step!r} must be 'universal', 'line-search' or a function of the round")
     universal = universal_step(p_min)
     iterate = objective.follow(blocks.start(start), blocks.offsets)
     source = np.random.default_rng(generator)
@@ -158,10 +144,10 @@ def solve(  # noqa: PLR0913
         else:
             answer = _ask_hooks(inexact, blocks, chosen, gradient, universal(t))
         direction = answer - iterate.x[columns]
-        if searching:
+        if step == "line-search":
             iterate.search(columns, direction, universal(t))
         else:
-            iterate.move(columns, direction, check_step(steps, t))
+            iterate.move(columns, direction, check_step(step if callable(step) else universal, t))
         updates += len(chosen)
     value, gap = iterate.value(), duality_gap(iterate, blocks)
     if every and (not recorded or recorded[-1][0] != done):
@@ -189,14 +175,6 @@ def make_trace(recorded: list[tuple[int, float, float]]) -> Trace:
     """Rounds, values and gaps side by side."""
     rounds, values, gaps = zip(*recorded, strict=True) if recorded else ((), (), ())
     return Trace(np.array(rounds, dtype=np.int64), np.array(values), np.array(gaps))
-
-
-def _read_step(step: Any, p_min: float) -> tuple[Callable[[int], float], bool]:
-    if callable(step):
-        return step, False
-    if step not in ("universal", "line-search"):
-        raise InputError(f"step={step!r} must be 'universal', 'line-search' or a function of the round")
-    return universal_step(p_min), step == "line-search"
 
 
 def _check_sampling(sampling: Sampling, blocks: Blocks) -> None:

@@ -163,7 +163,8 @@ def draw_tables(made: Reproduction, path: Path) -> None:
     tables = [table for table in made.tables if table.drawn] or list(made.tables)
     columns = min(2, len(tables))
     deep = -(-len(tables) // columns)
-    heights = [max(_height(table) for table in tables[row * columns : (row + 1) * columns]) for row in range(deep)]
+    each = [4.0 if _numeric(table) else max(2.0, 1.1 + 0.2 * len(table.rows)) for table in tables]
+    heights = [max(each[row * columns : (row + 1) * columns]) for row in range(deep)]
     figure, axes = plt.subplots(
         deep, columns, figsize=(6.4 * columns, sum(heights)), squeeze=False, gridspec_kw={"height_ratios": heights}
     )
@@ -182,19 +183,10 @@ def _numeric(table: PaperTable) -> bool:
     return all(isinstance(row.at, (int, float)) for row in table.rows)
 
 
-def _height(table: PaperTable) -> float:
-    return 4.0 if _numeric(table) else max(2.0, 1.1 + 0.2 * len(table.rows))
-
-
-def _series(table: PaperTable) -> dict[str, list[Row]]:
-    names = dict.fromkeys(row.series for row in table.rows)
-    return {name: [row for row in table.rows if row.series == name] for name in names}
-
-
 def _draw_lines(axis: Any, table: PaperTable) -> None:
     places = [float(row.at) for row in table.rows]
-    for color, (name, rows) in enumerate(_series(table).items()):
-        drawn: dict[str, Any] = {"color": f"C{color}", "ms": 5}
+    for color, name in enumerate(dict.fromkeys(row.series for row in table.rows)):
+        rows, drawn = [row for row in table.rows if row.series == name], {"color": f"C{color}", "ms": 5}
         line = [row for row in rows if math.isfinite(row.ours)]
         axis.plot(
             [row.at for row in line], [row.ours for row in line], "o-", label=f"{name}: {table.heads[1]}", **drawn
