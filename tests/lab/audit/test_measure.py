@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from sottovoce.lab.audit.measure import FLOOR, Errors, epsilon_of_errors, lower_bound, most, mu_of, mu_of_profile
+from sottovoce.lab.audit.games import FLOOR, Errors, epsilon_of_errors, lower_bound, most, mu_of, mu_of_profile
 from sottovoce.privacy.accounting import epsilon_of, gaussian_epsilon
 from sottovoce.privacy.events import Gaussian, PoissonGaussian
 

@@ -15,8 +15,7 @@ import pytest
 
 from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.catalogue import audit_plan, catalogue
-from sottovoce.lab.audit.games import Game, play, source
-from sottovoce.lab.audit.measure import errors_at, mu_of
+from sottovoce.lab.audit.games import Game, errors_at, mu_of, play, source
 from sottovoce.lab.audit.runner import at_audit_scale, make_own_games
 from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.problem import Named

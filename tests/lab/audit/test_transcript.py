@@ -15,8 +15,7 @@ from sottovoce.gate.gate import value_of
 from sottovoce.gate.query import Round
 from sottovoce.lab.audit.catalogue import BALL, ENTRIES, audit_plan
 from sottovoce.lab.audit.games import neighbours
-from sottovoce.lab.audit.likelihood import AdversaryView, log_likelihood
-from sottovoce.lab.audit.transcript import Side
+from sottovoce.lab.audit.transcript import AdversaryView, Side, log_likelihood
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import SeededRandomness
 from support import at

@@ -24,7 +24,6 @@ from sottovoce.lab.bcfw.curvature import (
     theorem_bound,
 )
 from sottovoce.lab.bcfw.objectives import Composite, MeanLoss, Objective, Smooth, least_squares, logistic
-from sottovoce.lab.bcfw.parallel import ParallelSolution, parallel_step, solve_parallel
 from sottovoce.lab.bcfw.samplings import (
     Distributed,
     Elementary,
@@ -35,7 +34,16 @@ from sottovoce.lab.bcfw.samplings import (
     SerialImportance,
     UniformSerial,
 )
-from sottovoce.lab.bcfw.solve import BlockSolution, Inexact, Trace, solve, universal_step
+from sottovoce.lab.bcfw.solve import (
+    BlockSolution,
+    Inexact,
+    ParallelSolution,
+    Trace,
+    parallel_step,
+    solve,
+    solve_parallel,
+    universal_step,
+)
 
 __all__ = [
     "BlockSolution",
