@@ -580,7 +580,7 @@ def test_a_plan_by_columns_scales_every_coordinate_by_its_bound(small_plan: Make
 
 def test_weights_without_a_regulariser_stay_as_they_are() -> None:
     free = ScaledRegulariser(penalties.get_penalty("none"), 2, 0.4, 0.25)
-    assert free.is_none
+    assert free.inner.is_none
     assert free.ridge is None
     weights = np.array([1.0, 2.0, 3.0])
     np.testing.assert_array_equal(free.prox(weights, 1.0), weights)

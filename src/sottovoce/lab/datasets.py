@@ -125,8 +125,10 @@ def load(name: str, *, split: str = "train", folder: str | Path | None = None, d
                 f"{part.rows} and {known.features} there. Is the file complete? See {known.home}"
             )
         tables.append(table)
-    table = tables[0] if len(tables) == 1 else _stack(tables)
-    X, y = table.X, cast("NDArray[Any]", table.y)  # every reader below names the label
+    stack: Any = sparse.vstack if sparse.issparse(tables[0].X) else np.concatenate
+    X = tables[0].X if len(tables) == 1 else stack([table.X for table in tables])
+    y = np.concatenate([cast("NDArray[Any]", table.y) for table in tables])  # every reader below names the label
+    encoded = [table.columns for table in tables if isinstance(table, files.EncodedTable)]
     if known.cut and split != "all":
         rows = slice(known.cut) if split == "train" else slice(known.cut, None)
         X, y = X[rows], y[rows]
@@ -135,8 +137,8 @@ def load(name: str, *, split: str = "train", folder: str | Path | None = None, d
         split=split,
         X=X,
         y=y,
-        feature_names=table.feature_names,
-        columns=table.columns if isinstance(table, files.EncodedTable) else None,
+        feature_names=tables[0].feature_names,
+        columns={key: np.concatenate([part[key] for part in encoded]) for key in encoded[0]} if encoded else None,
         fragment=fragment,
         **{field.name: getattr(known, field.name) for field in fields(Documented)},
     )
@@ -276,17 +278,6 @@ def _check_cached(path: Path, name: str, part: _Part) -> None:
 
 def _record(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
-
-
-def _stack(tables: list[FileTable]) -> FileTable:
-    stack: Any = sparse.vstack if sparse.issparse(tables[0].X) else np.concatenate
-    X = stack([table.X for table in tables])
-    y = np.concatenate([cast("NDArray[Any]", table.y) for table in tables])
-    encoded = [table.columns for table in tables if isinstance(table, files.EncodedTable)]
-    if not encoded:
-        return FileTable(X, y, tables[0].feature_names)
-    columns = {name: np.concatenate([part[name] for part in encoded]) for name in encoded[0]}
-    return files.EncodedTable(X, y, tables[0].feature_names, columns)
 
 
 _LIBSVM_PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"

@@ -22,6 +22,7 @@ class Regulariser(ABC):
     """A closed convex function r(w): a penalty, or a set as its indicator (0 inside, infinite outside)."""
 
     name: ClassVar[str]
+    is_none: ClassVar[bool] = False  # whether it is 0, so that its prox is the identity
 
     def parameters(self) -> dict[str, Any]:
         """The public constants, fit for JSON: ``get_penalty(r.name, **r.parameters()) == r``."""
@@ -91,15 +92,14 @@ class ConstraintSet(Regulariser):
         return float(p @ self.linear_oracle(-p))
 
 
+@dataclass(eq=False)
 class ScaledRegulariser:
     """objective * pen(scale * w[:features]): the user's regulariser seen from prepared rows; the intercept is free."""
 
-    def __init__(self, inner: Regulariser, features: int, scale: float | Vector, objective: float) -> None:
-        self.inner = inner
-        self.features = features
-        self.scale = scale
-        self.objective = objective
-        self.is_none = inner.name == "none"  # then the prox is the identity
+    inner: Regulariser
+    features: int
+    scale: float | Vector
+    objective: float
 
     @property
     def ridge(self) -> float | None:
@@ -113,7 +113,7 @@ class ScaledRegulariser:
 
     def prox(self, weights: Vector, step: float) -> Vector:
         """argmin_u 1/2 |u - w|^2 + step * value(u)."""
-        if self.is_none:
+        if self.inner.is_none:
             return weights
         moved = np.array(weights)
         moved[: self.features] = (
@@ -123,13 +123,11 @@ class ScaledRegulariser:
 
     def by_coordinate(self, dimension: int) -> tuple[Vector, Vector, Vector, Vector]:
         """(b, c, low, high): coordinate j has the penalty b_j |w| + c_j w^2 / 2 on [low_j, high_j]."""
-        terms = self.inner.by_coordinate() if isinstance(self.inner, Penalty) else None
-        if terms is None:
+        if not isinstance(self.inner, Penalty):
             raise InputError(f"penalty={self.inner.name!r} is not a sum over the coordinates; choose l1, l2 or a box.")
-        free = (0.0, 0.0, -math.inf, math.inf)
-        vectors = tuple(np.full(dimension, value) for value in free)
+        vectors = tuple(np.full(dimension, free) for free in (0.0, 0.0, -math.inf, math.inf))
         factors = (self.objective * self.scale, self.objective * self.scale**2, 1 / self.scale, 1 / self.scale)
-        for vector, term, factor in zip(vectors, terms, factors, strict=True):
+        for vector, term, factor in zip(vectors, self.inner.by_coordinate(), factors, strict=True):
             vector[: self.features] = term * factor
         return vectors  # type: ignore[return-value]
 

@@ -78,7 +78,7 @@ class QuadraticMetric:
     def step(self, weights: Array, gradient: Array, regulariser: ScaledRegulariser, records: int) -> Array:
         """argmin_u <gradient, u - w> + 1/2 |u - w|^2_M + records * regulariser(u)."""
         free = weights - self.vectors @ ((self.vectors.T @ gradient) / self.values)
-        if regulariser.is_none:
+        if regulariser.inner.is_none:
             return free
         matrix = (self.vectors * self.values) @ self.vectors.T
         if regulariser.ridge is not None:
@@ -141,7 +141,7 @@ class PenalisedStep:
     def __call__(self, weights: Array, gradient: Array) -> Array:
         """u, from x and g."""
         dense = isinstance(self._square, np.ndarray)
-        if self._regulariser.is_none or self._regulariser.ridge is not None:
+        if self._regulariser.inner.is_none or self._regulariser.ridge is not None:
             if dense:
                 return weights - self._inverse @ (gradient + self._ridge * weights)
             return self._by_conjugate_gradients(weights, gradient)
@@ -264,7 +264,7 @@ def descend(  # noqa: PLR0913
 def minimise(gram: Array, moments: Array, back: Any, regulariser: ScaledRegulariser, records: int) -> Array:
     """The w = P v at the minimum of 1/2 v'G v - moments'v + records pen(P v), by splitting (ADMM)."""
     square = (back.T @ back).toarray()
-    if regulariser.is_none:
+    if regulariser.inner.is_none:
         return np.asarray(back @ np.linalg.solve(gram, moments))
     if regulariser.ridge is not None:
         inner = back[: regulariser.features]

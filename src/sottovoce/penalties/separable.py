@@ -52,6 +52,7 @@ class NoPenalty(NormPenalty):
     """r(w) = 0."""
 
     name: ClassVar[str] = "none"
+    is_none: ClassVar[bool] = True
     weights: ClassVar[tuple[float, float]] = (0.0, 0.0)
 
 

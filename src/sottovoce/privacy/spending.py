@@ -322,24 +322,18 @@ def price_line(line: Sequence[tuple[str, Book]], offers: Mapping[str, Offers]) -
         return {
             name: replace(each, summary=f"{each.summary}, charged with its fit", **free) for name, each in own.items()
         }
-    if known or any(offers[name].whole is None for name, _ in line) or _fit_one_by_one(line, offers):
+    wholes = {name: each.whole for name, each in offers.items() if each.whole is not None}
+    if known or any(name not in wholes for name, _ in line):
         return own
-    return {name: each.whole for name, each in offers.items() if each.whole is not None}
-
-
-def _fit_one_by_one(line: Sequence[tuple[str, Book]], offers: Mapping[str, Offers]) -> bool:
-    """Whether there is room for a plan, and after it for what follows.
-
-    Where epsilons and deltas add, each further plan costs more than a part of one, and nobody knows how many there are.
-    """
-    wholes = [(book, whole) for name, book in line if (whole := offers[name].whole) is not None]
-    if any(book.terms.composition == "basic" for book, _ in wholes) and all(book.fits(whole) for book, whole in wholes):
-        return False
-    return all(
-        book.fits(offers[name].own) and book.after(offers[name].own).fits(rest)
+    # Where epsilons and deltas add, each further plan costs more than a part of one; nobody knows how many there are.
+    basic = any(book.terms.composition == "basic" for _, book in line)
+    if not (basic and all(book.fits(wholes[name]) for name, book in line)) and all(
+        book.fits(own[name]) and book.after(own[name]).fits(rest)
         for name, book in line
         if (rest := offers[name].rest) is not None
-    )
+    ):
+        return own
+    return wholes
 
 
 def check_fits(name: str, book: Book, asked: Reservation) -> None:

@@ -79,7 +79,7 @@ class PrivateClasses(PrivateWhitened):
         shares = np.zeros(0) if start.shares is None else start.shares
 
         def penalised(point: Array, stiffness: Array) -> Array:
-            if not regulariser.is_none:
+            if not regulariser.inner.is_none:
                 pairs = zip(point.T, stiffness.T, strict=True)
                 point = np.column_stack([white.penalised(u, s, regulariser) for u, s in pairs])
             return centred(loss, point)

@@ -91,6 +91,6 @@ class ExactClasses(Algorithm):
             return math.sqrt(float((values @ (vectors.T @ move) ** 2).sum()))
 
         found = yield from Accelerated(step, length, STILL).run((d, loss.outputs), plan.rounds)
-        if plan.scaled_regulariser.is_none:
+        if plan.scaled_regulariser.inner.is_none:
             return replace(found, weights=centred(loss, found.weights.T).T)
         return found

@@ -180,7 +180,7 @@ class White:
 
     def penalised(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
         """The u of these weights."""
-        if regulariser.is_none:
+        if regulariser.inner.is_none:
             return point
         return self.moments.into(self.weights(point, stiffness, regulariser)) / np.sqrt(self.q)
 
@@ -213,7 +213,7 @@ class FittedScore:
 
     def penalised(self, point: Array, stiffness: Array, unit: float, regulariser: ScaledRegulariser) -> Array:
         """With the slope between 0 and its own that minimises its square distance + the penalty of the weights."""
-        if regulariser.is_none:
+        if regulariser.inner.is_none:
             return point
         low, high, own = 0.0, max(float(point[0]), 0.0), float(point[0])
 

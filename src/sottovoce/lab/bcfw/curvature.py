@@ -327,7 +327,19 @@ def curvature_estimate(  # noqa: PLR0913
     if objective.quadratic:
         pairs = check_pairs(sampling)
         A = objective.majorant()
-        return max(_climb(A, blocks, pairs, 10 * (number % 2), source) for number in range(tries))
+        values = []
+        for number in range(tries):  # from a random direction on, after some power steps or none
+            value, direction = 0.0, source.standard_normal(blocks.dimension)
+            for _ in range(10 * (number % 2)):
+                _, direction = _mean_square(A, blocks, pairs, direction / max(float(np.linalg.norm(direction)), 1e-300))
+            for _ in range(ASCENTS):
+                d = blocks.oracle(blocks.all, -direction) - blocks.oracle(blocks.all, direction)
+                found, direction = _mean_square(A, blocks, pairs, d)
+                if found <= value * (1 + 1e-12):
+                    break
+                value = found
+            values.append(value)
+        return max(values)
     check_proper(sampling)
     sets, exact = _draw_sets(sampling, draws, source)
     points = []
@@ -337,20 +349,6 @@ def curvature_estimate(  # noqa: PLR0913
         points.append((corner + weight * (other - corner), s, float(source.choice([1.0, 1 / 3, 0.1, 1 / 30]))))
     best = max(points, key=lambda point: _expected_bend(objective, blocks, point, sets))
     return _expected_bend(objective, blocks, best, sets if exact else _draw_sets(sampling, draws, source)[0])
-
-
-def _climb(A: Any, blocks: Blocks, pairs: Matrix, warm: int, source: np.random.Generator) -> float:
-    """The value where the ascent stops; it starts from a random direction after some power steps."""
-    value, direction = 0.0, source.standard_normal(blocks.dimension)
-    for _ in range(warm):
-        _, direction = _mean_square(A, blocks, pairs, direction / max(float(np.linalg.norm(direction)), 1e-300))
-    for _ in range(ASCENTS):
-        d = blocks.oracle(blocks.all, -direction) - blocks.oracle(blocks.all, direction)
-        found, direction = _mean_square(A, blocks, pairs, d)
-        if found <= value * (1 + 1e-12):
-            break
-        value = found
-    return value
 
 
 def _mean_square(A: Any, blocks: Blocks, pairs: Matrix, d: Vector) -> tuple[float, Vector]:

@@ -113,9 +113,6 @@ class Elementary(Sampling):
     def probabilities(self) -> Vector:
         return np.ones(self.blocks)
 
-    def pairs(self) -> Matrix:
-        return np.ones((self.blocks, self.blocks))
-
     def sets(self) -> list[tuple[Integers, float]]:
         return [(self._all, 1.0)]
 
@@ -218,9 +215,6 @@ class SerialImportance(Sampling):
 
     def probabilities(self) -> Vector:
         return self._p.copy()
-
-    def pairs(self) -> Matrix:
-        return _with_diagonal(np.zeros((self.blocks, self.blocks)), self._p)
 
     def sets(self) -> list[tuple[Integers, float]]:
         return [(np.array([i]), float(p)) for i, p in enumerate(self._p)]

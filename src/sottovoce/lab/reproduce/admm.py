@@ -99,7 +99,7 @@ def split_columns(X: Any, widths: Sequence[int]) -> list[Any]:
 def curves(
     name: str, train: tuple[Any, Array], test: tuple[Any, Array], setup: Setup, widths: Sequence[int] | None = None
 ) -> PaperTable:
-    """Test log-loss at the published epochs and noise levels, and the two baselines."""
+    """Test log-loss at the published epochs and noise levels; scikit-learn on all columns and on the first party's."""
     widths = widths or WIDTHS[name]
     parts, tests = split_columns(train[0], widths), split_columns(test[0], widths)
     last = setup.of(EPOCHS[-1], 20)
@@ -114,25 +114,17 @@ def curves(
                 scores = np.sum([part @ own for part, own in zip(tests, weights, strict=True)], axis=0)
                 value = published[EPOCHS.index(epoch)]
                 rows.append(Row(f"s = {s:g}", epoch, value, log_loss(scores, test[1]), how))
-    note = baselines(name, train, test, setup, widths)
-    return PaperTable(f"{name}: ADMM by epoch", "Test log-loss", "epoch", tuple(rows), note=note)
-
-
-def baselines(name: str, train: tuple[Any, Array], test: tuple[Any, Array], setup: Setup, widths: Sequence[int]) -> str:
-    """scikit-learn on all columns and on those of the first party, C = 1/lambda."""
-    found = []
-    for text, columns, published in zip(
-        ("all columns", "the first party's columns"), (sum(widths), widths[0]), BASELINES[name], strict=True
-    ):
+    found, whole = [], sp.csr_matrix if sp.issparse(train[0]) else np.asarray
+    asked = (("all columns", sum(widths)), ("the first party's columns", widths[0]))
+    for (text, columns), printed in zip(asked, BASELINES[name], strict=True):
         setup.say(f"{name}: scikit-learn on {text}")
-        whole = sp.csr_matrix if sp.issparse(train[0]) else np.asarray
-        model = LogisticRegression(
-            C=1 / LAMBDA, max_iter=setup.of(100, 20), solver="newton-cholesky" if columns <= 500 else "lbfgs"
-        )
+        solver = "newton-cholesky" if columns <= 500 else "lbfgs"
+        model = LogisticRegression(C=1 / LAMBDA, max_iter=setup.of(100, 20), solver=solver)
         model.fit(whole(train[0])[:, :columns], train[1])
         loss = log_loss(model.decision_function(whole(test[0])[:, :columns]), test[1])
-        found.append(f"{text}: published {published:.4f}, here {loss:.4f}")
-    return f"scikit-learn, {'; '.join(found)}."
+        found.append(f"{text}: published {printed:.4f}, here {loss:.4f}")
+    note = f"scikit-learn, {'; '.join(found)}."
+    return PaperTable(f"{name}: ADMM by epoch", "Test log-loss", "epoch", tuple(rows), note=note)
 
 
 def by_epoch(name: str, setup: Setup) -> PaperTable:

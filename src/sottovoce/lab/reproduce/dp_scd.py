@@ -162,8 +162,7 @@ CLIPS = {0.1: 0.1, 1.0: 0.5}  # by epsilon, in years
 
 def years(setup: Setup) -> PaperTable:
     """Test error of ridge regression on the user's copy of YearPredictionMSD."""
-    train, test = setup.load("year_prediction_msd"), setup.load("year_prediction_msd", "test")
-    return ridge(train, test, setup)
+    return ridge(setup.load("year_prediction_msd"), setup.load("year_prediction_msd", "test"), setup)
 
 
 def ridge(train: PublicDataset, test: PublicDataset, setup: Setup, batch: int = BATCH) -> PaperTable:
