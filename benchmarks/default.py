@@ -29,7 +29,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 import sottovoce as sv
 from sottovoce.algorithms import Solution
 from sottovoce.algorithms.whitened import private, rule
-from sottovoce.queries import projected
+from sottovoce.queries import sums
 
 DELTA = 1e-5
 
@@ -66,7 +66,7 @@ LEFT_OUT: dict[str, tuple[Any, str, Any]] = {
     "no whitening": (rule, "whitening", lambda moments, units, noise: np.ones(len(moments.values))),  # noqa: ARG005
     "columns alone": (private, "NEWTON_FEATURES", 0),
     "eigenvalues as released": (rule, "of_gram", plain_eigenvalues),
-    "slopes cut one by one": (projected, "cut", one_by_one),
+    "slopes cut one by one": (sums, "cut", one_by_one),
     "clips stay": (rule.Clips, "widened", lambda self, *_: self),
     "no window": (rule.Descent, "__post_init__", lambda self: windowed(self, 1.0)),
     "one window": (rule.Descent, "__post_init__", lambda self: windowed(self, float(self.rounds))),

@@ -30,7 +30,7 @@ import sottovoce as sv
 from clear import Clear, parts_of
 from sottovoce.algorithms import plan_by
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.newton.private import PrivateNewton
+from sottovoce.algorithms.newton import PrivateNewton
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.aggregation import SecureAggregation

@@ -16,7 +16,7 @@ from clear import Clear, parts_of
 from sottovoce import algorithms
 from sottovoce.algorithms import Ask, Solution
 from sottovoce.algorithms.base import Coordination
-from sottovoce.algorithms.newton.private import PrivateNewton
+from sottovoce.algorithms.newton import PrivateNewton
 from sottovoce.federation.rounds import SecureSumAnswers
 from sottovoce.federation.secure_columns import party
 from sottovoce.federation.secure_columns.coordinator import ColumnSums

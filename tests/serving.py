@@ -18,7 +18,7 @@ import numpy as np
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
-from sottovoce.algorithms.sgd.published import named_records
+from sottovoce.algorithms.sgd import named_records
 from sottovoce.data.block import Block
 from sottovoce.errors import BudgetError
 from sottovoce.federation.models import Models

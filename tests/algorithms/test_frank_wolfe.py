@@ -19,8 +19,7 @@ import sottovoce as sv
 from covering import pairwise
 from plans import small_problem
 from sottovoce import algorithms
-from sottovoce.algorithms.frank_wolfe.atoms import ROOM
-from sottovoce.algorithms.frank_wolfe.central import MOST_DEFAULT, GradientOnPath, Path
+from sottovoce.algorithms.frank_wolfe.central import MOST_DEFAULT, ROOM, GradientOnPath, Path
 from sottovoce.data.block import Block, exact_bits
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError

@@ -22,7 +22,7 @@ import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.base import Ask, Rounds
-from sottovoce.algorithms.frank_wolfe.atoms import ROOM
+from sottovoce.algorithms.frank_wolfe.central import ROOM
 from sottovoce.algorithms.frank_wolfe.columns import candidates, clipped_slopes, step_length, turns
 from sottovoce.algorithms.frank_wolfe.published import considered
 from sottovoce.data.block import Block

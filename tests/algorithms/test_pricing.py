@@ -13,8 +13,8 @@ import pytest
 import serving
 from plans import PLANS, SECURE, plan_for
 from sottovoce import algorithms
-from sottovoce.algorithms.ranges.private import CountedRanges
-from sottovoce.algorithms.sgd.published import RecordGradient
+from sottovoce.algorithms.ranges import CountedRanges
+from sottovoce.algorithms.sgd import RecordGradient
 from sottovoce.data.bounds import Bounds
 from sottovoce.gate.query import Query, Scheduled, Turn
 from sottovoce.lab.audit.catalogue import audit_plan

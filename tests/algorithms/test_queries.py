@@ -31,13 +31,13 @@ from sottovoce.algorithms.evaluation.private import score_recipe
 from sottovoce.algorithms.evaluation.queries import cells
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.one_shot import RowSketch
-from sottovoce.algorithms.ranges.private import CountedRanges, PowerCounts
+from sottovoce.algorithms.ranges import CountedRanges, PowerCounts
 from sottovoce.algorithms.scd.primal import Minimisers
+from sottovoce.algorithms.scd.private import LotSteps
 from sottovoce.algorithms.scd.published import PublishedState
-from sottovoce.algorithms.scd.sequential import LotSteps
-from sottovoce.algorithms.sgd.published import RecordGradient, named_records
+from sottovoce.algorithms.sgd import RecordGradient, named_records
 from sottovoce.algorithms.sharing.admm_feature import LocalScores
-from sottovoce.algorithms.standard_errors.private import PrivateStandardErrors, Start
+from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.data import projection
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms
@@ -54,9 +54,8 @@ from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import HeldSum, JointSum
 from sottovoce.queries.parts import PartGradient
 from sottovoce.queries.pricing import queries_of
-from sottovoce.queries.projected import ProjectedGradient
 from sottovoce.queries.sketches import ColumnSketch, sketch_of
-from sottovoce.queries.sums import GramMatrix
+from sottovoce.queries.sums import GramMatrix, ProjectedGradient
 from sottovoce.solvers import Rule
 from support import epsilons_of, forgeries, told_to
 
@@ -724,10 +723,10 @@ def shorter_rows(self: projection.Projected, found: Any) -> None:
 
 
 counts_of, lengths_of, numbers_of = PowerCounts.value, projection.Projected._find, Slope.__dict__["numbers"].func
-ERRORS = "sottovoce.algorithms.standard_errors.queries"
+ERRORS = "sottovoce.algorithms.standard_errors"
 FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece of code, and a class that then passes
     "a value in two cells": (
-        "sottovoce.algorithms.ranges.private.PowerCounts.value",
+        "sottovoce.algorithms.ranges.PowerCounts.value",
         lambda *which: counts_of(*which) + np.roll(counts_of(*which), 1),
         "PowerCounts",
     ),

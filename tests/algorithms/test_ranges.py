@@ -13,9 +13,9 @@ import scipy.sparse as sp
 
 from plans import small_problem
 from sottovoce import algorithms
-from sottovoce.algorithms.ranges import private as range_queries
-from sottovoce.algorithms.ranges import private as rule
-from sottovoce.algorithms.ranges.private import CountedRanges, PowerCounts, counted_columns
+from sottovoce.algorithms import ranges as range_queries
+from sottovoce.algorithms import ranges as rule
+from sottovoce.algorithms.ranges import CountedRanges, PowerCounts, counted_columns
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError, RefusedError

@@ -15,8 +15,7 @@ from covering import pairwise
 from plans import columns_problem
 from sottovoce import losses
 from sottovoce.algorithms.base import Rounds
-from sottovoce.algorithms.score.fits import Correlations, combine, expectations
-from sottovoce.algorithms.score.private import FIT, HELD, SHARES, PrivateScore
+from sottovoce.algorithms.score.private import FIT, HELD, SHARES, Correlations, PrivateScore, combine, expectations
 from sottovoce.algorithms.score.queries import ScoreProducts, clip_scores, labels_last, within
 from sottovoce.app.previews import cost_of
 from sottovoce.data.block import Block, exact_weights

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms.sgd.private import named_parties
-from sottovoce.algorithms.sgd.published import named_records
+from sottovoce.algorithms.sgd import named_parties, named_records
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem

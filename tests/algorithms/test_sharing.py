@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 from sottovoce import losses, penalties
-from sottovoce.algorithms.sharing import updates as sharing
-from sottovoce.algorithms.sharing.updates import square_of
+from sottovoce.algorithms.sharing import admm_exact as sharing
+from sottovoce.algorithms.sharing.admm_exact import square_of
 from sottovoce.data.matrix import Products
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss

@@ -11,8 +11,15 @@ import scipy.sparse as sp
 
 from plans import small_problem
 from sottovoce import algorithms
-from sottovoce.algorithms.standard_errors.private import OneStep, PrivateStandardErrors, Start, Sums
-from sottovoce.algorithms.standard_errors.queries import FittedCurvature, FittedGradient, SquaredSlopes
+from sottovoce.algorithms.standard_errors import (
+    FittedCurvature,
+    FittedGradient,
+    OneStep,
+    PrivateStandardErrors,
+    SquaredSlopes,
+    Start,
+    Sums,
+)
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import get

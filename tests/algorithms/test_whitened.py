@@ -25,7 +25,7 @@ from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
-from sottovoce.queries.projected import ProjectionShape, ScaleGradient, Seen
+from sottovoce.queries.sums import ProjectionShape, ScaleGradient, Seen
 from support import REGULARISERS, at, plan_of
 
 FEATURES, RECORDS = 3, 7

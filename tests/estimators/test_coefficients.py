@@ -22,7 +22,7 @@ from sottovoce.estimators.coefficients import LOST, StandardErrors
 from sottovoce.estimators.fits import Fit
 from sottovoce.gate.frames import decode
 from sottovoce.privacy.ledger import Ledger
-from sottovoce.queries.messages import rounds_of
+from sottovoce.queries.pricing import rounds_of
 from sottovoce.transports.in_process import InProcess
 
 RNG = np.random.default_rng(0)

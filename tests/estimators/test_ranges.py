@@ -13,7 +13,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms.ranges import private as rule
+from sottovoce.algorithms import ranges as rule
 from sottovoce.app import outputs
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.estimators.ranges import EstimatedRanges

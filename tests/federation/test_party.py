@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sottovoce import algorithms
-from sottovoce.algorithms.sgd.published import named_records
+from sottovoce.algorithms.sgd import named_records
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset

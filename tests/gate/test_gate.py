@@ -25,7 +25,7 @@ import pytest
 from scipy.stats import binom, chi2, laplace
 
 from sottovoce import losses
-from sottovoce.algorithms.newton.exact import CurvatureSum
+from sottovoce.algorithms.newton import CurvatureSum
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError

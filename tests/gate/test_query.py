@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sottovoce import losses
-from sottovoce.algorithms.newton.exact import CurvatureSum, LossSum
+from sottovoce.algorithms.newton import CurvatureSum, LossSum
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError

@@ -60,7 +60,7 @@ import sottovoce as sv
 
 # ----- The adapter: everything below that depends on how the library is built inside is in this section. -----
 from sottovoce import algorithms
-from sottovoce.algorithms.newton import private as newton
+from sottovoce.algorithms import newton
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.events import event_to_json

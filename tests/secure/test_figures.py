@@ -18,7 +18,7 @@ from scipy.stats import chi2
 import sottovoce as sv
 from opening import Coins, Replayed, Sum, asked, coins_seen, watched
 from secure_plans import NUMBERS, plan_for
-from sottovoce.algorithms.newton.private import PrivateNewton
+from sottovoce.algorithms.newton import PrivateNewton
 from sottovoce.data.block import Block
 from sottovoce.gate.query import Query, Round
 from sottovoce.lab.audit.secure import OpenedSum, SecureColumns, with_keys

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from secure_plans import NUMBERS, plan_for
-from sottovoce.algorithms.newton.private import PrivateNewton
+from sottovoce.algorithms.newton import PrivateNewton
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.plan.release import Release
 from sottovoce.secure.tables import (

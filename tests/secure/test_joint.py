@@ -11,8 +11,8 @@ import pytest
 from clear import Clear, parts_of
 from secure_plans import CLASSES, NUMBERS, people, plan_for
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.gradient.private import PrivateGradient
-from sottovoce.algorithms.newton.private import PrivateNewton
+from sottovoce.algorithms.gradient import PrivateGradient
+from sottovoce.algorithms.newton import PrivateNewton
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError, LeakError

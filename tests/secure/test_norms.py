@@ -11,7 +11,7 @@ import sottovoce as sv
 from clear import Clear, parts_of
 from secure_plans import plan_for
 from sottovoce import algorithms
-from sottovoce.algorithms.newton.private import PrivateNewton
+from sottovoce.algorithms.newton import PrivateNewton
 from sottovoce.data.bounds import MOST_OVERLAP, party_norms
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import Newton

@@ -22,7 +22,7 @@ from sottovoce.plan.release import Release
 from sottovoce.privacy.events import CHANGES
 from sottovoce.privacy.guarantee import Guarantee, as_power, percent
 from sottovoce.privacy.ledger import Account, Balance, Entry, Ledger
-from sottovoce.queries.messages import count_answers
+from sottovoce.queries.pricing import count_answers
 
 Ledgers = Sequence[tuple[str, Balance, Balance]]  # party, before, after
 

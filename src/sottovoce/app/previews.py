@@ -23,7 +23,7 @@ import numpy as np
 
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import WHY, Algorithm
-from sottovoce.algorithms.scd.duals import DualQuery
+from sottovoce.algorithms.scd.private import DualQuery
 from sottovoce.app.job_file import SourceTable
 from sottovoce.app.jobs import Job, PartyJob
 from sottovoce.app.outputs import describe_columns
@@ -48,10 +48,9 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance
-from sottovoce.queries import messages, pricing
+from sottovoce.queries import pricing
 from sottovoce.queries.joint import JointSum
-from sottovoce.queries.projected import LengthSum
-from sottovoce.queries.sums import GramMatrix
+from sottovoce.queries.sums import GramMatrix, LengthSum
 from sottovoce.secure.tables import ring_bits
 from sottovoce.transports.in_process import InProcess
 
@@ -164,10 +163,10 @@ def cost_of(
     queries = pricing.queries_of(form, plan, plan.names[0])
     signature, keys = CERTIFIED if remote else SIGNATURE, KEYS * parties if plan.channel.secure else 0
     checked = parties > 1  # by each party, before all sign
-    up = parties * (2 * messages.HEADING + keys // 2 + checked * (signature + 2 * messages.HEADING))
+    up = parties * (2 * pricing.HEADING + keys // 2 + checked * (signature + 2 * pricing.HEADING))
     down = parties * ((1 + checked) * (len(plan.to_json()) + keys) + checked * parties * signature)
     asked, seconds, dealt = list[tuple[Query, Release, float]](), 0.0, None
-    for name, several in messages.messages_of(plan, form).items():
+    for name, several in pricing.messages_of(plan, form).items():
         for each in several:
             part, records = plan.part(each.party), each.count * dict(plan.parties)[each.party]
             asked.append((queries[name], plan.release(name), records * (part.stop - part.start) / plan.features))
@@ -178,7 +177,7 @@ def cost_of(
         up, down, seconds, asked = up + said, down + passed + dealt, seconds + work, []
     beside = max(count for _, count in plan.parties) / plan.records if remote else 1.0
     seconds, memory = seconds + beside * rows.seconds(plan, asked), int(room.resident() + beside * rows.memory(plan))
-    return Cost(messages.rounds_of(plan, form), up, down, seconds, dealt, memory, rows.kind is not None)
+    return Cost(pricing.rounds_of(plan, form), up, down, seconds, dealt, memory, rows.kind is not None)
 
 
 def _secure_columns(plan: Plan, queries: Mapping[str, Query]) -> tuple[int, int, int, float]:

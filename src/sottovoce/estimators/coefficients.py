@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.algorithms import NEWTON_FEATURES, Solution
-from sottovoce.algorithms.standard_errors.private import OneStep, PrivateStandardErrors, Start
+from sottovoce.algorithms.standard_errors import OneStep, PrivateStandardErrors, Start
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators.fits import Fit, Purchase

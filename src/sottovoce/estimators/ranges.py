@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sottovoce import algorithms
-from sottovoce.algorithms.ranges.private import CountedRanges, Range, share_of, wanted
+from sottovoce.algorithms.ranges import CountedRanges, Range, share_of, wanted
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.column_kinds import Number
 from sottovoce.errors import InputError, warn

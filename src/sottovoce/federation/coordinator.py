@@ -39,8 +39,7 @@ from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Balance, Receipt
 from sottovoce.privacy.mechanisms import Randomness, SystemRandomness
-from sottovoce.queries.messages import rounds_of
-from sottovoce.queries.pricing import queries_of
+from sottovoce.queries.pricing import queries_of, rounds_of
 from sottovoce.secure.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
 from sottovoce.transports.base import Transport
 

@@ -21,8 +21,16 @@ from sottovoce.gate.query import Array, Integers, MessageArrays, Query, Reals, R
 from sottovoce.losses import Loss
 from sottovoce.plan import Plan, Problem
 from sottovoce.plan.split import RowPart
-from sottovoce.queries.projected import POSITIVE, first_round
-from sottovoce.queries.sums import GradientSum, LabelSum, NumberSum, ResidualSum, WeightSum, gradient_sum
+from sottovoce.queries.sums import (
+    POSITIVE,
+    GradientSum,
+    LabelSum,
+    NumberSum,
+    ResidualSum,
+    WeightSum,
+    first_round,
+    gradient_sum,
+)
 from sottovoce.secure.tables import (
     CHANCE_BITS,
     FACTOR_BITS,

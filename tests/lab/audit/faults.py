@@ -25,13 +25,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 import checks
 
-from sottovoce.algorithms import Ask
+from sottovoce.algorithms import Ask, sgd
+from sottovoce.algorithms import sgd as named
 from sottovoce.algorithms.cd import walk as cd
 from sottovoce.algorithms.evaluation import queries as evaluation
 from sottovoce.algorithms.scd import private as scd
 from sottovoce.algorithms.score import queries as score
-from sottovoce.algorithms.sgd import private as sgd
-from sottovoce.algorithms.sgd import published as named
 from sottovoce.algorithms.sharing import gradients as own_gradients
 from sottovoce.data import block as blocks
 from sottovoce.data import matrix as row_slopes
@@ -54,8 +53,7 @@ from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries import parts, pricing, sums
 from sottovoce.queries.pricing import Pricing
-from sottovoce.queries.projected import ProjectedGradient
-from sottovoce.queries.sums import GradientSum
+from sottovoce.queries.sums import GradientSum, ProjectedGradient
 from sottovoce.transports import identity
 
 CAUGHT = (AssertionError, LeakError, RefusedError)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.cd.exact import ExactCD, ExactGreedyCD
 from sottovoce.algorithms.cd.greedy import PrivateGreedyCD
-from sottovoce.algorithms.cd.private import PrivateCD, PublishedCD
+from sottovoce.algorithms.cd.private import ExactCD, ExactGreedyCD, PrivateCD, PublishedCD
 
 FORMS: tuple[Algorithm, ...] = (PrivateCD(), ExactCD(), PublishedCD(), PrivateGreedyCD(), ExactGreedyCD())

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sottovoce.algorithms.base import SMOOTH, Array, Coordination, Need, answer, given, limited
-from sottovoce.algorithms.frank_wolfe.atoms import AtomChoice, BallAlgorithm, BallNumbers, Size, check_block, radius_of
+from sottovoce.algorithms.frank_wolfe.central import (
+    AtomChoice,
+    BallAlgorithm,
+    BallNumbers,
+    Size,
+    check_block,
+    radius_of,
+)
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Array, Coordination, Solution, answer, answers, given, how_far
-from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, RadiusNumbers, radius_of
+from sottovoce.algorithms.frank_wolfe.central import BallAlgorithm, RadiusNumbers, radius_of
 from sottovoce.data.bounds import LARGEST
 from sottovoce.gate.query import MessageArrays, Plain, Query, Reals, Round, Turn, Wholes, label_party
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release

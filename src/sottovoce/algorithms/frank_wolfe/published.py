@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from sottovoce.algorithms.base import Array, Coordination, answers, given, limited
-from sottovoce.algorithms.frank_wolfe.atoms import AtomChoice, radius_of
+from sottovoce.algorithms.frank_wolfe.central import AtomChoice, radius_of
 from sottovoce.algorithms.frank_wolfe.columns import MOST, ColumnAlgorithm, SketchNumbers, clipped_slopes, least_size
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Integers, Query, Reals, Round

@@ -1,29 +1,165 @@
-"""`scd`: dual coordinate descent with hidden duals (Damaskinos et al., DP-SCD, made sound and sharper)."""
+"""`scd`, `scd-sequential`: duals that stay with their holders, steps of them, and the descent on their sum."""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
 
-from sottovoce.algorithms.base import Array, given
-from sottovoce.algorithms.scd.duals import (
-    SMALLEST_CLIP,
-    ClippedNumbers,
-    ClippedSteps,
-    DualAlgorithm,
-    Positive,
-    move,
-    ridge_of,
-    weights_of,
+from sottovoce.algorithms.base import (
+    WALK,
+    Algorithm,
+    Array,
+    Coordination,
+    Need,
+    Solution,
+    TailAverage,
+    answers,
+    given,
+    how_far,
+    limited,
+    total,
 )
-from sottovoce.algorithms.sgd.private import sampled_release
+from sottovoce.algorithms.sgd import sampled_release
+from sottovoce.data.block import Block, exact_bits, exact_weights
 from sottovoce.data.bounds import LARGEST
-from sottovoce.gate.query import Round
-from sottovoce.plan import Design, Numbers, Problem
-from sottovoce.privacy.events import distance
-from sottovoce.solvers import SCD, DualStep
+from sottovoce.data.kernels.dual_loops import DualMoves
+from sottovoce.errors import InputError, LeakError
+from sottovoce.gate.query import Plain, Query, Reals, Round
+from sottovoce.losses import coded
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.plan.release import Count
+from sottovoce.privacy.events import Relation, distance, either
+from sottovoce.solvers import SCD, DualStep, SequentialSCD
+
+SMALLEST_CLIP, LARGEST_CLIP = 1e-90, 1024.0
+WITH_DUAL = Need(
+    lambda loss: loss.code is not None and loss.convex,
+    f"needs a loss with a dual step ({', '.join(each.name for each in coded() if each.convex)}), not {{!r}}",
+)
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Clip = Annotated[float, Field(ge=SMALLEST_CLIP, le=LARGEST_CLIP)]
+
+
+class DualNumbers(Numbers):
+    """lam, the weight of the squares, and the step that duals of the logistic loss take."""
+
+    ridge: Positive
+    dual_step: DualStep
+
+
+class ClippedNumbers(DualNumbers):
+    """C, and over how many rounds at the end the weights are averaged."""
+
+    clip: Clip
+    averaged: Count
+
+
+class DualAlgorithm(Algorithm):
+    """v <- v + what the holders' records moved it by, with noise; w = v / (lam N), v = sum_i a_i x_i.
+
+    The objective is (1/N) sum_i l(x_i'w, y_i) + (lam/2) |w|^2, intercept included. There is a dual a_i per record.
+    """
+
+    needs: ClassVar[tuple[Need, ...]] = (WITH_DUAL,)
+    query: ClassVar[type[DualQuery]]
+    lasts: ClassVar[tuple[str, ...]] = ("duals",)  # they follow from coins that are forgotten
+
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
+        return (self.query(plan, plan.numbers),)
+
+    def remember(self, _plan: Plan, rows: Block) -> Array:
+        """The duals of the holder's records: they stay here."""
+        return np.zeros(len(rows))
+
+    def lasting(self, memory: Array) -> dict[str, NDArray[Any]]:
+        return {"duals": memory}
+
+    def recall(self, memory: Array, lasting: Mapping[str, NDArray[Any]]) -> Array:
+        memory[:] = lasting["duals"]
+        return memory
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """The mean over the last part of the rounds: the duals have not yet answered the newest noise."""
+        v, release = np.zeros(plan.dimension), plan.releases[0]
+        tail = TailAverage(plan.dimension, plan.rounds - plan.numbers.averaged)
+        for t in range(0, plan.rounds, release.batches):
+            moves = yield from answers(release.query, weights=weights_of(plan, v))
+            together = np.asarray(sum(move[: release.batches * plan.dimension] for move in moves.values()))
+            for k, move in enumerate(together.reshape(release.batches, plan.dimension)):
+                v += move
+                tail.add(t + k, weights_of(plan, v))
+        return tail.value
+
+
+class DualQuery(Query):
+    """Steps of duals at public weights; it moves the duals in `Round.memory`."""
+
+    def __init__(self, problem: Problem, numbers: Numbers) -> None:
+        self.dimension = self.length = problem.dimension
+        self.rounding_entries = float(problem.dimension)
+        loss = problem.scaled_loss
+        code = loss.dual_codes.get(numbers.dual_step, loss.code)
+        if code is None:
+            raise InputError(f"loss={loss.name!r} has no dual step.")
+        self.code: int = code  # of the loss and its step, in the kernels
+        self.takes = {"weights": Reals((self.dimension,))}
+
+
+class ClippedSteps(DualQuery):
+    """sum of z_i x_i over some records, z_i their dual steps clipped to |z_i x_i| <= clip.
+
+    Edges: a null row takes no step, and neither does one whose step is no number. A clip at which sums over the plan's
+    records would not be exact is refused.
+    """
+
+    def __init__(self, problem: Problem, numbers: Numbers) -> None:
+        super().__init__(problem, numbers)
+        self.bound = clip = numbers.clip
+        if exact_bits(problem.records) < math.ceil(math.log2(clip)):
+            raise InputError(
+                f"clip={clip!r}: sums of such steps are not exact over {problem.records} records; take fewer records "
+                "or a smaller clip."
+            )
+
+
+def move(round: Round, *, code: int, factor: float, clip: float, scale: float = 0.0) -> Array:
+    """Step the duals of the round's rows and return sum_i z_i x_i; with `scale` the weights follow each step."""
+    rows, weights, grid = round.rows, np.array(round.told["weights"], dtype=np.float64), -1
+    if round.plan.private:
+        if rows.bits is None or rows.row_norm > 1.0:
+            raise LeakError("the rows were not prepared for dual steps with noise.")
+        grid = rows.bits - math.ceil(math.log2(clip))
+        weights = exact_weights(weights, rows.bits)
+    steps = DualMoves(code, round.plan.scaled_loss.parameter, factor, clip, grid, scale)
+    return rows.dual_rows(weights, round.memory, steps)
+
+
+def weights_of(plan: Plan, v: Array) -> Array:
+    """W = v / (lam N)."""
+    return np.asarray(v / (plan.numbers.ridge * plan.records))
+
+
+def ridge_of(solver: str, problem: Problem) -> float:
+    """lam, the weight of the squares; without it there is no dual."""
+    lam = problem.scaled_regulariser.ridge
+    if lam is None or not lam > 0:
+        raise InputError(
+            f"solver={solver!r} needs an l2 penalty with alpha > 0, not {problem.regulariser.name!r} with "
+            f"{problem.regulariser.parameters}: its duals exist for a strongly convex objective alone. Try alpha=1e-3."
+        )
+    if not 1e-80 <= lam <= 1e80:
+        raise InputError(
+            f"alpha={problem.regulariser.parameters['alpha']!r} weighs {lam:.3g} on prepared rows, outside 1e-80 to "
+            "1e80, where dual steps can be told from zero. Try alpha=1e-3."
+        )
+    return lam
+
 
 RATE = 0.1  # the least by default: the accuracy does not depend on it, the work of a round does
 ENTRIES = 2**21  # of a batch: up to so many a full batch is as fast, and its cost is an exact Gaussian's
@@ -151,3 +287,154 @@ class DualRule:
     def clip(self, rate: float, stretch: float) -> float:
         """The length of the dual step of a slope of c."""
         return max(self.slope * self.lam * stretch / (self.curvature * rate + self.lam * stretch), SMALLEST_CLIP)
+
+
+class SequentialNumbers(ClippedNumbers):
+    """L, and how many lots an epoch has."""
+
+    lot: Count
+    lots: Count
+
+
+class LotSteps(ClippedSteps):
+    """sum of the steps z_i x_i of one lot, each |z_i x_i| <= clip, taken in turn.
+
+    Guarantee: of the lot's L records the changed one moves its own term by at most C (zero-out) or 2 C, and each of the
+    others by at most 2 C, whatever their duals: (2 L - 1) C or 2 L C in all. A record is in one lot of an epoch.
+    Edges: a holder with fewer records has empty lots at the end and sends noise alone. Lots are places of the whole
+    block, so no batch is sampled.
+    """
+
+    name = "lot"
+    title: ClassVar[str] = "steps of the duals of one lot"
+
+    def __init__(self, problem: Problem, numbers: Numbers) -> None:
+        super().__init__(problem, numbers)
+        self.lot: int = numbers.lot
+        self.lots: int = numbers.lots
+        self.scale = 1.0 / (numbers.ridge * problem.records)
+
+    def sensitivity(self, relation: Relation) -> float:
+        return self.bound * (2.0 * self.lot - either(relation, zero_out=1.0, replace_one=0.0))
+
+    def uses(self, times: int) -> int:
+        """How often the lots come round."""
+        return math.ceil(times / self.lots)
+
+    def value(self, round: Round) -> Array:
+        rows, first = round.rows, round.number % self.lots * self.lot
+        places = np.arange(min(first, len(rows)), min(first + self.lot, len(rows)), dtype=np.int64)
+        lot = round._replace(rows=rows.take(places))
+        return move(lot, code=self.code, factor=self.scale, clip=self.bound, scale=self.scale)
+
+
+class PrivateSequentialSCD(DualAlgorithm):
+    """v <- v + sum over a lot of z_i x_i + N(0, std^2), each z_i from the v that the records before it led to.
+
+    The lots are fixed and public: the holder's records in their order, at most L at a time. One release per lot and
+    epoch; all holders work at once.
+
+    Guarantee: a record moves the steps of every later record of its lot, so a release moves by (2 L - 1) C (zero-out)
+    or 2 L C (replace-one), and mu^2 = epochs (Delta / std)^2: no amplification (`proof.md`). The noise is that of
+    a method for comparison. Edges: a null row takes no step; a holder with a ledger that is stopped in a run goes on
+    with the duals that it stored, one without a ledger refuses to go on.
+    """
+
+    name: ClassVar[str] = "scd-sequential"
+    form: ClassVar[str] = "private"
+    title: ClassVar[str] = "sequential dual coordinate descent in public lots (SeqDP-SCD)"
+    numbers: ClassVar[type[Numbers]] = SequentialNumbers
+    query = LotSteps
+
+    def design(self, problem: Problem, options: SequentialSCD) -> Design:
+        """Five epochs of at most 1000 lots; the clip keeps the noise's random walk below WALK."""
+        lam, epochs = ridge_of(self.name, problem), given(options.rounds, 5)
+        largest = max(count for _, count in problem.parties)
+        lot = limited("lot", given(options.lot, max(1, math.ceil(largest / 1000))), 1, largest)
+        lots = math.ceil(largest / lot)
+        spread = (2 * lot - 1) * epochs * math.sqrt(largest / lot * problem.dimension * len(problem.parties))
+        clip = min(max(WALK * problem.mu * lam * problem.records / spread, SMALLEST_CLIP), 1.0)
+        numbers = SequentialNumbers(
+            ridge=lam,
+            dual_step=given(options.dual_step, "slope"),
+            clip=given(options.clip, clip),
+            lot=lot,
+            lots=lots,
+            averaged=max(1, lots * epochs // 2),
+        )
+        query = LotSteps(problem, numbers)
+        # Every record is in one release of an epoch, so the releases of one epoch cost what one of them costs.
+        release = Release.at_mu(query, 0, epochs, problem.mu, problem.relation).times(epochs * lots)
+        return Design(rounds=epochs * lots, numbers=numbers, releases=(release,))
+
+
+EPOCHS = 2000  # at most
+STILL = 1e-13  # it has converged when no weight moves by more than this share of the largest
+
+
+class Epoch(DualQuery, Plain):
+    """One pass of dual coordinate ascent over a holder's records in turn, with its part of the duality gap.
+
+    SDCA; several holders step side by side, with s multiplied by their number (CoCoA+).
+    The value is (sum_i z_i x_i, sum_i l_i(x_i'w), sum_i l_i*(-a_i)), the sums before the pass.
+    """
+
+    name = "epoch"
+    title: ClassVar[str] = "passes over the duals, with the duality gap"
+
+    def __init__(self, problem: Problem, numbers: Numbers) -> None:
+        super().__init__(problem, numbers)
+        self.scale = len(problem.parties) / (numbers.ridge * problem.records)
+        self.length, self.rounding_entries = problem.dimension + 2, Plain.rounding_entries
+
+    def value(self, round: Round) -> Array:
+        rows, duals, loss = round.rows, round.memory, round.plan.scaled_loss
+        losses = rows.scalar_sum(round.told["weights"], loss.value)
+        used = rows.squares > 0  # the dual of a null row stays 0 and its loss is a constant
+        conjugates = float(np.sum(loss.conjugate(-duals[used], rows.labels[used])))
+        losses -= float(np.sum(loss.value(np.zeros((~used).sum()), rows.labels[~used])))
+        order = round.plan.public_coin(f"epoch {round.number}").permutation(len(rows))
+        drawn = round._replace(rows=rows.take(order))
+        total = move(drawn, code=self.code, factor=self.scale, clip=math.inf, scale=self.scale)
+        return np.array([*total, losses, conjugates])
+
+
+class ExactSCD(DualAlgorithm):
+    """v <- v + what one pass over every holder's duals moved it by, until the weights stand still.
+
+    Guarantee: none; a party answers only where its holder allows runs without privacy. The certificate is the duality
+    gap before the last epoch.
+    """
+
+    name: ClassVar[str] = "scd"
+    form: ClassVar[str] = "exact"
+    title: ClassVar[str] = "dual coordinate ascent, without privacy (SDCA)"
+    private: ClassVar[bool | None] = False
+    numbers: ClassVar[type[Numbers]] = DualNumbers
+    query = Epoch
+
+    def design(self, problem: Problem, options: SCD | SequentialSCD) -> Design:
+        """By default the exact step, which converges in fewer epochs."""
+        numbers = DualNumbers(ridge=ridge_of(self.name, problem), dual_step=given(options.dual_step, "exact"))
+        epochs = given(options.rounds, EPOCHS)
+        release = Release.of(Epoch(problem, numbers), 0, epochs, 0.0, 1.0)
+        return Design(rounds=epochs, numbers=numbers, releases=(release,))
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        v, first = np.zeros(plan.dimension), math.inf
+        for t in range(plan.rounds):
+            weights = weights_of(plan, v)
+            *step, losses, conjugates = yield from total("epoch", weights=weights)
+            gap = (losses + conjugates) / plan.records + plan.numbers.ridge * float(weights @ weights)
+            first = gap if t == 0 else first
+            v += step
+            if np.abs(step).max() <= STILL * np.abs(v).max():
+                break
+        far = how_far(t + 1, gap / first if first > 0.0 else 0.0, "the duality gap, as a share of the first,")
+        return Solution(weights_of(plan, v), {"duality_gap": gap}, unfinished=far)
+
+
+class ExactSequentialSCD(ExactSCD):
+    """The same ascent: without noise its steps come one after another already."""
+
+    name: ClassVar[str] = "scd-sequential"

@@ -8,8 +8,15 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.algorithms.base import Array, given
-from sottovoce.algorithms.scd.duals import ClippedNumbers, ClippedSteps, DualAlgorithm, Positive, ridge_of
-from sottovoce.algorithms.scd.private import RATE, DualRule
+from sottovoce.algorithms.scd.private import (
+    RATE,
+    ClippedNumbers,
+    ClippedSteps,
+    DualAlgorithm,
+    DualRule,
+    Positive,
+    ridge_of,
+)
 from sottovoce.data.block import toward_zero
 from sottovoce.errors import LeakError
 from sottovoce.gate.query import Integers, Round, Walk

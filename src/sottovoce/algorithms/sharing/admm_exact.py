@@ -1,8 +1,25 @@
-"""`admm` without privacy: ADMM sharing over columns (Hu et al. 2019). Scores of every record are sent as they are."""
+"""`admm` without privacy and as published: ADMM sharing over columns (Hu et al. 2019).
+
+Party m has the columns D_m and their weights x_m. With the scores S = sum_m D_m x_m, a copy z of them and duals y,
+
+    min sum_i l(z_i, label_i) + N sum_m pen_m(x_m)   such that   S = z
+
+is solved by turns: z and then y at the party that has the labels, all x_m at once at their parties. Of z and y a party
+needs no more than v = y + rho (S - z):
+
+    x_m <- argmin_u N pen_m(u) + <v, D_m (u - x_m)> + (rho (1 + p) / 2) |D_m (u - x_m)|^2.
+
+p = 0 is the published update. There all parties move at once by what would be right for one of them, and M similar ones
+overshoot M times. The term with p, a proximal one, restrains them: at p = M - 1, M |D_m u_m|^2 summed over m is at
+least |sum_m D_m u_m|^2, and the method is ADMM with two blocks in a metric, which converges for every rho and every
+relaxation below 2 if the loss is convex.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,9 +38,9 @@ from sottovoce.algorithms.base import (
     how_far,
     total,
 )
-from sottovoce.algorithms.sharing.updates import ANY, check_exact, check_rho, curvature, join_weights, square_of
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
+from sottovoce.data.matrix import Products
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Plain, Query, Reals, Round, label_party
 from sottovoce.losses import Loss
@@ -31,7 +48,68 @@ from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import PenalisedStep
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.plan import ModelsOf
+from sottovoce.privacy.events import Event, Unbounded
+from sottovoce.privacy.mechanisms import rounded_gaussian
+from sottovoce.queries.pricing import Pricing
 from sottovoce.solvers import ADMM
+
+GRAM = 2000  # columns up to which a party makes its Gram matrix; beyond, it works with products
+MOMENTUM = 0.9
+ANY = (-math.inf, math.inf)  # limits of what is told without privacy: that it is a number
+
+
+def square_of(products: Products) -> Any:
+    """D'D: a matrix up to GRAM columns; beyond, the products themselves."""
+    return products.square(GRAM)
+
+
+def momentum_step(weights: Array, before: Array, move: Array) -> Array:
+    """A step, and a share of the last one. Where it leads nowhere, there was nothing to move: so a prox may follow."""
+    return np.asarray(weights - move + MOMENTUM * (weights - before))
+
+
+def curvature(loss: Loss) -> float:
+    """The curvature that steps reckon with: the loss's, at most 1."""
+    return min(loss.curvature_bound, 1.0)
+
+
+def join_weights(plan: Plan, values: Mapping[str, Array]) -> Array:
+    """All weights, of each party those of its own columns; the intercept is with the constant column."""
+    weights = np.zeros(plan.dimension)
+    for name, own in values.items():
+        part = plan.part(name)
+        weights[part.start : part.stop] = own[: part.stop - part.start]
+        if part.constant:
+            weights[plan.features] = own[-1]
+    return weights
+
+
+def check_exact(problem: Problem, solver: str) -> None:
+    """Refuse what a run that tells everybody the slopes of all records cannot have."""
+    if problem.labels == "held":
+        raise InputError(
+            f"labels='held': without privacy solver={solver!r} tells every party the slope of each record's loss, "
+            "whose sign is the label; choose a finite epsilon, or labels='shared' if all parties may know them."
+        )
+    check_one_set(problem, solver)
+
+
+def check_one_set(problem: Problem, solver: str) -> None:
+    """Refuse a product of sets, which has no part for a party."""
+    if problem.regulariser.name == "product":
+        raise InputError(
+            f"penalty='product': solver={solver!r} bounds each party's weights by one set; choose a ball or a box."
+        )
+
+
+def check_rho(loss: Loss, rho: float) -> None:
+    """Refuse a rho for which the minimum over z need not be one."""
+    if not loss.convex and not rho > loss.curvature_bound:
+        raise InputError(
+            f"rho={rho:.4g} must be above {loss.curvature_bound:.4g}, the curvature of the loss {loss.name!r}, which "
+            "is not convex; leave it out for the default rule."
+        )
+
 
 ROUNDS = 2000
 TOLERANCE = 1e-8  # of scores and slopes, root mean square
@@ -68,7 +146,7 @@ class ADMMState:
 class ExactADMM(Algorithm):
     """An epoch: the party with the labels updates z and y and says v = y + rho (S - z); every party says D_m x_m.
 
-    The updates are those of `updates`, with S replaced by relaxation S + (1 - relaxation) z in those of z and y. One
+    The updates are those above, with S replaced by relaxation S + (1 - relaxation) z in those of z and y. One
     vector of N numbers goes to every party and one comes back from each. rho=1, proximal=0, relaxation=1, tolerance=0
     is the published method; its first epoch, which leaves x = 0, is not run.
 
@@ -291,3 +369,108 @@ def defaults(loss: Loss, parties: int) -> tuple[float, float, float]:
         return NOT_CONVEX * loss.curvature_bound, parties - 1.0, 1.0
     share = MARGIN if loss.kind == "classification" else RESIDUAL
     return share * curvature(loss) / parties, parties - 1.0, RELAXATION
+
+
+PUBLISHED_ROUNDS = 50
+FINE = 2.0**20  # in units of which normal numbers are drawn
+
+
+class PublishedADMMNumbers(ADMMNumbers):
+    """And s_m of each party."""
+
+    noise: tuple[float, ...]
+
+
+class NoLimit(Pricing):
+    """Nothing limits what a record pays, against the world and against everybody else."""
+
+    def __init__(self, reason: str) -> None:
+        self.price: tuple[Event, ...] = (Unbounded(reason=reason),)
+
+    def events(self, *_: Any) -> tuple[Event, ...]:
+        return self.price
+
+    def world_events(self, *_: Any) -> tuple[Event, ...]:
+        """Against whoever sees the model; as published, a record may change its noise's covariance without limit."""
+        return self.price
+
+
+class SpanState(ADMMState):
+    """And what the noise of a party is made with."""
+
+    @functools.cached_property
+    def root(self) -> Array:
+        """V e^-1/2 of D'D = V diag(e) V', where e is not 0."""
+        values, vectors = np.linalg.eigh(square_of(self.products))
+        curved = values > 1e-10 * values[-1]
+        return np.asarray(vectors[:, curved] / np.sqrt(values[curved]))
+
+
+class PublishedADMM(ExactADMM):
+    """x_m <- argmin + xi, xi ~ N(0, s_m^2 (D_m'D_m)^-1); everything that follows uses D_m (x_m + xi).
+
+    s_m = sqrt(2 ln(1.25 / delta_0)) C_m / epsilon_0 with C_m = 3 / (d_m rho) (lambda + (1 + M rho)): their Lemma 1 with
+    the two bounds that it takes for granted set to 1. (epsilon_0, delta_0) is claimed for each round, and by their
+    Corollary 1 sqrt(2 T ln(1 / delta')) epsilon_0 + T epsilon_0 (e^epsilon_0 - 1) for T rounds, at delta = T delta_0 +
+    delta', halves of the plan's delta. epsilon_0 is chosen so that this is the plan's epsilon.
+
+    Guarantee: none; epsilon is infinite at any noise. D_m xi lies in the span of D_m's columns, and so does the
+    message: two data sets with other spans cannot give the same one, d_m messages reveal the span, and the dual that
+    the party with the labels tells has their signs (`proof.md`).
+    """
+
+    form: ClassVar[str] = "published"
+    title: ClassVar[str] = "private ADMM sharing as published; its true epsilon is infinite"
+    private: ClassVar[bool | None] = True
+    published: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho")
+    numbers: ClassVar[type[Numbers]] = PublishedADMMNumbers
+    state: ClassVar[type[ADMMState]] = SpanState
+    pricing: ClassVar[Pricing] = NoLimit("the noise lies in the span of the party's columns, which it reveals")
+
+    def design(self, problem: Problem, options: ADMM) -> Design:
+        if problem.labels == "held":
+            raise InputError(
+                "labels='held': the published form tells every party the dual, whose sign is the label; take "
+                "calibration='tight', or labels='shared' if all parties may know them."
+            )
+        check_one_set(problem, self.name)
+        rounds, rho = given(options.rounds, PUBLISHED_ROUNDS), given(options.rho, 1.0)
+        check_rho(problem.scaled_loss, rho)
+        each = per_round(problem.epsilon, problem.delta / 2, rounds)
+        width = math.sqrt(2 * math.log(1.25 * 2 * rounds / problem.delta)) / each
+        ridge = problem.scaled_regulariser.ridge or 0.0
+        strength = problem.records * ridge / 2 + (1 + len(problem.parties) * rho)
+        noise = tuple(width * 3 * strength / (columns * rho) for columns in problem.columns)
+        numbers = PublishedADMMNumbers(rho=rho, proximal=0.0, relaxation=1.0, tolerance=0.0, noise=noise)
+        design = admm_design(problem, numbers, rounds, "shared")
+        return design.changed(claimed_epsilon=problem.epsilon)
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
+        return *super().queries(plan, party)[:-1], NoisyWeightUpdate(plan, plan.numbers, party)
+
+
+class NoisyWeightUpdate(WeightUpdate):
+    """D_m (x_m + xi)."""
+
+    def __init__(self, problem: Problem, numbers: Numbers, party: str) -> None:
+        super().__init__(problem, numbers, party)
+        self.noise = numbers.noise[problem.names.index(party)]
+
+    def value(self, round: Round) -> Array:
+        """Draw xi = s V e^-1/2 g with standard normal g, after the update."""
+        super().value(round)
+        state: SpanState = round.memory
+        drawn = rounded_gaussian(FINE, state.root.shape[1], round.randomness) / FINE
+        state.weights = state.weights + self.noise * (state.root @ drawn)
+        return np.asarray(state.products.scores(state.weights))
+
+
+def per_round(epsilon: float, delta: float, rounds: int) -> float:
+    """epsilon_0 of their Corollary 1: sqrt(2 T ln(1 / delta)) epsilon_0 + T epsilon_0 (e^epsilon_0 - 1) = epsilon."""
+    low, high = 0.0, 700.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        total = math.sqrt(2 * rounds * math.log(1 / delta)) * middle + rounds * middle * math.expm1(middle)
+        low, high = (middle, high) if total <= epsilon else (low, middle)
+    return low

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sottovoce.algorithms.base import Z_UPDATE, Algorithm, Coordination, Need, Solution, answers, given, slope_bound
-from sottovoce.algorithms.sharing.admm_published import NoLimit
-from sottovoce.algorithms.sharing.updates import check_rho, curvature
+from sottovoce.algorithms.sharing.admm_exact import NoLimit, check_rho, curvature
 from sottovoce.data.block import Block, Layout, toward_zero
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Array, Query, Reals, Round

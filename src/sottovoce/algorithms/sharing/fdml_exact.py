@@ -24,7 +24,7 @@ from sottovoce.algorithms.base import (
     limited,
     total,
 )
-from sottovoce.algorithms.sharing.updates import ANY, check_exact, curvature, join_weights, momentum_step
+from sottovoce.algorithms.sharing.admm_exact import ANY, check_exact, curvature, join_weights, momentum_step
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError

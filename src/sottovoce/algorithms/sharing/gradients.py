@@ -31,7 +31,7 @@ from sottovoce.algorithms.base import (
     limited,
     slope_bound,
 )
-from sottovoce.algorithms.sharing.updates import check_one_set, curvature
+from sottovoce.algorithms.sharing.admm_exact import check_one_set, curvature
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from sottovoce.algorithms.base import Z_UPDATE, Array, Need, answers, given
+from sottovoce.algorithms.sharing.admm_exact import curvature, momentum_step
 from sottovoce.algorithms.sharing.gradients import (
     NoisyRowScores,
     OthersScores,
@@ -18,7 +19,6 @@ from sottovoce.algorithms.sharing.gradients import (
     SharingNumbers,
     together,
 )
-from sottovoce.algorithms.sharing.updates import curvature, momentum_step
 from sottovoce.gate.query import Query, Reals, Round, World
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import QuadraticMetric

@@ -1,8 +1,328 @@
-"""Standard errors of coefficients, bought after a fit. A run that fits nothing: no `solver=` names it."""
+"""`standard-errors`: what a step without damping from a released model needs, and how far it is from the truth.
+
+No `solver=` names it.
+"""
 
 from __future__ import annotations
 
-from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.standard_errors.private import PrivateStandardErrors
+import functools
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from sottovoce.algorithms.base import (
+    CONVEX,
+    SMOOTH,
+    Algorithm,
+    Array,
+    Asking,
+    Coordination,
+    Need,
+    Solution,
+    Weight,
+    public_model,
+    total,
+)
+from sottovoce.algorithms.whitened import rule
+from sottovoce.algorithms.whitened.rule import Clips, Units, White, denoised
+from sottovoce.data.block import Block, BlockRows, toward_zero
+from sottovoce.data.matrix import slopes_of
+from sottovoce.data.projection import short_rows
+from sottovoce.gate.query import Integers, Query, Round
+from sottovoce.losses import Loss
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.queries.sums import POSITIVE, GramMatrix, ProjectionShape, ResidualSum
+
+
+class ShortRows(Query):
+    """A sum over cut rows at a public model w; P and G are told, and the bound holds for any."""
+
+    needs: ClassVar[type] = BlockRows
+
+    def about(self, weights: Array, loss: Loss) -> None:
+        self.weights, self.loss, self.shape = weights, loss, ProjectionShape(len(weights), "triangular")
+        self.takes = {**self.shape.takes, "slope": POSITIVE}
+
+    def value(self, round: Round) -> Array:
+        return round.rows.over(
+            functools.partial(self.summed, self.shape.matrix(round.told), float(round.told["slope"][0]))
+        )
+
+    @abstractmethod
+    def summed(self, matrix: Array, slope: float, block: Block) -> Array:
+        """The sum over the rows of a block: exact, in any order."""
+
+    def pieces(self, matrix: Array, slope: float, block: Block) -> Iterator[tuple[Array, Array]]:
+        """Cut rows, and a factor for each, a function of its own record; with privacy within [-1, 1], a NaN as 1."""
+        exact = block.bits is not None
+        for rows, shares, scores, labels in short_rows(block, matrix, self.weights):
+            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+                factors = self.factors(scores, labels, slope)
+            # fmin takes the bound where a factor is NaN, which clip would let through
+            yield rows, (np.fmax(np.fmin(factors, 1.0), -1.0) if exact else factors) * self.weighed(shares)
+
+    @abstractmethod
+    def factors(self, scores: Array, labels: Array, slope: float) -> Array:
+        """One number for each record, not yet cut."""
+
+    def weighed(self, shares: Array) -> Array:
+        """What is left of a factor where rows were clipped to these shares."""
+        return shares
+
+
+class FactorGram(ShortRows, GramMatrix):
+    """sum_i f_i^2 z_i z_i': the Gram matrix of rows that are no longer than z_i. Guarantee: that of a Gram matrix."""
+
+    def __init__(self, weights: Array, loss: Loss) -> None:
+        GramMatrix.__init__(self, len(weights))
+        self.about(weights, loss)
+
+    def summed(self, matrix: Array, slope: float, block: Block) -> Array:
+        total = np.zeros((self.dimension, self.dimension))
+        for rows, factors in self.pieces(matrix, slope, block):
+            scaled = rows * factors[:, None]
+            if block.bits is not None:
+                toward_zero(scaled, block.bits)
+            total += scaled.T @ scaled
+        return np.asarray(total[self.places])
+
+
+class FittedCurvature(FactorGram):
+    """sum_i l''(x_i'w, y_i) z_i z_i' in units of the largest l''."""
+
+    name = "curvature"
+    title: ClassVar[str] = "the curvature of the loss at the fitted model"
+
+    def factors(self, scores: Array, labels: Array, _slope: float) -> Array:
+        found = np.asarray(self.loss.curvature(scores, labels), dtype=np.float64)
+        return np.asarray(np.sqrt(found / self.loss.curvature_bound))
+
+    def weighed(self, shares: Array) -> Array:
+        """All of it: z z' has the share twice already."""
+        return np.ones_like(shares)
+
+
+class SquaredSlopes(FactorGram):
+    """sum_i (c_i l'(x_i'w, y_i))^2 z_i z_i' in units of G^2: how far the gradient varies from sample to sample."""
+
+    name = "squared-slopes"
+    title: ClassVar[str] = "squares of the slopes of the loss at the fitted model"
+
+    def factors(self, scores: Array, labels: Array, slope: float) -> Array:
+        return slopes_of(self.loss, scores, labels) / slope
+
+
+class FittedGradient(ShortRows):
+    """sum_i c_i l'(x_i'w, y_i) z_i in units of G.
+
+    Guarantee: zero-out moves it by at most 1, replace-one by 2. Edges: a null row adds nothing.
+    """
+
+    name = "gradient"
+    title: ClassVar[str] = "the gradient of the loss at the fitted model"
+    bound = 1.0
+
+    def __init__(self, weights: Array, loss: Loss) -> None:
+        self.length, self.rounding_entries = len(weights), float(len(weights))
+        self.about(weights, loss)
+
+    def factors(self, scores: Array, labels: Array, slope: float) -> Array:
+        return slopes_of(self.loss, scores, labels) / slope
+
+    def summed(self, matrix: Array, slope: float, block: Block) -> Array:
+        total = np.zeros(self.length)
+        for rows, factors in self.pieces(matrix, slope, block):
+            total += rows.T @ (factors if block.bits is None else toward_zero(factors, block.bits))
+        return total
+
+
+CAUTION = 4.0  # times the noise of A where some direction of it is lost: v is then underestimated
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Over the records, at the released model, of rows P'x: curvature A, squared slopes S, gradient g; their noises."""
+
+    projection: Array
+    curvature: Array
+    squares: Array
+    gradient: Array
+    curvature_noise: float
+    squares_noise: float
+    gradient_noise: float
+
+    @property
+    def variance(self) -> Array:
+        """S, drawn to a multiple of A as far as noise rules: the positive part of James and Stein's rule.
+
+        With residuals of equal size, and with odds that are right, S is a multiple of A. One number of it is known
+        better than all of its entries, whose noise has the squared norm s_S^2 d (d + 1) / 2.
+        """
+        d = len(self.squares)
+        known = max(float(np.trace(self.curvature)), self.curvature_noise * math.sqrt(d), 1e-100)  # its noise is that
+        alike = max(float(np.trace(self.squares)), 0.0) / known * self.curvature
+        apart = self.squares - alike
+        norm = max(float((apart * apart).sum()), 1e-300)
+        return np.asarray(alike + max(0.0, 1.0 - self.squares_noise**2 * d * (d + 1) / 2 / norm) * apart)
+
+
+class OneStep:
+    """The step from `weights`."""
+
+    def __init__(self, sums: Sums, weights: Array) -> None:
+        self._sums, self._variance = sums, sums.variance
+        found, self._vectors = np.linalg.eigh(sums.curvature)
+        noise, least = sums.curvature_noise, max(float(found[-1]), 1e-300) * 2.0**-40
+        self._values = np.maximum(denoised(found, noise) if noise > 0 else found, least)
+        self._lost = max(noise * math.sqrt(2 * len(found)), 2 * least)  # the norm of the noise of A
+        self._inverse = np.asarray((self._vectors / self._values) @ self._vectors.T)
+        self._step = self._inverse @ sums.gradient
+        self.weights = weights - sums.projection @ self._step
+
+    def identified(self, direction: Array) -> bool:
+        """Whether most of the variance of a sum of weights comes from directions of A that stand above its noise."""
+        parts = (self._vectors.T @ (self._sums.projection.T @ direction)) ** 2 / self._values
+        return bool(parts[self._values < self._lost].sum() <= parts.sum() / 2)
+
+    def error(self, direction: Array) -> float:
+        """The standard error of a sum of weights, sampling and noise together."""
+        sums, step = self._sums, self._step
+        across = self._inverse @ (sums.projection.T @ direction)
+        size = float(across @ across)
+        caution = CAUTION if self._values[0] < self._lost else 1.0
+        from_curvature = sums.curvature_noise**2 / 2 * (float(step @ step) * size + float(across @ step) ** 2)
+        sampling = max(float(across @ self._variance @ across), 0.0)  # noise can make it negative
+        return math.sqrt(sampling + sums.gradient_noise**2 * size + caution * from_curvature)
+
+
+# Shares of mu^2; the gradient has the rest.
+SHARES = {"residual": 0.02, "gram": 0.18, "curvature": 0.15, "squared-slopes": 0.10}
+REACH = 5.0  # mean absolute residuals at which residuals are cut: 4 deviations of a normal one
+LENGTHS = 1.5, 3.0  # root mean square lengths at which whitened rows are cut: at 1.5 few far rows move the target
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a step starts from: weights on prepared rows, and the columns whose weights it leaves as they are."""
+
+    weights: Array
+    fixed: tuple[int, ...] = ()
+
+
+class StandardErrorsNumbers(Numbers):
+    """The model, public, and the columns that the coordinator leaves out of the step."""
+
+    weights: tuple[Weight, ...]
+    fixed: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+
+class PrivateStandardErrors(Algorithm):
+    """Curvature A, squared slopes S and gradient g of the loss at a released model w, each once, on whitened rows.
+
+    From these w - P A^-1 g, a Newton step without damping, and its covariance (`OneStep`). The Gram matrix comes
+    first: P whitens the rows as far as its noise allows, so that noise is shared out fairly among directions. Of
+    numbers the mean absolute residual tells where residuals are cut.
+
+    Guarantee: every release has sensitivity 1 (replace-one: sqrt 2 or 2; the residual 1), whatever w and P are; mu^2 is
+    the sum of their (sensitivity / std)^2 (`proof.md`).
+    """
+
+    name: ClassVar[str] = "standard-errors"
+    form: ClassVar[str] = "private"
+    title: ClassVar[str] = "standard errors: curvature, squared slopes and gradient at a released model"
+    private: ClassVar[bool | None] = None
+    weighted: ClassVar[bool] = True
+    needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
+    numbers: ClassVar[type[Numbers]] = StandardErrorsNumbers
+
+    def design(self, problem: Problem, options: Start) -> Design:
+        queries = tuple(_fitted_queries(problem, options.weights))
+        rest = 1 - sum(SHARES.get(query.name, 0.0) for query in queries)
+        releases = []
+        for place, query in enumerate(queries):
+            mu = math.sqrt(SHARES.get(query.name, rest)) * problem.mu
+            releases.append(Release.at_mu(query, place, 1, mu, problem.relation).narrowed(problem.records))
+        numbers = StandardErrorsNumbers(weights=tuple(options.weights.tolist()), fixed=options.fixed)
+        return Design(rounds=len(queries), numbers=numbers, releases=tuple(releases))
+
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
+        return tuple(_fitted_queries(plan, public_model(plan)))
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """Whiten, then the sums in units of the loss, as the solution's model."""
+        weights, shape = public_model(plan), ProjectionShape(plan.dimension, "triangular")
+        free = np.setdiff1d(np.arange(plan.dimension), plan.numbers.fixed)
+        projection, slope = np.eye(plan.dimension), 1.0
+        if plan.has("gram"):
+            projection, slope = yield from whiten(plan, weights, free)
+        message, unit = {**shape.message(projection), "slope": np.array([slope])}, plan.scaled_loss.curvature_bound
+        curvature = _matrix(plan, (yield from total("curvature", **message)), free)
+        squares = _matrix(plan, (yield from total("squared-slopes", **message)), free)
+        gradient = yield from total("gradient", **message)
+        sums = Sums(
+            projection=shape.matrix(message)[:, free],
+            curvature=unit * curvature,
+            squares=slope**2 * squares,
+            gradient=slope * gradient[free],
+            curvature_noise=unit * _sum_noise(plan, "curvature"),
+            squares_noise=slope**2 * _sum_noise(plan, "squared-slopes"),
+            gradient_noise=slope * _sum_noise(plan, "gradient"),
+        )
+        return Solution(weights, model=sums)
+
+
+def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, float]]:
+    """(P, G): how rows are whitened and cut, and where slopes are, by the Gram matrix and of numbers the residuals.
+
+    Both cuts are wider while the noise stays below what sampling does to the gradient. So they vanish as the signal
+    grows, and with them what they do to the target. They stay so narrow that the size of the squared slopes, over all
+    directions, is known to a tenth, and that the curvature stands out of its noise.
+    """
+    gram = _matrix(plan, (yield from total("gram")), free) / plan.records
+    moments, residual = rule.of_gram(gram, _sum_noise(plan, "gram") / plan.records), 0.0
+    if plan.has("residual"):
+        mean = float((yield from total("residual", weights=weights))[0]) / plan.records
+        residual = max(mean, 0.0) + _sum_noise(plan, "residual") / plan.records
+    # Directions whose mean square the noise hides are stretched no more than those at its level.
+    q = 1.0 / np.maximum(moments.values, moments.hidden)
+    units, d = Units.of(plan.scaled_loss, residual), plan.dimension
+    steepest, size = units.loss.lipschitz(), units.slope * math.sqrt(plan.records)
+    hidden = units.loss.curvature_bound * _sum_noise(plan, "curvature") * math.sqrt(2 * d)
+    clear, usual = math.sqrt(units.curvature * plan.records / (2 * hidden)), math.sqrt(float(q @ moments.values))
+    first = Clips(min(max(clear, LENGTHS[0] * usual), LENGTHS[1] * usual), min(steepest, REACH * units.slope))
+    known = size * math.sqrt(0.1 * math.sqrt(d) / _sum_noise(plan, "squared-slopes"))
+    allowed = min(size / _sum_noise(plan, "gradient"), known)
+    growth = max(1.0, allowed / first.product)
+    steeper = min(steepest / first.slope, math.sqrt(growth))
+    longest = min(max(first.cut, clear / 2), math.sqrt(q.max()))
+    cut, projection = min(first.cut * growth / steeper, longest), np.zeros((d, d))
+    projection[np.ix_(free, free)] = White(moments, q / cut**2, units).matrix
+    return projection, first.slope * steeper
+
+
+def _matrix(plan: Plan, triangle: Array, free: Integers) -> Array:
+    return np.asarray(GramMatrix(plan.dimension).matrix(triangle)[np.ix_(free, free)])
+
+
+def _fitted_queries(problem: Problem, weights: Array) -> Iterator[Query]:
+    loss = problem.scaled_loss
+    if problem.private:
+        yield GramMatrix(problem.dimension)
+        if loss.kind == "regression":
+            yield ResidualSum(problem.dimension)
+    yield FittedCurvature(weights, loss)
+    yield SquaredSlopes(weights, loss)
+    yield FittedGradient(weights, loss)
+
+
+def _sum_noise(plan: Plan, query: str) -> float:
+    """The standard deviation in the sum over the parties, each of which adds its own."""
+    return plan.release(query).std * math.sqrt(plan.channel.variance)
+
 
 FORMS: tuple[Algorithm, ...] = (PrivateStandardErrors(),)

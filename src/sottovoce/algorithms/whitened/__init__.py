@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.whitened.classes import PrivateClasses
+from sottovoce.algorithms.whitened.classes import ExactClasses, ExactWhitened, PrivateClasses
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
-from sottovoce.algorithms.whitened.exact import ExactClasses, ExactWhitened
 from sottovoce.algorithms.whitened.private import PrivateWhitened
 
 FORMS: tuple[Algorithm, ...] = (PrivateWhitened(), ExactWhitened(), PrivateClasses(), ExactClasses(), ColumnsWhitened())

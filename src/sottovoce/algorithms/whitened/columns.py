@@ -19,8 +19,7 @@ from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
 from sottovoce.plan import Design, Plan, Problem
 from sottovoce.queries import joint
-from sottovoce.queries.projected import ProjectionShape
-from sottovoce.queries.sums import GramMatrix
+from sottovoce.queries.sums import GramMatrix, ProjectionShape
 from sottovoce.secure.tables import (
     CLIP_LEVELS,
     FACTOR_BITS,

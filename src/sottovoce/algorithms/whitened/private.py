@@ -32,16 +32,20 @@ from sottovoce.data.block import Block
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
 from sottovoce.plan import Design, Plan, Problem, Release
-from sottovoce.queries.projected import LengthSum, ProjectedGradient, ProjectionShape, ScaleGradient, first_round
 from sottovoce.queries.sums import (
     ColumnSquares,
     GramMatrix,
     LabelSum,
+    LengthSum,
     NumberSum,
+    ProjectedGradient,
+    ProjectionShape,
     ResidualSum,
+    ScaleGradient,
     ScoreSum,
     SquareSum,
     WeightSum,
+    first_round,
 )
 from sottovoce.solvers import Whitened
 

@@ -40,8 +40,7 @@ from sottovoce.plan.secure_text import assumed, broken
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import inside
 from sottovoce.privacy.ledger import Account, Balance
-from sottovoce.queries.messages import rounds_of
-from sottovoce.queries.pricing import answers_due
+from sottovoce.queries.pricing import answers_due, rounds_of
 from sottovoce.transports.base import Change, Communication, Transport
 from sottovoce.transports.in_process import InProcess
 
