@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +45,7 @@ MOST_RESTARTS: Final = 16  # in one round
 _SET_UP: Final = ProgramPiece("")
 
 
+@dataclass(eq=False)
 class ColumnSums:
     """The coordinator's side of one plan over secure columns: it passes envelopes on, and opens sums.
 
@@ -53,16 +54,15 @@ class ColumnSums:
     before. `reopen` has the plan opened at ends that do not know it any more.
     """
 
-    def __init__(
-        self, plan: Plan, exchange: Exchange, deals: Deals, opener: Opener, reopen: Reopen | None = None
-    ) -> None:
-        self._plan, self._exchange, self._deals, self._opener = plan, exchange, deals, opener
-        self._reopen = reopen
-        self._order = order_columns(plan)
-        self._transcript = TranscriptHash()
-        self._rounds: list[ProgramPiece] = []  # that are over
-        self._ready = False  # whether all ends have gone through the set-up since the last restart
-        self._factored: set[str] = set()  # queries whose factors the parties have since then
+    _plan: Plan
+    _exchange: Exchange
+    _deals: Deals
+    _opener: Opener
+    _reopen: Reopen | None = None
+    _transcript: TranscriptHash = field(default_factory=TranscriptHash, init=False)
+    _rounds: list[ProgramPiece] = field(default_factory=list, init=False)  # that are over
+    _ready: bool = field(default=False, init=False)  # whether all ends have gone through the set-up since a restart
+    _factored: set[str] = field(default_factory=set, init=False)  # queries whose factors the parties have since then
 
     def values(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         """The opened value of a round; before the first the parties get what they need of one another."""
@@ -88,11 +88,10 @@ class ColumnSums:
         """The key of the parties, their masked columns, which records are null, and what was told so far."""
         names, holder = self._plan.names, self._plan.label_party_name
         envelopes = self._say([holder], Stage("group"))[holder].frame.arrays
-        first: Mapping[str, Envelopes] = {
-            name: {"group": envelope_of(holder, envelopes, str(place))}
-            for place, name in enumerate(names)
-            if name != holder
-        }
+        first: Each = {}
+        for place, name in enumerate(names):
+            if name != holder:
+                first[name] = {"group": envelope_of(holder, envelopes, str(place))}
         for piece in column_pieces(self._plan.records, widths_of(self._plan)):
             replies = self._say(names, Stage("columns", piece), each=first)
             self._say(names, Stage("receive", piece), each=self._to_others(replies))
@@ -117,12 +116,19 @@ class ColumnSums:
             program = GRAM if isinstance(query, GramMatrix) else OWN
             receiver, envelope = self._deals.deal(ProgramPiece(program, number, query, told))
             each = {receiver: {DEALT: envelope}}
-        value = self._opened(number, query, told, each)
+        call = Call(self._plan.names, said=tuple(told))
+        frame = Frame("ask", 0, self._plan.digest, number, query.name, told, call.text)
+        replies, shares = self._send(self._plan.names, frame, each), dict[str, NDArray[np.int64]]()
+        for party in call.roster:
+            shares[party] = read_share(party, query.length + 1, replies[party])
+        label = label_of(query.name, number, *asked_after(call, told, self._transcript.after(query.name, number, told)))
+        value = self._opener.open(shares, noise_of(query, self._plan), label)
         self._rounds.append(ProgramPiece("", number, query, told))
+        order = order_columns(self._plan)
         if isinstance(query, GramMatrix):
-            return np.asarray(query.matrix(value)[np.ix_(self._order, self._order)][query.places])
+            return np.asarray(query.matrix(value)[np.ix_(order, order)][query.places])
         if isinstance(query, JointSum) and query.program == LOOK_UP and query.lookup(told).matrix == "rows":
-            return np.asarray(value.reshape(-1, len(self._order))[:, self._order].ravel())
+            return np.asarray(value.reshape(-1, len(order))[:, order].ravel())
         return value
 
     def _play(self, program: ProgramPiece, *, ended: bool = True) -> Each:
@@ -146,21 +152,15 @@ class ColumnSums:
                 self._say(names, Stage("end", piece, (), work.program, count - 1), work, each)
         return each
 
-    def _opened(self, number: int, query: Query, told: MessageArrays, each: Mapping[str, Envelopes]) -> Array:
-        call = Call(self._plan.names, said=tuple(told))
-        frame = Frame("ask", 0, self._plan.digest, number, query.name, told, call.text)
-        replies = self._send(self._plan.names, frame, each)
-        shares = {party: read_share(party, query.length + 1, replies[party]) for party in call.roster}
-        label = label_of(query.name, number, *asked_after(call, told, self._transcript.after(query.name, number, told)))
-        return self._opener.open(shares, noise_of(query, self._plan), label)
-
     def _to_others(self, replies: Mapping[str, CheckedReply]) -> Each:
-        envelopes = {name: envelope_of(name, reply.frame.arrays, ENVELOPE) for name, reply in replies.items()}
-        places = {name: str(place) for place, name in enumerate(self._plan.names)}
-        return {
-            name: {places[other]: words for other, words in envelopes.items() if other != name}
-            for name in self._plan.names
-        }
+        """The envelope of each party, by its place, for all others."""
+        names, envelopes, each = self._plan.names, dict[str, NDArray[Any]](), Each()
+        for name, reply in replies.items():
+            envelopes[str(names.index(name))] = envelope_of(name, reply.frame.arrays, ENVELOPE)
+        for place, name in enumerate(names):
+            each[name] = envelopes.copy()
+            each[name].pop(str(place), None)
+        return each
 
     def _say(
         self,

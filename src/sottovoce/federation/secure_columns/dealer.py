@@ -41,6 +41,7 @@ from sottovoce.federation.secure_columns.messages import (
     Stage,
     Wholes,
     place_of,
+    split_told,
 )
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
@@ -57,7 +58,6 @@ from sottovoce.secure.streams import (
     OWN,
     Fields,
     Label,
-    RoundLabels,
     TranscriptHash,
     labelled,
     pack_fields,
@@ -90,7 +90,7 @@ class LocalDeals:
 
     @functools.cached_property
     def _dealer(self) -> ColumnDealer:
-        seeds = {name: self._keys[name] for name in self._plan.names}
+        seeds = dict(zip(self._plan.names, map(self._keys.__getitem__, self._plan.names), strict=True))
         return ColumnDealer(seeds, place_of(self._plan, self._plan.names[0]), self._plan.records)
 
     def recall(self, work: ProgramPiece) -> None:
@@ -99,33 +99,31 @@ class LocalDeals:
     def deal(self, work: ProgramPiece) -> tuple[str, Wholes]:
         """One envelope; the top-up is in that of the first piece."""
         work.check(self._plan)
-        labels = work.labels(self._transcript)
-        what = work.program if work.program in (GRAM, OWN) else f"{work.program} {DEALT}"
-        label = labels.label(what, work.piece)
-        if self._last[0] != json.dumps(label):
-            receiver, fields = self._made(work, labels, label)
-            words = self._enveloped(receiver, label, fields)
-            self._used.use(json.dumps([receiver, *label[:-1]]), words.tobytes())
-            self._last = json.dumps(label), (receiver, words)
-        return self._last[1]
-
-    def _made(self, work: ProgramPiece, labels: RoundLabels, label: Label) -> tuple[str, Fields]:
-        dealer, piece, program, query = self._dealer, work.piece, work.program, work.query
+        labels, piece, program, query = work.labels(self._transcript), work.piece, work.program, work.query
+        label = labels.label(program if program in (GRAM, OWN) else f"{program} {DEALT}", piece)
+        if self._last[0] == json.dumps(label):
+            return self._last[1]
+        dealer = self._dealer
         if query is None:
-            return dealer.null(labels, piece)
-        if program == FACTOR:
+            receiver, fields = dealer.null(labels, piece)
+        elif program == FACTOR:
             self._factors[work.name] = work.told
-            return dealer.factor(labels, piece, work.projection(self._plan))
-        noise: Any = self._noise(query, labelled(self._randomness, label)) if piece[0] == 0 else 0
-        if program in (GRAM, OWN):
-            return dealer.gram(labels, noise) if program == GRAM else dealer.own(labels, noise)
-        coins = labelled(self._randomness, ["coins", *label])  # of the bits that are looked up
-        if program == LENGTH:
-            return dealer.length(labels, piece, work.projection(self._plan), noise, coins)
-        lookup = work.lookup(self._plan, self._factors)
-        if lookup is None:
-            raise RefusedError(f"nothing is dealt for {program!r}.")
-        return dealer.look_up(labels, piece, lookup, noise, coins)
+            receiver, fields = dealer.factor(labels, piece, work.projection(self._plan))
+        else:
+            noise: Any = self._noise(query, labelled(self._randomness, label)) if piece[0] == 0 else 0
+            coins = labelled(self._randomness, ["coins", *label])  # of the bits that are looked up
+            if program in (GRAM, OWN):
+                receiver, fields = dealer.gram(labels, noise) if program == GRAM else dealer.own(labels, noise)
+            elif program == LENGTH:
+                receiver, fields = dealer.length(labels, piece, work.projection(self._plan), noise, coins)
+            elif (lookup := work.lookup(self._plan, self._factors)) is not None:
+                receiver, fields = dealer.look_up(labels, piece, lookup, noise, coins)
+            else:
+                raise RefusedError(f"nothing is dealt for {program!r}.")
+        words = self._enveloped(receiver, label, fields)
+        self._used.use(json.dumps([receiver, *label[:-1]]), words.tobytes())
+        self._last = json.dumps(label), (receiver, words)
+        return self._last[1]
 
     def _noise(self, query: Query, randomness: Randomness) -> Wholes:
         top_up = self._plan.channel.aggregation.top_up(len(self._plan.names))
@@ -285,7 +283,7 @@ class Dealer(Answering):
         stage, deals = Stage.read(frame.text), run.deals
         if deals is None:
             raise RefusedError(f"by rows {self.name} adds noise to sums, and deals nothing.")
-        told = {name: array for name, array in frame.arrays.items() if name in stage.said}
+        told, _ = split_told(frame.arrays, stage.said)
         query = self._query(run, frame, told) if frame.query else None
         work = ProgramPiece(stage.program, frame.round, query, told, stage.piece)
         if stage.name == "recall":

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import RefusedError, WireError
+from sottovoce.federation.replies import Envelopes
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
@@ -46,7 +47,8 @@ class Stage(NamedTuple):
 
     @property
     def text(self) -> str:
-        return json.dumps({"stage" if key == "name" else key: value for key, value in self._asdict().items()})
+        said = self._asdict()
+        return json.dumps({"stage": said.pop("name"), **said})
 
     @classmethod
     def read(cls, text: str) -> Stage:
@@ -70,18 +72,13 @@ class ProgramPiece:
     program: str
     number: int = 0
     query: Query | None = None  # None: of the set-up
-    told: MessageArrays = field(default_factory=dict)
+    told: MessageArrays = field(default_factory=dict, compare=False)  # it comes with the first message alone
     piece: Piece = WHOLE
 
     @property
     def name(self) -> str:
         """Of its query, as a frame has it."""
         return "" if self.query is None else self.query.name
-
-    @property
-    def about(self) -> tuple[str, int, str, Piece]:
-        """What every message of it says; what it was told comes with the first alone."""
-        return self.program, self.number, self.name, self.piece
 
     def check(self, plan: Plan) -> None:
         """Refuse a program that the query does not have in this round, and records that are cut otherwise."""
@@ -127,6 +124,14 @@ class ProgramPiece:
             raise RefusedError(f"query {query.name!r} in round {self.number} was not asked for its factor first.")
         first = ProgramPiece(FACTOR, plan.release(query.name).first, query, factors[query.name])
         return replace(lookup, projection=first.projection(plan).matrix)
+
+
+def split_told(arrays: MessageArrays, said: Collection[str]) -> tuple[Envelopes, Envelopes]:
+    """The arrays of a message that everybody was told, and those that are for one party."""
+    told, sent = dict[str, NDArray[Any]](), dict[str, NDArray[Any]]()
+    for name, array in arrays.items():
+        (told if name in said else sent)[name] = array
+    return told, sent
 
 
 def widths_of(plan: Problem) -> dict[str, int]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
 from sottovoce.errors import LeakError, RefusedError
@@ -25,6 +24,7 @@ from sottovoce.federation.secure_columns.messages import (
     asked_after,
     cut_records,
     place_of,
+    split_told,
     widths_of,
 )
 from sottovoce.gate.frames import Frame
@@ -32,7 +32,6 @@ from sottovoce.gate.outgoing import Masked, Share
 from sottovoce.gate.query import MessageArrays, Query, Round
 from sottovoce.gate.secure_gate import Own, SecureGate
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Problem
 from sottovoce.privacy.mechanisms import Randomness
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.sums import GramMatrix
@@ -54,7 +53,6 @@ from sottovoce.secure.streams import (
 from sottovoce.secure.sums import Call, ColumnMasker
 from sottovoce.secure.tables import ROW_BITS
 
-Array = NDArray[np.float64]
 _CHUNK: Final = 2**16  # records that are rounded at a time
 
 
@@ -95,6 +93,8 @@ class ColumnRun:
         integers, labels = round_to_integers(rows, plan, masker.name, coins), rows.labels if masker.holder else None
         self._engine = Columns(self._place, integers, rows.usable_rows, labels, masker.seed)
         self._plan, self._masker, self._gate = plan, masker, gate
+        self._others = dict(zip(plan.names, map(str, range(len(plan.names))), strict=True))  # by name, their places
+        del self._others[masker.name]
         self._transcript = TranscriptHash()
         self._turn: _Turn | None = None
         self._parts: tuple[RoundLabels, dict[Piece, Wholes]] = (SET_UP, {})  # of the sum at hand, by piece: each once
@@ -111,12 +111,11 @@ class ColumnRun:
             )
         if stage.name in ("columns", "receive"):
             return self._columns(stage, frame.arrays)
-        told = {name: array for name, array in frame.arrays.items() if name in stage.said}
+        told, sent = split_told(frame.arrays, stage.said)
         if stage.name == "recall" and query is not None:
             query.check_message(frame.round, told)
             self._transcript.after(query.name, frame.round, told)
             return None
-        sent = {name: array for name, array in frame.arrays.items() if name not in stage.said}
         work = ProgramPiece(stage.program, frame.round, query, told, stage.piece)
         if work.name != frame.query or stage.name not in ("say", "add", "end"):
             raise RefusedError(f"a party over secure columns has no stage {stage.name!r} of {frame.query!r}.")
@@ -129,8 +128,7 @@ class ColumnRun:
 
     def share(self, query: Query, round: Round, frame: Frame) -> Share:
         call = Call.read(frame.text)
-        told = {name: array for name, array in frame.arrays.items() if name in call.said}
-        sent = {name: array for name, array in frame.arrays.items() if name not in call.said}
+        told, sent = split_told(frame.arrays, call.said)
         labels = self._transcript.after(query.name, round.number, told)
         if isinstance(query, JointSum):
             turn = self._turn
@@ -160,25 +158,26 @@ class ColumnRun:
         if stage.name == "columns":
             if "group" in arrays:
                 self._masker.open_group(self._plan.label_party_name, arrays["group"])
-            return self._gate.masked("columns", label, lambda: self._engine.columns(piece))[0]
-        shapes = {name: (piece[1] - piece[0], width) for name, width in widths.items()}
-        like = {name: (np.broadcast_to(np.int64(0), shape),) for name, shape in shapes.items()}
+            return self._gate.masked("columns", label, functools.partial(self._engine.columns, piece))[0]
+        like: dict[str, Fields] = {}
+        for name, width in widths.items():
+            like[name] = (np.broadcast_to(np.int64(0), (piece[1] - piece[0], width)),)
         self._engine.receive_columns(self._opened(label, arrays, like), piece)
         return None
 
     def _say(self, work: ProgramPiece, message: int, sent: Envelopes) -> Masked | None:
         """The next message of a program, or the last once more."""
         turn = self._turn
-        again = turn is not None and turn.message == 0 and turn.work.about == work.about
+        again = turn is not None and turn.message == 0 and turn.work == work
         if message == 0 and not (again and turn is not None and work.labels(self._transcript) == turn.labels):
             self._turn = None
-            return self._advance(self._begun(work, sent), None)
+            return self._advance(self._begun(work, sent), {})
         turn = self._at(work, message, message - 1)
         if turn.message == message:
             return turn.left
         if message >= turn.messages:
             raise RefusedError(f"a program {work.program!r} has {turn.messages} messages, and not {message + 1}.")
-        return self._advance(turn, self._total(turn, sent))
+        return self._advance(turn, sent)
 
     def _add(self, turn: _Turn, sent: Envelopes) -> Masked:
         """The sum over the parties of the message that it is at, for all of them."""
@@ -194,7 +193,7 @@ class ColumnRun:
             return
         if turn.message != turn.messages - 1:
             raise RefusedError(f"a program {turn.work.program!r} has {turn.messages} messages; ask for all of them.")
-        self._advance(turn, self._total(turn, sent))
+        self._advance(turn, sent)
 
     def _begun(self, work: ProgramPiece, sent: Envelopes) -> _Turn:
         """A program over a piece, from its first message on."""
@@ -214,7 +213,8 @@ class ColumnRun:
         if work.query is None:
             program = self._engine.null(labels, piece, dealt)
         elif lookup is not None:
-            weights = own_entries(self._plan, self._masker.name, work.told["weights"])
+            part, whole = self._plan.part(self._masker.name), work.told["weights"]
+            weights = np.append(whole[part.start : part.stop], whole[self._plan.features :] if part.constant else [])
             program = self._engine.look_up(labels, piece, lookup, weights, dealt)
         else:
             play = self._engine.length if work.program == LENGTH else self._engine.factor
@@ -241,8 +241,20 @@ class ColumnRun:
             raise LeakError(f"the program {turn.work.program!r} has more messages than it says; nothing was released.")
         yield None
 
-    def _advance(self, turn: _Turn, total: Fields | None) -> Masked | None:
-        """The next message of a turn, by the sum of the one before; a refusal ends it, and it begins again."""
+    def _advance(self, turn: _Turn, sent: Envelopes) -> Masked | None:
+        """The next message of a turn, by the sum over the parties of the one that it is at.
+
+        A refusal of what was sent changes nothing; any other ends the turn, and it begins again.
+        """
+        total = turn.total
+        if turn.message >= 0 and total is None:
+            adder = adder_of(self._plan.names, turn.labels.number, turn.message)
+            if adder is None:
+                total = self._added(turn, sent)
+            elif adder == self._masker.name or TOTAL not in sent:
+                raise RefusedError("a secure message lacks the sum of the one before it.")
+            else:
+                total = self._masker.opened(turn.label(" total"), adder, sent[TOTAL], turn.masked)
         self._turn = None
         said = turn.said.send(total)
         self._turn = turn
@@ -251,20 +263,9 @@ class ColumnRun:
     def _at(self, work: ProgramPiece, *messages: int) -> _Turn:
         """The program that this party is at, which has said one of these messages last."""
         turn = self._turn
-        if turn is None or turn.work.about != work.about or turn.message not in messages:
+        if turn is None or turn.work != work or turn.message not in messages:
             raise RefusedError(f"{work.program!r} was not asked from its first message on; ask for that.")
         return turn
-
-    def _total(self, turn: _Turn, sent: Envelopes) -> Fields:
-        """The sum over the parties of the message that it is at."""
-        adder = adder_of(self._plan.names, turn.labels.number, turn.message)
-        if adder is None:
-            return self._added(turn, sent)
-        if turn.total is not None:
-            return turn.total
-        if adder == self._masker.name or TOTAL not in sent:
-            raise RefusedError("a secure message lacks the sum of the one before it.")
-        return self._masker.opened(turn.label(" total"), adder, sent[TOTAL], turn.masked)
 
     def _added(self, turn: _Turn, sent: Envelopes) -> Fields:
         others = self._opened(turn.label(), sent, dict.fromkeys(self._plan.names, turn.masked))
@@ -272,10 +273,12 @@ class ColumnRun:
 
     def _opened(self, label: list[Any], sent: Envelopes, like: Mapping[str, Fields]) -> dict[str, Fields]:
         """What all other parties said, by the envelopes of a message."""
-        names = {str(place): name for place, name in enumerate(self._plan.names) if name != self._masker.name}
-        if not set(names) <= set(sent):
+        if not set(self._others.values()) <= set(sent):
             raise RefusedError("a secure message lacks the words of a party.")
-        return {name: self._masker.opened(label, name, sent[place], like[name]) for place, name in names.items()}
+        found: dict[str, Fields] = {}
+        for name, place in self._others.items():
+            found[name] = self._masker.opened(label, name, sent[place], like[name])
+        return found
 
     def _dealt(self, label: list[Any], labels: RoundLabels, sent: Envelopes, like: Fields) -> Fields | None:
         """What the party whose turn it is was dealt; None for the others, who make their share."""
@@ -302,9 +305,3 @@ def round_to_integers(rows: Block, plan: Plan, party: str, coins: Randomness) ->
             raise LeakError("a part of a row is longer than the plan allows; nothing was released.")
         found[start : start + _CHUNK] = rounded
     return found
-
-
-def own_entries(plan: Problem, party: str, whole: Array) -> Array:
-    """A party's entries of a vector over all columns."""
-    part = plan.part(party)
-    return np.append(whole[part.start : part.stop], whole[plan.features :] if part.constant else [])
