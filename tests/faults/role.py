@@ -31,8 +31,7 @@ from sottovoce.federation.journal import Journal
 from sottovoce.federation.party import Party
 from sottovoce.federation.secure_columns.dealer import Dealer, LocalDeals
 from sottovoce.gate.frames import Frame, decode
-from sottovoce.gate.gate import Gate
-from sottovoce.gate.memory import Memory
+from sottovoce.gate.gate import Gate, Memory
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.secure.pair_keys import RunKey

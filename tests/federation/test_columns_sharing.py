@@ -14,7 +14,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
-from sottovoce.gate import memory
+from sottovoce.gate import gate as memory
 from sottovoce.gate.frames import decode
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.gate.memory import Memory
+from sottovoce.gate.gate import Memory
 
 KEY, RELEASE = (1, "gradient"), b"a release"
 

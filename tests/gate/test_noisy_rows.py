@@ -19,8 +19,7 @@ from sottovoce.data.block import Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import LeakError, LedgerError, RefusedError
 from sottovoce.gate.frames import Frame, decode, encode
-from sottovoce.gate.gate import Gate, draw_rows
-from sottovoce.gate.memory import Memory
+from sottovoce.gate.gate import Gate, Memory, draw_rows
 from sottovoce.gate.query import Round
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release

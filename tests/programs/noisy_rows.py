@@ -24,7 +24,7 @@ from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.data.bounds import Bounds
 from sottovoce.federation.federation import Federation
-from sottovoce.gate import gate, memory
+from sottovoce.gate import gate
 from sottovoce.gate.query import Derived, MessageArrays, NoisyRows, Query, Reals, Round
 from sottovoce.plan.plan import FAMILIES, Design, Plan
 from sottovoce.plan.problem import Named, Problem
@@ -199,11 +199,11 @@ def kill_at(place: str, calls: int) -> None:
     owner, name = {
         "reserve": (Account, "reserve"),  # nothing is charged
         "draw": (gate, "draw_rows"),  # charged, nothing drawn
-        "file": (memory.Memory, "write_rows"),  # drawn, nothing written
+        "file": (gate.Memory, "write_rows"),  # drawn, nothing written
         "sync": (os, "fsync"),  # written, not durable
         "rename": (Path, "replace"),  # durable, not in its place
         "entry": (ledger_file.Entries, "append"),  # the file is there, the entry is not
-        "read": (memory.Memory, "read_rows"),  # all is durable
+        "read": (gate.Memory, "read_rows"),  # all is durable
         "answer": (Scores, "derive"),
     }[place]
     original: Callable[..., Any] = getattr(owner, name)

@@ -60,7 +60,7 @@ class SecureSumAnswers(Answers):
         dealer = plan.channel.signers[len(plan.names) :]  # it adds its noise, as one more of the roster
         if left is not None and (left["round"], left["query"]) == (number, ask.query):
             attempt = left["attempt"]  # it was asked again, of fewer, before the run was interrupted
-        call = Call(opener.roster.of((*queries, *dealer)), attempt, tuple(ask.arrays))
+        call = Call(opener.remaining((*queries, *dealer)), attempt, tuple(ask.arrays))
         if ask.reminder:
             ask = dataclasses.replace(ask, each=dict.fromkeys(dealer, ask.reminder))  # a dealer keeps no numbers
         replies: dict[str, CheckedReply] = {}
@@ -70,9 +70,9 @@ class SecureSumAnswers(Answers):
                 replies = run.ask(plan, message, ask, call.roster)
             except WireError as error:
                 run.away |= set(error.parties)
-                call = opener.roster.without(call, error, number)
-                run.left |= opener.roster.left
-                gone = {"left": opener.roster.left, "again": opener.roster.again}
+                call = opener.without(call, error, number)
+                run.left |= opener.left
+                gone = {"left": opener.left, "again": opener.again}
                 where = {"round": number, "query": ask.query, "attempt": call.attempt}
                 run.journal.note("left", plan, gone | where, sync=True)
         shares = {name: read_share(name, query.length, replies[name]) for name in call.roster}
@@ -99,9 +99,9 @@ def make_sums(coordinator: Coordinator, plan: Plan) -> Answers:
     key = coordinator.run_keys.get(plan.keys)  # by it is the noise that the coordinator adds, if it has one
     opener = Opener(plan, randomness if key is None else key.noise(plan.digest, randomness))
     if journal.path is not None:
-        opener.roster.advice = ""  # it can go on
+        opener.advice = ""  # it can go on
     if (left := stored.left) is not None:
-        opener.roster.restore(left["left"], left["again"])
+        opener.left, opener.again = dict(left["left"]), left["again"]
         coordinator.left |= left["left"]
         coordinator.away |= set(left["left"])
     if not plan.split.same_people:

@@ -29,8 +29,7 @@ from sottovoce.federation.replies import RECEIPT, unpack_receipt
 from sottovoce.federation.run_keys import PAIR, check_start, known_keys
 from sottovoce.federation.secure_columns.party import ColumnRun
 from sottovoce.gate.frames import Frame
-from sottovoce.gate.gate import Gate
-from sottovoce.gate.memory import Memory
+from sottovoce.gate.gate import Gate, Memory
 from sottovoce.gate.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.gate.query import ForgottenError, MessageArrays, Query, Round
 from sottovoce.gate.secure_gate import SecureGate, UsedLabels

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import itertools
+import logging
 import threading
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import LeakError, RefusedError
+from sottovoce.files import write_durably
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.outgoing import GATE, Released
 from sottovoce.gate.query import Choice, Derived, NoisyRows, Query, Round, Walk
@@ -27,7 +35,6 @@ from sottovoce.privacy.mechanisms import (
 
 if TYPE_CHECKING:
     from sottovoce.data.block import Block
-    from sottovoce.gate.memory import Memory
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.release import Mechanism, Release
     from sottovoce.privacy.ledger import Account
@@ -35,6 +42,11 @@ if TYPE_CHECKING:
 Arrays = dict[str, NDArray[Any]]
 
 MOST = 2**31 - 1  # what an entry of noisy rows is clipped to, in steps of its grid
+# What a damaged file can raise: by its bits it may be encrypted, or of a kind of compression that nobody has.
+_UNREADABLE: Final = (OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_RECORDS: Final = "records"  # the array of a file that has their digest
+
+_log = logging.getLogger("sottovoce.holder")
 
 
 class Gate:
@@ -319,3 +331,93 @@ def value_of(arrays: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.flo
     if "grid" in arrays:
         return np.asarray(arrays["grid"] * scale, dtype=np.float64)
     return np.asarray(arrays["value"], dtype=np.float64)
+
+
+class Memory:
+    """What a solver keeps at a holder between rounds, beside the ledger, so that a run goes on after a restart.
+
+    Each state is a file whose name is the hash of the release that it belongs to. It is written before that release is
+    stored, and the one before it is deleted afterwards: whichever release the ledger has last, its state is there. It
+    says of which records it is, in which order: a dual that met another record than its own would be of two people.
+    Rows with noise, which a run draws once, are a file of their own until the run is over.
+
+    Guarantee: `read` gives the state that was written with a release, for the same records in the same order, or
+    nothing; a state whose release was never stored has a name that no release has. Proof: `proofs/gate.md`.
+    """
+
+    def __init__(self, ledger: Path, party: str, plan: bytes, records: bytes = b"") -> None:
+        self._folder = ledger.with_name(f"{ledger.name}.memory")
+        self._party = hashlib.sha256(party.encode()).hexdigest()[:32]
+        self._plan = plan.hex()
+        self._records = np.frombuffer(records, dtype=np.uint8)
+        self._last: Path | None = None  # of the last release that was stored
+        self._next: Path | None = None
+
+    def write(self, state: Mapping[str, NDArray[Any]], key: tuple[int, str], release: bytes) -> None:
+        """Keep the state after a release that is about to be stored, durably."""
+        self._next = self._path(key, release)
+        self._write(self._next, state)
+
+    def settle(self) -> None:
+        """The release is stored: the state before it is not needed any more."""
+        before, self._last, self._next = self._last, self._next, None
+        if before is not None and before != self._last:
+            _delete(before)
+
+    def read(self, key: tuple[int, str], release: bytes) -> dict[str, NDArray[Any]] | None:
+        """The state that belongs to a stored release; None if it is lost, or of other records."""
+        path, state = self._path(key, release), None
+        with contextlib.suppress(*_UNREADABLE):
+            state = self._unpacked(path.read_bytes())
+        if state is not None:
+            self._last = path
+        return state
+
+    def write_rows(self, rows: NDArray[np.float32]) -> bytes:
+        """Keep noisy rows for the whole run, durably; the SHA-256 of their file, by which they are read again."""
+        return self._write(None, {"rows": rows})
+
+    def read_rows(self, digest: bytes) -> NDArray[np.float32] | None:
+        """The noisy rows of a file with that SHA-256; None if it is lost, or of other records."""
+        with contextlib.suppress(*_UNREADABLE):
+            data = self._file(digest).read_bytes()
+            if hashlib.sha256(data).digest() == digest and (found := self._unpacked(data)) is not None:
+                return found["rows"]
+        return None
+
+    def follows(self, last: tuple[int, str, bytes] | None) -> bool:
+        """Whether the state of this process is that after the last release that was stored, by whatever process."""
+        return self._last == (None if last is None else self._path(last[:2], last[2]))
+
+    def clear(self, *, own: bool, others: bool) -> None:
+        """Delete what this party remembers of this plan, and what it remembers of all others."""
+        for path in self._folder.glob(f"{self._party}.*"):
+            if own if path.name.startswith(f"{self._party}.{self._plan}.") else others:
+                _delete(path)
+
+    def _path(self, key: tuple[int, str], release: bytes) -> Path:
+        return self._file(hashlib.sha256(repr(key).encode() + b"\0" + release).digest())
+
+    def _file(self, digest: bytes) -> Path:
+        return self._folder / f"{self._party}.{self._plan}.{digest.hex()}"
+
+    def _write(self, path: Path | None, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+        """Have a file of arrays, without a path by its SHA-256, which is returned."""
+        file = io.BytesIO()
+        np.savez(file, **arrays, **{_RECORDS: self._records})  # type: ignore[arg-type]  # of arrays alone
+        digest = hashlib.sha256(file.getvalue()).digest()
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        write_durably(path or self._file(digest), file.getvalue(), mode=0o600)
+        return digest
+
+    def _unpacked(self, data: bytes) -> dict[str, NDArray[Any]] | None:
+        with np.load(io.BytesIO(data), allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+        return arrays if np.array_equal(arrays.pop(_RECORDS, np.zeros(1)), self._records) else None
+
+
+def _delete(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.error("%s of a run that is over cannot be deleted (%s); delete it.", path, error.strerror)

@@ -80,12 +80,6 @@ class MaskedNumber(NamedTuple):
     opened: Signed
 
 
-def index_squares(squares: Signed, modulus: int, added: int) -> NDArray[np.int16]:
-    """A share of the top 16 bits of |z|^2 modulo 2^modulus, by one of |z|^2, and a number."""
-    top = (squares & ((1 << modulus) - 1)) >> (modulus - INDEX)
-    return (top + added).astype(np.int16)
-
-
 def level_of(opened: NDArray[np.int16]) -> Signed:
     """The level of an index that everybody sees."""
     return np.asarray(opened.astype(np.int64) & 0xFFFF) >> BELOW
@@ -266,13 +260,14 @@ class Columns:
             part = 2 * np.einsum("ij,ij->i", seen, ring.through(masks, matrix[self._columns]))
             part += np.einsum("ij,ij->i", seen, seen) if self._first else 0
             own[start - piece[0] : stop - piece[0]] = part
-        squares = squares + own
-        # the first party adds what the others' low bits may carry, and rounds up
+        squares, bits = squares + own, self._nulls[piece]
+        # of an index, the top 16 bits, the first party adds what the others' low bits may carry, and rounds up
         more = len(self._names) - 1 + (1 << BELOW) - 1 if self._first else 0
-        packed, opened = yield np.packbits(self._nulls[piece], axis=0), index_squares(squares, exponent + COARSE, more)
-        left_out = ring.looked_up(coarse, np.unpackbits(packed, axis=0, count=count)[:, 0], level_of(opened))
-        packed, opened = yield np.packbits(left_out, axis=0), index_squares(squares, exponent + CLOSE, more)
-        return ring.looked_up(fine, np.unpackbits(packed, axis=0, count=count)[:, 0], level_of(opened))
+        for modulus, table in ((exponent + COARSE, coarse), (exponent + CLOSE, fine)):
+            index = ((squares & ((1 << modulus) - 1)) >> (modulus - INDEX)) + more
+            packed, opened = yield np.packbits(bits, axis=0), index.astype(np.int16)
+            bits = ring.looked_up(table, np.unpackbits(packed, axis=0, count=count)[:, 0], level_of(opened))
+        return bits
 
     def _scores(
         self, asked: RoundLabels, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]

@@ -168,11 +168,11 @@ class ColumnMasker(Masker):
 
     def group_envelopes(self) -> dict[str, NDArray[np.int64]]:
         """The key of the group for each other party, by its place."""
-        return {
-            str(place): packed_envelope(seal_envelope(self._keys[name], ["group"], self.name, self.group))
-            for place, name in enumerate(self._parties)
-            if name != self.name
-        }
+        found = {}
+        for place, name in enumerate(self._parties):
+            if name != self.name:
+                found[str(place)] = packed_envelope(seal_envelope(self._keys[name], ["group"], self.name, self.group))
+        return found
 
     def open_group(self, sender: str, words: NDArray[Any]) -> None:
         """Take the key of the group from the envelope of the holder."""
@@ -213,22 +213,23 @@ def unpacked_envelope(words: NDArray[Any]) -> bytes:
 
 
 @dataclass(eq=False)
-class Roster:
-    """The parties that the sums of a run are over. Who left is not asked again, and `left` says in which round it did.
+class Opener:
+    """The coordinator's side: adds all shares of a label, and its own top-up, once.
 
-    An incomplete sum tells nothing, so nothing is repaired: it is asked again without them, which is another release.
+    Who left is not asked again, and `left` says in which round it did. An incomplete sum tells nothing, so nothing is
+    repaired: it is asked again without them, which is another release.
     """
 
     plan: Plan
-    left: dict[str, int] = field(default_factory=dict)
-    again: int = 0  # sums that were asked once more
-    advice: str = " Start a new fit, with secure_aggregation(dropouts=, retries=) if parties may leave."
+    _randomness: Randomness  # top-ups are drawn from it by label
+    left: dict[str, int] = field(default_factory=dict, init=False)
+    again: int = field(default=0, init=False)  # sums that were asked once more
+    advice: str = field(
+        default=" Start a new fit, with secure_aggregation(dropouts=, retries=) if parties may leave.", init=False
+    )
+    _opened: set[str] = field(default_factory=set, init=False)
 
-    def restore(self, left: Mapping[str, int], again: int) -> None:
-        """As it was when the run was interrupted."""
-        self.left, self.again = dict(left), again
-
-    def of(self, parties: Iterable[str]) -> tuple[str, ...]:
+    def remaining(self, parties: Iterable[str]) -> tuple[str, ...]:
         """Those of the parties that are still there."""
         return tuple(name for name in parties if name not in self.left)
 
@@ -255,15 +256,7 @@ class Roster:
             )
         self.left |= dict.fromkeys(gone, number)
         self.again += 1
-        return Call(self.of(call.roster), call.attempt + 1, call.said)
-
-
-class Opener:
-    """The coordinator's side: adds all shares of a label, and its own top-up, once."""
-
-    def __init__(self, plan: Plan, randomness: Randomness) -> None:
-        self.plan, self.roster, self._randomness = plan, Roster(plan), randomness  # top-ups are drawn from it by label
-        self._opened: set[str] = set()
+        return Call(self.remaining(call.roster), call.attempt + 1, call.said)
 
     def open(self, shares: Mapping[str, NDArray[np.int64]], noise: Noise, label: Label) -> NDArray[np.float64]:
         """The sum of the shares with all of its noise. Neither it without the top-up nor the top-up is kept.

@@ -8,7 +8,6 @@ It learns the plan and the public numbers of each round, nothing else.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,15 +82,11 @@ class LocalDeals:
         self._plan = plan
         self._randomness = keys.key.noise(plan.digest, randomness)
         self._keys = keys  # that it shares with each party; there once the members have agreed
+        self._dealer: ColumnDealer | None = None  # from then on
         self._transcript = TranscriptHash()
         self._factors: dict[str, MessageArrays] = {}  # by query, what its factor was told
         self._used = used or UsedLabels()
         self._last: tuple[str, tuple[str, Wholes]] = ("", ("", np.zeros(0, dtype=np.int64)))
-
-    @functools.cached_property
-    def _dealer(self) -> ColumnDealer:
-        seeds = dict(zip(self._plan.names, map(self._keys.__getitem__, self._plan.names), strict=True))
-        return ColumnDealer(seeds, place_of(self._plan, self._plan.names[0]), self._plan.records)
 
     def recall(self, work: ProgramPiece) -> None:
         work.labels(self._transcript)
@@ -103,6 +98,10 @@ class LocalDeals:
         label = labels.label(program if program in (GRAM, OWN) else f"{program} {DEALT}", piece)
         if self._last[0] == json.dumps(label):
             return self._last[1]
+        if self._dealer is None:
+            names = self._plan.names
+            seeds = dict(zip(names, map(self._keys.__getitem__, names), strict=True))
+            self._dealer = ColumnDealer(seeds, place_of(self._plan, names[0]), self._plan.records)
         dealer = self._dealer
         if query is None:
             receiver, fields = dealer.null(labels, piece)
@@ -136,11 +135,13 @@ class LocalDeals:
         return packed_envelope(seal_envelope(self._keys[receiver], label, self._plan.channel.aggregation.dealer, data))
 
 
+@dataclass(frozen=True)
 class RemoteDeals:
     """A dealer elsewhere, as the coordinator asks it to deal."""
 
-    def __init__(self, plan: Plan, dealer: str, exchange: Exchange) -> None:
-        self._plan, self._dealer, self._exchange = plan, dealer, exchange
+    _plan: Plan
+    _dealer: str
+    _exchange: Exchange
 
     def deal(self, work: ProgramPiece) -> tuple[str, Wholes]:
         envelopes = self._ask("deal", work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -136,7 +137,11 @@ def split_told(arrays: MessageArrays, said: Collection[str]) -> tuple[Envelopes,
 
 def widths_of(plan: Problem) -> dict[str, int]:
     """How many columns of a prepared row each party has; the constant is with the labels."""
-    return {name: plan.part(name).stop - plan.part(name).start + plan.part(name).constant for name in plan.names}
+    found = {}
+    for name in plan.names:
+        part = plan.part(name)
+        found[name] = part.stop - part.start + part.constant
+    return found
 
 
 def place_of(plan: Plan, name: str) -> Place:
@@ -146,8 +151,9 @@ def place_of(plan: Plan, name: str) -> Place:
 
 def order_columns(plan: Problem) -> Wholes:
     """For each column of a prepared row, where it is among the parties' columns, one party after the other."""
-    widths = widths_of(plan)
-    found = [plan.part(name).place(local, plan.features) for name in plan.names for local in range(widths[name])]
+    found = list[int]()
+    for name, width in widths_of(plan).items():
+        found += map(plan.part(name).place, range(width), itertools.repeat(plan.features))
     return np.argsort(found)
 
 

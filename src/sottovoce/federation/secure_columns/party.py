@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -63,7 +63,7 @@ class _Turn:
     work: ProgramPiece
     labels: RoundLabels
     messages: int  # that it says in all
-    said: Generator[Masked | None, Any, None] = field(init=False)  # by `_speak`
+    program: Program
     message: int = -1  # that it said last
     masked: Fields = ()
     left: Masked | None = None
@@ -219,34 +219,15 @@ class ColumnRun:
         else:
             play = self._engine.length if work.program == LENGTH else self._engine.factor
             program = play(labels, piece, work.projection(self._plan), dealt)
-        turn = _Turn(work, labels, work.messages(self._plan))
-        turn.said = self._speak(turn, program)
-        return turn
-
-    def _speak(self, turn: _Turn, program: Program) -> Generator[Masked | None, Any, None]:
-        """Each message of a program under a mask, sent the sum of it over all parties; the part of a sum waits here."""
-        make = functools.partial(next, program)
-        for message in range(turn.messages):
-            turn.message, turn.total = message, None
-            turn.left, turn.masked = self._gate.masked("message", turn.label(), make)
-            total = yield turn.left
-            make = functools.partial(program.send, total)
-        turn.message += 1
-        try:
-            make()
-        except StopIteration as stop:
-            if stop.value is not None:
-                self._parts[1][turn.work.piece] = stop.value
-        else:
-            raise LeakError(f"the program {turn.work.program!r} has more messages than it says; nothing was released.")
-        yield None
+        return _Turn(work, labels, work.messages(self._plan), program)
 
     def _advance(self, turn: _Turn, sent: Envelopes) -> Masked | None:
-        """The next message of a turn, by the sum over the parties of the one that it is at.
+        """The next message of a turn under a mask, by the sum over the parties of the one that it is at.
 
-        A refusal of what was sent changes nothing; any other ends the turn, and it begins again.
+        After the last one the part of a sum waits here. A refusal of what was sent changes nothing; any other ends the
+        turn, and it begins again.
         """
-        total = turn.total
+        total: Any = turn.total
         if turn.message >= 0 and total is None:
             adder = adder_of(self._plan.names, turn.labels.number, turn.message)
             if adder is None:
@@ -256,9 +237,20 @@ class ColumnRun:
             else:
                 total = self._masker.opened(turn.label(" total"), adder, sent[TOTAL], turn.masked)
         self._turn = None
-        said = turn.said.send(total)
+        turn.message, turn.total, make = turn.message + 1, None, functools.partial(turn.program.send, total)
+        if turn.message < turn.messages:
+            turn.left, turn.masked = self._gate.masked("message", turn.label(), make)
+            self._turn = turn
+            return turn.left
+        try:
+            make()
+        except StopIteration as stop:
+            if stop.value is not None:
+                self._parts[1][turn.work.piece] = stop.value
+        else:
+            raise LeakError(f"the program {turn.work.program!r} has more messages than it says; nothing was released.")
         self._turn = turn
-        return said
+        return None
 
     def _at(self, work: ProgramPiece, *messages: int) -> _Turn:
         """The program that this party is at, which has said one of these messages last."""
