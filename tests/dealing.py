@@ -12,7 +12,6 @@ from sottovoce.privacy.mechanisms import Randomness, SeededRandomness
 from sottovoce.secure.columns import Columns, Place, Program
 from sottovoce.secure.dealer import ColumnDealer
 from sottovoce.secure.streams import (
-    COLUMNS,
     SET_UP,
     Fields,
     Piece,
@@ -100,7 +99,9 @@ class Run:
             sent = {}
             for name, party in self.parties.items():
                 own = party.columns(piece)
-                sent[name] = self.sent(add_fields(own, self.masks(name, SET_UP.label(COLUMNS, piece), own), less=True))
+                sent[name] = self.sent(
+                    add_fields(own, self.masks(name, SET_UP.label("columns", piece), own), less=True)
+                )
             for name, party in self.parties.items():
                 party.receive_columns({other: words for other, words in sent.items() if other != name}, piece)
         return self

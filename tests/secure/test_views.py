@@ -29,7 +29,7 @@ from sottovoce.queries.joint import JointGradient, WholeGradient
 from sottovoce.secure import sums
 from sottovoce.secure.columns import Columns, dealt_like, places
 from sottovoce.secure.dealer import ColumnDealer, receiver_of
-from sottovoce.secure.streams import COLUMNS, SET_UP, stream_fields
+from sottovoce.secure.streams import SET_UP, stream_fields
 from sottovoce.secure.tables import LookUp, exponent_of, slope_chances, slope_level
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -262,7 +262,7 @@ def rows_of(run: _Protocol, name: str) -> NDArray[np.int64]:
 def columns_masks(run: _Protocol, name: str) -> NDArray[np.int64]:
     """What the dealer knows."""
     engine = run.runs[name]._engine
-    (found,) = stream_fields(run.deals._keys[name], SET_UP.label(COLUMNS, (0, 8)), engine.columns((0, 8)))
+    (found,) = stream_fields(run.deals._keys[name], SET_UP.label("columns", (0, 8)), engine.columns((0, 8)))
     return np.asarray(found)
 
 

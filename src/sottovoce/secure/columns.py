@@ -25,21 +25,8 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.secure import ring
-from sottovoce.secure.ring import Signed
-from sottovoce.secure.streams import (
-    COLUMNS,
-    GRAM,
-    KIND,
-    OWN,
-    SET_UP,
-    Bits,
-    Fields,
-    Piece,
-    RoundLabels,
-    column_pieces,
-    stream,
-    stream_fields,
-)
+from sottovoce.secure.ring import Bits, Signed
+from sottovoce.secure.streams import KIND, SET_UP, Fields, Piece, RoundLabels, column_pieces, stream, stream_fields
 from sottovoce.secure.tables import FACTOR_BITS, FINE, LEVELS, ROW_BITS, UNIT_BITS, LookUp, Projection
 
 Program = Generator[Fields, Fields, Signed | None]
@@ -94,12 +81,7 @@ class Columns:
     """
 
     def __init__(
-        self,
-        place: Place,
-        rows: Signed,
-        usable: NDArray[np.bool_],
-        labels: NDArray[np.float64] | None,
-        seed: bytes,
+        self, place: Place, rows: Signed, usable: NDArray[np.bool_], labels: NDArray[np.float64] | None, seed: bytes
     ) -> None:
         names, width = tuple(place.widths), place.widths.get(place.name)
         if width is None or not 2 <= len(names) < NULL_LEVELS or rows.shape != (len(usable), width):
@@ -112,7 +94,8 @@ class Columns:
         self._own: NDArray[np.int16] = np.ascontiguousarray(rows, dtype=np.int16)
         self._columns = places(place.widths)[place.name]
         self._masked: Signed = np.empty((len(rows), sum(place.widths.values())), dtype=np.int64)
-        self._missing = set(column_pieces(len(rows), place.widths))
+        self.pieces = column_pieces(len(rows), place.widths)
+        self._missing = set(self.pieces)
         self._labels = None if labels is None else np.where(self._usable, labels, 0.0)
         self._nulls: dict[Piece, Bits] = {}  # shares of [the record is null at a party]
         self._weights: dict[tuple[str, Piece], tuple[MaskedNumber, Signed]] = {}  # n and f, and shares of n y' and f y'
@@ -129,7 +112,7 @@ class Columns:
         if piece not in self._missing:
             return
         where, own = places(self.place.widths), self.columns(piece)
-        (mask,) = stream_fields(self._seed, SET_UP.label(COLUMNS, piece), own)
+        (mask,) = stream_fields(self._seed, SET_UP.label("columns", piece), own)
         for party, (words,) in {**others, self.place.name: (own[0] - mask,)}.items():
             self._masked[slice(*piece), where[party]] = words
         self._missing.remove(piece)
@@ -149,12 +132,12 @@ class Columns:
             total[place, place] += ring.cross(own, own)
             total[place, place.stop :] += ring.cross(own - masked[:, place], masked[:, place.stop :])
         triangle = total[np.triu_indices(width)]
-        (share,) = self._shares(dealt, asked.label(GRAM), (triangle,))
+        (share,) = self._shares(dealt, asked.label("gram"), (triangle,))
         return np.asarray(triangle + share)
 
     def own(self, asked: RoundLabels, values: Signed, dealt: Fields | None = None) -> Signed:
         """A share of a sum of what each party has by itself; the sum over the parties has the noise dealt."""
-        (share,) = self._shares(dealt, asked.label(OWN), (values,))
+        (share,) = self._shares(dealt, asked.label("own"), (values,))
         return np.asarray(values + share)
 
     def null(self, asked: RoundLabels, piece: Piece, dealt: Fields | None = None) -> Program:
@@ -170,8 +153,8 @@ class Columns:
         opened = yield said
         total = opened[0].astype(np.int64) & (NULL_LEVELS - 1)
         bits = self._nulls[piece] = ring.looked_up(table, np.zeros(count, dtype=np.uint8), total)
-        (packed,) = yield (np.packbits(bits, axis=0),)
-        share = -self._share_bits(packed, count, gamma)[:, 0]
+        words = yield from self._share_bits(bits, gamma)
+        share = -words[:, 0]
         share += self._first
         second = None
         if self.place.classes:
@@ -185,12 +168,9 @@ class Columns:
 
     def factor(self, asked: RoundLabels, piece: Piece, projection: Projection, dealt: Fields | None = None) -> Program:
         """f, 0 for a record that is null at a party and for a long row: |f P'x| <= 31 C, C^2 = 4 2^g."""
-        count = piece[1] - piece[0]
         like = dealt_like("factor", piece, self.place)
-        squares, coarse, fine, gamma, product = self._shares(dealt, asked.label("factor dealt", piece), like)
-        bits = yield from self._clipped(piece, projection, (squares, coarse, fine))
-        (packed,) = yield (np.packbits(bits, axis=0),)
-        words = self._share_bits(packed, count, gamma)
+        *clip, product = self._shares(dealt, asked.label("factor dealt", piece), like)
+        words = yield from self._clipped(piece, projection, clip)
         share = np.asarray(words @ (1 << np.arange(FACTOR_BITS, dtype=np.int64)))
         label, second = asked.label("factor 3", piece), self._second[piece] if self.place.classes else None
         self._weights["factor", piece] = yield from self._open_weight(label, share, product, second)
@@ -198,12 +178,9 @@ class Columns:
 
     def length(self, asked: RoundLabels, piece: Piece, projection: Projection, dealt: Fields | None = None) -> Program:
         """sum_i t_i in units of 2^-8, t_i of the mean min(1, |P'x_i| / 2C); 0 for null records and long rows."""
-        count = piece[1] - piece[0]
         like = dealt_like("length", piece, self.place)
-        squares, coarse, fine, gamma, noise = self._shares(dealt, asked.label("length dealt", piece), like)
-        bits = yield from self._clipped(piece, projection, (squares, coarse, fine))
-        (packed,) = yield (np.packbits(bits, axis=0),)
-        words = self._share_bits(packed, count, gamma)
+        *clip, noise = self._shares(dealt, asked.label("length dealt", piece), like)
+        words = yield from self._clipped(piece, projection, clip)
         return np.asarray((words.sum(axis=0) << UNIT_BITS) + noise)
 
     def look_up(
@@ -241,10 +218,10 @@ class Columns:
         )
 
     def _clipped(
-        self, piece: Piece, projection: Projection, dealt: tuple[Signed, Bits, Bits]
-    ) -> Generator[Fields, Fields, Bits]:
-        """Bits looked up at |P'x|^2: first whether the row is kept, then, of those that are, at which level."""
-        squares, coarse, fine = dealt
+        self, piece: Piece, projection: Projection, dealt: list[NDArray[Any]]
+    ) -> Generator[Fields, Fields, Signed]:
+        """Shares of bits looked up at |P'x|^2: first whether a row is kept, then, of those that are, at which level."""
+        squares, coarse, fine, gamma = dealt
         count, matrix, exponent = piece[1] - piece[0], *projection
         if exponent + COARSE > self.place.bits:  # shares have no such bits: f would be any
             raise LeakError(f"words of {self.place.bits} bits do not hold |P'x|^2; nothing was released.")
@@ -267,7 +244,7 @@ class Columns:
             index = ((squares & ((1 << modulus) - 1)) >> (modulus - INDEX)) + more
             packed, opened = yield np.packbits(bits, axis=0), index.astype(np.int16)
             bits = ring.looked_up(table, np.unpackbits(packed, axis=0, count=count)[:, 0], level_of(opened))
-        return bits
+        return (yield from self._share_bits(bits, gamma))
 
     def _scores(
         self, asked: RoundLabels, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]
@@ -315,9 +292,10 @@ class Columns:
             raise RefusedError("what was dealt has other fields than its step has.")
         return dealt
 
-    def _share_bits(self, packed: Bits, count: int, gamma: Signed) -> Signed:
-        """Shares of bits t as numbers, by c = t xor gamma and shares of gamma: t = c + (1 - 2c) gamma."""
-        c = np.unpackbits(packed, axis=0, count=count).astype(np.int64)
+    def _share_bits(self, bits: Bits, gamma: Signed) -> Generator[Fields, Fields, Signed]:
+        """Shares of bits t as numbers, by c = t xor gamma, opened, and shares of gamma: t = c + (1 - 2c) gamma."""
+        (packed,) = yield (np.packbits(bits, axis=0),)
+        c = np.unpackbits(packed, axis=0, count=len(bits)).astype(np.int64)
         return np.asarray((1 - 2 * c) * gamma + c if self._first else (1 - 2 * c) * gamma)
 
     def _check_complete(self) -> None:

@@ -25,32 +25,13 @@ from numpy.typing import NDArray
 from sottovoce.errors import InputError
 from sottovoce.privacy.mechanisms import Randomness
 from sottovoce.secure import ring
-from sottovoce.secure.columns import (
-    COARSE_LEVELS,
-    FINE_LEVELS,
-    KEPT,
-    NULL_LEVELS,
-    Place,
-    level_of,
-    places,
-    said_like,
-)
+from sottovoce.secure.columns import COARSE_LEVELS, FINE_LEVELS, KEPT, NULL_LEVELS, Place, level_of, places, said_like
 from sottovoce.secure.ring import Signed
-from sottovoce.secure.streams import (
-    COLUMNS,
-    GRAM,
-    OWN,
-    SET_UP,
-    Fields,
-    Piece,
-    RoundLabels,
-    add_fields,
-    column_pieces,
-    stream_fields,
-)
+from sottovoce.secure.streams import SET_UP, Fields, Piece, RoundLabels, add_fields, column_pieces, stream_fields
 from sottovoce.secure.tables import CHANCE_BITS, CLIP_LEVELS, FACTOR_BITS, FINE, LookUp, Projection, factors
 
 Noise = Signed | int
+Uniform = NDArray[np.uint16]
 
 ALWAYS = 1 << CHANCE_BITS
 _CHUNK = 2**15
@@ -82,11 +63,11 @@ class ColumnDealer:
         for place in places(self._place.widths).values():
             total[place, place.stop :] = ring.cross(masks[:, place], masks[:, place.stop :])
         triangle = total[np.triu_indices(len(total))]
-        return self._rest(asked.label(GRAM), asked, (triangle + noise,))
+        return self._rest(asked.label("gram"), asked, (triangle + noise,))
 
     def own(self, asked: RoundLabels, noise: Signed) -> tuple[str, Fields]:
         """(who gets it, noise less the others' shares), for a sum of what each party has by itself."""
-        return self._rest(asked.label(OWN), asked, (noise,))
+        return self._rest(asked.label("own"), asked, (noise,))
 
     def null(self, asked: RoundLabels, piece: Piece) -> tuple[str, Fields]:
         """Bits at the number of parts that are null: 1 but for none of them."""
@@ -107,23 +88,20 @@ class ColumnDealer:
         chances = ALWAYS * ((factors()[None, :] >> np.arange(FACTOR_BITS)[:, None]) & 1)
         certain = np.zeros((piece[1] - piece[0], FACTOR_BITS), dtype=np.uint16)  # nothing is left to chance
         clip = self._clip("factor", asked, piece, projection, (chances, certain))
-        gamma = self._gammas("factor", 2, asked, piece)
         (mask,) = self._masks("factor", 3, asked, piece)
         product = np.zeros(0, dtype=np.int64)
         if self._place.classes:  # y' was told under these masks before anything else was
             product = mask * self._masks("null", 0, self._asked["null"], piece)[1]
-        return self._rest(asked.label("factor dealt", piece), asked, (*clip, gamma, product))
+        return self._rest(asked.label("factor dealt", piece), asked, (*clip, product))
 
     def length(
         self, asked: RoundLabels, piece: Piece, projection: Projection, noise: Noise, coins: Randomness
     ) -> tuple[str, Fields]:
         """Bits of the mean min(1, |z| / 2C). Noise is that of the whole sum: for one piece, 0 for the others."""
-        chances = np.minimum(ALWAYS, np.rint(ALWAYS * np.sqrt(np.arange(FINE_LEVELS) / CLIP_LEVELS) / 2)).astype(
-            np.int64
-        )[None]
-        clip = self._clip("length", asked, piece, projection, (chances, _uniform(piece[1] - piece[0], 1, coins)))
-        gamma = self._gammas("length", 2, asked, piece)
-        return self._rest(asked.label("length dealt", piece), asked, (*clip, gamma, np.reshape(noise, 1)))
+        roots = np.rint(ALWAYS * np.sqrt(np.arange(FINE_LEVELS) / CLIP_LEVELS) / 2)
+        last = np.minimum(ALWAYS, roots).astype(np.int64)[None], _uniform(piece[1] - piece[0], 1, coins)
+        clip = self._clip("length", asked, piece, projection, last)
+        return self._rest(asked.label("length dealt", piece), asked, (*clip, np.reshape(noise, 1)))
 
     def look_up(
         self, asked: RoundLabels, piece: Piece, lookup: LookUp, noise: Noise, coins: Randomness
@@ -146,14 +124,9 @@ class ColumnDealer:
         return self._rest(asked.label("look-up dealt", piece), asked, (table, gamma, product, exact + noise))
 
     def _clip(
-        self,
-        program: str,
-        asked: RoundLabels,
-        piece: Piece,
-        projection: Projection,
-        last: tuple[Signed, NDArray[np.uint16]],
+        self, program: str, asked: RoundLabels, piece: Piece, projection: Projection, last: tuple[Signed, Uniform]
     ) -> Fields:
-        """|P'a|^2, whether a row is kept, and a table (chances, uniform numbers) for those that are."""
+        """|P'a|^2, whether a row is kept, a table (chances, uniform numbers) for those that are, and masks of bits."""
         count, masks = piece[1] - piece[0], self._masks_of_columns()
         squares, (chances, uniform) = np.empty(count, dtype=np.int64), last
         for start in range(*piece, _CHUNK):
@@ -168,7 +141,7 @@ class ColumnDealer:
         choice, index = self._masks(program, 1, asked, piece)
         both = np.stack([chances, np.zeros_like(chances)])
         fine = ring.tables(both, uniform, level_of(index), np.unpackbits(choice, axis=0, count=count)[:, 0])
-        return squares, coarse, fine
+        return squares, coarse, fine, self._gammas(program, 2, asked, piece)
 
     def _gammas(
         self, program: str, number: int, asked: RoundLabels, piece: Piece, lookup: LookUp | None = None
@@ -205,10 +178,10 @@ class ColumnDealer:
             for piece in column_pieces(self.records, widths):
                 for party, place in places(widths).items():
                     like = (np.broadcast_to(np.int64(0), (piece[1] - piece[0], widths[party])),)
-                    of = SET_UP.label(COLUMNS, piece)
+                    of = SET_UP.label("columns", piece)
                     (found[slice(*piece), place],) = stream_fields(self._seeds[party], of, like)
         return self._columns
 
 
-def _uniform(records: int, outputs: int, coins: Randomness) -> NDArray[np.uint16]:
+def _uniform(records: int, outputs: int, coins: Randomness) -> Uniform:
     return np.frombuffer(coins.bytes(2 * records * outputs), dtype="<u2").reshape(records, outputs)

@@ -11,6 +11,9 @@ label says
 
     what for, of which round, for which records, and the hash of all that was told so far
 
+What for: "columns" for the masks A_m of columns, "gram" and "own" for a share of what the dealer adds to such a sum,
+"null 0" for the first message of a program, "null dealt" for a share of what is dealt for it.
+
 Masks, envelopes and what is dealt follow from keys, rows and what was told, in this round and in those before it. All
 that was told is in every label: who is asked by other numbers, a copy or a fork, has other masks. Records are cut into
 pieces (start, stop) that fit a frame, by public numbers: the words of a piece have a stream of their own.
@@ -55,9 +58,6 @@ Piece = tuple[int, int]
 
 WHOLE: Final = (0, 0)  # of what is not cut into pieces
 FRAME: Final = 60 * 2**20  # bytes of one message
-COLUMNS: Final = "columns"  # masks a party's columns: A_m
-OWN: Final = "own"  # its share of the dealer's noise on a sum of what each party has by itself
-GRAM: Final = "gram"  # its share of the dealer's A'A
 KIND: Final = operator.attrgetter("dtype", "shape")  # of a field
 _UNSIGNED: Final[Mapping[int, Any]] = {1: np.uint8, 2: np.uint16, 8: np.uint64}  # by the bytes of an entry
 _ZEROS: Final = memoryview(bytes(2**18))

@@ -16,8 +16,10 @@ from sottovoce.federation.secure_columns.messages import (
     DEALT,
     ENVELOPE,
     FACTOR,
+    GRAM,
     LOOK_UP,
     NULL,
+    OWN,
     TOTAL,
     ProgramPiece,
     RestartedError,
@@ -34,7 +36,7 @@ from sottovoce.gate.secure_gate import noise_of
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.sums import GramMatrix
-from sottovoce.secure.streams import GRAM, OWN, TranscriptHash, column_pieces
+from sottovoce.secure.streams import TranscriptHash, column_pieces
 from sottovoce.secure.sums import Call, Opener, label_of
 
 Array = NDArray[np.float64]

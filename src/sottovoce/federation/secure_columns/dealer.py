@@ -34,7 +34,9 @@ from sottovoce.federation.run_keys import PAIR, RunKeys, check_start, known_keys
 from sottovoce.federation.secure_columns.messages import (
     DEALT,
     FACTOR,
+    GRAM,
     LENGTH,
+    OWN,
     ProgramPiece,
     RestartedError,
     Stage,
@@ -52,16 +54,7 @@ from sottovoce.privacy.mechanisms import Randomness, SystemRandomness, wide_gaus
 from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.dealer import ColumnDealer
 from sottovoce.secure.pair_keys import PairKeys
-from sottovoce.secure.streams import (
-    GRAM,
-    OWN,
-    Fields,
-    Label,
-    TranscriptHash,
-    labelled,
-    pack_fields,
-    seal_envelope,
-)
+from sottovoce.secure.streams import Fields, Label, TranscriptHash, labelled, pack_fields, seal_envelope
 from sottovoce.secure.sums import Call, Masker, packed_envelope
 from sottovoce.secure.tables import ring_bits
 from sottovoce.transports.identity import PLAN, Identity

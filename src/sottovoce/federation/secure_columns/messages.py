@@ -19,7 +19,7 @@ from sottovoce.plan.problem import Problem
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.columns import Place, said_like
-from sottovoce.secure.streams import GRAM, OWN, SET_UP, WHOLE, Piece, RoundLabels, TranscriptHash, frame_pieces
+from sottovoce.secure.streams import SET_UP, WHOLE, Piece, RoundLabels, TranscriptHash, frame_pieces
 from sottovoce.secure.sums import Call
 from sottovoce.secure.tables import LookUp, Projection, exponent_of, ring_bits
 
@@ -29,6 +29,8 @@ NULL: Final = "null"  # programs, as the engine has them
 FACTOR: Final = "factor"
 LENGTH: Final = "length"
 LOOK_UP: Final = "look-up"
+GRAM: Final = "gram"  # sums without a program
+OWN: Final = "own"
 DEALT: Final = "dealt"  # arrays of messages: what one party was dealt
 TOTAL: Final = "total"  # the sum of a message over all parties, from the one that added
 ENVELOPE: Final = "envelope"

@@ -15,7 +15,9 @@ from sottovoce.federation.replies import Envelopes
 from sottovoce.federation.secure_columns.messages import (
     DEALT,
     FACTOR,
+    GRAM,
     LENGTH,
+    OWN,
     TOTAL,
     ProgramPiece,
     Stage,
@@ -37,19 +39,7 @@ from sottovoce.queries.joint import JointSum
 from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.columns import Columns, Program, dealt_like
 from sottovoce.secure.dealer import receiver_of
-from sottovoce.secure.streams import (
-    COLUMNS,
-    GRAM,
-    OWN,
-    SET_UP,
-    Fields,
-    Piece,
-    RoundLabels,
-    TranscriptHash,
-    add_fields,
-    column_pieces,
-    labelled,
-)
+from sottovoce.secure.streams import SET_UP, Fields, Piece, RoundLabels, TranscriptHash, add_fields, labelled
 from sottovoce.secure.sums import Call, ColumnMasker
 from sottovoce.secure.tables import ROW_BITS
 
@@ -152,9 +142,9 @@ class ColumnRun:
     def _columns(self, stage: Stage, arrays: Envelopes) -> Masked | None:
         """Its own masked columns, or those of the others."""
         widths, piece = widths_of(self._plan), stage.piece
-        if piece not in column_pieces(self._plan.records, widths):
+        if piece not in self._engine.pieces:
             raise RefusedError(f"piece={list(piece)} is not of the records as the plan has them cut.")
-        label = SET_UP.label(COLUMNS, piece)
+        label = SET_UP.label("columns", piece)
         if stage.name == "columns":
             if "group" in arrays:
                 self._masker.open_group(self._plan.label_party_name, arrays["group"])
