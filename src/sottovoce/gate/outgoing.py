@@ -8,6 +8,7 @@ A wire accepts only `Outgoing`; an `Outgoing` is made only by `reply`; `reply` t
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
@@ -208,7 +209,7 @@ def reply(kind: str, request: Frame, content: Released | Share | Masked | Disclo
             raise LeakError(f"a prediction for {content.recipient!r} answers no request for another recipient.")
         arrays = content.arrays
     elif type(content) is tuple and set(map(type, content)) <= {Declared}:
-        text = json.dumps({item.name: item.value for item in content})
+        text = json.dumps(dict(map(operator.attrgetter("name", "value"), content)))
     else:
         raise LeakError(
             "a reply is made of a Released value, a Share of a sum, a Disclosed value or Declared ones; pass the value "

@@ -120,20 +120,20 @@ class Turn:
 
     one_a_round: ClassVar[bool] = False
 
-    def __init__(self, words: str, answers: Callable[[Problem, str], bool]) -> None:
+    def __init__(self, words: str, answers: Callable[[Problem, str], bool] | None = None) -> None:
         self.words = words
-        self.answers = answers  # whether a party of a problem has a turn at all
+        self.answers = answers  # whether a party of a problem has a turn at all; None: each has
 
     def __call__(self, plan: Plan, party: str, number: int) -> bool:  # noqa: ARG002
         """Whether the party answers in that round."""
-        return self.answers(plan, party)
+        return self.answers is None or self.answers(plan, party)
 
     def rounds(self, plan: Plan, party: str, first: int, count: int) -> int:
         """In how many of the rounds first, ..., first + count - 1 the party answers."""
         return count if self(plan, party, first) else 0
 
     def parties(self, plan: Plan, number: int) -> tuple[str, ...]:
-        return tuple(name for name, _ in plan.parties if self(plan, name, number))
+        return plan.names if self is everyone else tuple(name for name in plan.names if self(plan, name, number))
 
 
 class Scheduled(Turn):
@@ -142,7 +142,7 @@ class Scheduled(Turn):
     one_a_round: ClassVar[bool] = True
 
     def __init__(self, words: str, places: Callable[[Plan], Integers]) -> None:
-        super().__init__(words, lambda *_: True)
+        super().__init__(words)
         self._places = places
 
     def __call__(self, plan: Plan, party: str, number: int) -> bool:
@@ -150,8 +150,7 @@ class Scheduled(Turn):
         return 0 <= number < len(places) and plan.names.index(party) == int(places[number])
 
     def rounds(self, plan: Plan, party: str, first: int, count: int) -> int:
-        place = [name for name, _ in plan.parties].index(party)
-        return int((self._places(plan)[first : first + count] == place).sum())
+        return int((self._places(plan)[first : first + count] == plan.names.index(party)).sum())
 
 
 class InTurn(Turn):
@@ -160,7 +159,7 @@ class InTurn(Turn):
     one_a_round: ClassVar[bool] = True
 
     def __init__(self, query: str) -> None:
-        super().__init__("one party after the other", lambda *_: True)
+        super().__init__("one party after the other")
         self._query = query
 
     def __call__(self, plan: Plan, party: str, number: int) -> bool:
@@ -171,7 +170,7 @@ class InTurn(Turn):
         return max(0, -(-(count - place % len(plan.names)) // len(plan.names)))
 
 
-everyone = Turn("every party", lambda *_: True)
+everyone = Turn("every party")
 label_party = Turn("the party that has the labels", lambda plan, party: party == plan.label_party_name)
 all_but_label_party = Turn("every party but that with the labels", lambda plan, party: party != plan.label_party_name)
 

@@ -327,6 +327,7 @@ def _together(problem: Problem, slope: float) -> dict[str, Together]:
     found: dict[str, list[Query]] = {}
     for party in problem.names:
         for query in score_queries(problem, slope, party):
-            if query.answered_by.answers(problem, party):
+            answers = query.answered_by.answers
+            if answers is None or answers(problem, party):
                 found.setdefault(query.name, []).append(query)
     return {name: Together(queries) for name, queries in found.items()}
