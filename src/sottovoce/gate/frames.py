@@ -80,17 +80,8 @@ def encode(frame: Frame) -> bytes:
         raise WireError(f"plan has {len(frame.plan)} bytes; it must be empty or a hash of 32 bytes.")
     query, text = _utf8("query", frame.query), _utf8("text", frame.text)
     try:
-        header = _HEADER.pack(
-            _MAGIC,
-            FRAME.number,
-            code,
-            len(frame.plan),
-            len(frame.arrays),
-            frame.serial,
-            frame.round,
-            len(query),
-            len(text),
-        )
+        counts = len(frame.plan), len(frame.arrays), frame.serial, frame.round, len(query), len(text)
+        header = _HEADER.pack(_MAGIC, FRAME.number, code, *counts)
     except struct.error:
         raise WireError(
             "a field of the frame is out of range: serial is an unsigned 64-bit integer, round a signed"
