@@ -13,7 +13,7 @@ from sklearn.base import clone
 import sottovoce as sv
 from sottovoce.algorithms.whitened.rule import Evidence, Moments, Units
 from sottovoce.errors import BudgetError, InputError, RefusedError
-from sottovoce.estimators import choice
+from sottovoce.estimators import path as path_module
 from sottovoce.estimators.fits import Fit
 from sottovoce.federation.training import Training
 from sottovoce.losses import get
@@ -69,7 +69,7 @@ def test_where_few_features_matter_a_penalty_is_chosen_and_helps(kind: str) -> N
 
 def test_the_fit_itself_is_among_the_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every penalty is far too strong none is chosen, and the model is that of the fit."""
-    monkeypatch.setattr(choice, "ALPHAS", np.array([0.3, 0.2]))
+    monkeypatch.setattr(path_module, "ALPHAS", np.array([0.3, 0.2]))
     model = made("logistic").fit(X[TRAIN], Y[TRAIN])
     assert model.alpha_ == 0.0
     assert (model.path_.losses > 0).all()

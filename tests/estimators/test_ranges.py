@@ -16,7 +16,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms import ranges as rule
 from sottovoce.app import outputs
 from sottovoce.errors import BudgetError, InputError
-from sottovoce.estimators.ranges import EstimatedRanges
+from sottovoce.estimators.fits import EstimatedRanges
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.privacy.accounting import gaussian_mu
 from sottovoce.privacy.calibration import mu_for

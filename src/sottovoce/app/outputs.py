@@ -380,7 +380,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         parameters["schema"] = Schema.from_table(content.table_schema)
     model: PrivateLinearModel = getattr(estimators, ESTIMATORS[content.estimator])(**parameters)
     if content.coef is None or content.intercept is None:
-        model._forget_model(plan)
+        model._set_model(None, None, plan)
     else:
         model._set_model(coef, intercept[()], plan)
     model.schema_ = model.schema

@@ -40,7 +40,7 @@ from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.errors import BudgetError, InputError, SottovoceError
 from sottovoce.estimators import privacy_report
-from sottovoce.estimators.ranges import EstimatedRanges
+from sottovoce.estimators.fits import EstimatedRanges
 from sottovoce.federation.party import StandIn
 from sottovoce.federation.policy import charge_of, check_place, part_of_fit
 from sottovoce.gate.query import Choice, Query, Walk

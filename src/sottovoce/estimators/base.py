@@ -27,8 +27,6 @@ from sottovoce.data.dataset import Dataset
 from sottovoce.data.resources import Resources, too_large
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, WireError
-from sottovoce.estimators import ranges
-from sottovoce.estimators.choice import PenaltyChoice
 from sottovoce.estimators.coefficients import StandardErrors
 from sottovoce.estimators.declarations import (
     Facts,
@@ -40,7 +38,8 @@ from sottovoce.estimators.declarations import (
     part_norms,
     validate_rows,
 )
-from sottovoce.estimators.fits import Fit, Purchase, Session
+from sottovoce.estimators.fits import STAND_IN, Fit, Purchase, Session
+from sottovoce.estimators.path import PenaltyChoice
 from sottovoce.estimators.report import warn_of_repeats
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
@@ -344,13 +343,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             raise InputError(f"the parties have {widths} features; by rows every party has the same columns.")
         regression, label = hasattr(self, "label_bound"), getattr(self, "label_bound", None)
         if is_private(label):
-            label = ranges.STAND_IN
+            label = STAND_IN
         elif regression and label is None and self._schema is not None:
             label = self._schema.label_bound
         schema = None if self._schema is None else self._schema.of_features(names or self._schema.feature_names)
         declared = self.feature_ranges if schema is None else schema.feature_ranges
         if is_private(self.feature_ranges):
-            declared = tuple([end] * features for end in ranges.STAND_IN)
+            declared = tuple([end] * features for end in STAND_IN)
         bounds = Bounds.declare(
             row_norm=schema.row_norm if schema is not None and self.row_norm is None else self.row_norm,
             entry_bound=self.entry_bound,
@@ -406,10 +405,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         plan = fit.plan
         for name in ("alpha_", "path_", "coefficients_"):  # of an earlier fit
             self.__dict__.pop(name, None)
-        if plan.models == "kept":
-            self._forget_model(plan)
-        else:
-            self._set_model(*plan.unprepare(solution.weights), plan)
+        coef, intercept = (None, None) if plan.models == "kept" else plan.unprepare(solution.weights)
+        self._set_model(coef, intercept, plan)
         self.score_spread_ = solution.spread
         self.n_iter_ = plan.rounds if plan.private else fit.session.coordinator.asked[plan.releases[-1].query]
         self.certificates_ = dict(solution.certificates)
@@ -426,14 +423,17 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
 
-    def _set_model(self, coef: Array, intercept: Any, _plan: Plan) -> None:
-        self.coef_: Array = coef
-        self.intercept_: Any = intercept
-
-    def _forget_model(self, _plan: Plan) -> None:
-        """The parties keep the coefficients: those of an earlier fit are not these."""
-        for name in {"coef_", "intercept_"} & set(vars(self)):
-            delattr(self, name)
+    def _set_model(self, coef: Array | None, intercept: Any, plan: Plan) -> None:
+        """Without coefficients the parties keep them: those of an earlier fit are not these."""
+        if plan.classes is not None:
+            self.classes_ = np.array(plan.classes)
+            coef, intercept = coef if coef is None else np.atleast_2d(coef), np.atleast_1d(intercept)
+        if coef is None:
+            for name in {"coef_", "intercept_"} & set(vars(self)):
+                delattr(self, name)
+        else:
+            self.coef_: Array = coef
+            self.intercept_: Any = intercept
 
     def to_sklearn(self) -> Any:
         """A plain estimator of scikit-learn with these coefficients, to be used where this library is not.

@@ -19,7 +19,6 @@ from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
 from sottovoce.estimators.declarations import ball_or, distinct_classes, loss_named, penalty_named
-from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import Split
 from sottovoce.solvers import FrankWolfe
@@ -109,15 +108,6 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         if kind not in ("binary", "multiclass"):
             raise InputError(f"Unknown label type: {kind}. {_DECLARE}")
         return labels
-
-    def _set_model(self, coef: Array, intercept: Any, plan: Plan) -> None:
-        self.classes_ = np.array(plan.classes)
-        self.coef_ = np.atleast_2d(coef)
-        self.intercept_ = np.atleast_1d(intercept)
-
-    def _forget_model(self, plan: Plan) -> None:
-        super()._forget_model(plan)
-        self.classes_ = np.array(plan.classes)
 
     def decision_function(self, X: Any) -> Array:
         """Scores x'coef + intercept, positive on the side of `classes_[1]`; rows are cut as in training.

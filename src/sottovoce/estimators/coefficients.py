@@ -157,7 +157,20 @@ class StandardErrors(Purchase):
     refused = "the model is here and paid for, but a party refused the standard errors"
 
     def check(self, fit: Fit, problem: Problem) -> None:  # noqa: ARG002
-        if why := _why_unserved(problem):
+        why = ""
+        if problem.split.same_people:
+            why = "by columns nobody has whole rows, whose products they are made of; fit without them."
+        elif problem.scaled_loss.outputs > 1:
+            why = f"two classes are served so far, not {problem.scaled_loss.outputs}; fit without them."
+        elif problem.regulariser.name != "none":
+            why = (
+                "intervals are about coefficients without a penalty; leave alpha and radius out (the fit damps itself)."
+            )
+        elif problem.calibration == "paper":
+            why = "a published form has a price of its own; nothing is bought beside it. Leave calibration out."
+        elif (features := problem.features) > NEWTON_FEATURES:
+            why = f"{features} features would need as many squared numbers; at most {NEWTON_FEATURES} are served."
+        if why:
             raise InputError(f"standard_errors=True: {why}")
         PrivateStandardErrors.check_loss(problem.scaled_loss)
 
@@ -195,29 +208,14 @@ def tabulate(plan: Plan, sums: Any, names: tuple[str, ...], schema: Schema | Non
     every = [(name, np.append(way, 0.0)) for name, way in contrasts]
     if plan.fit_intercept:
         every.append(("intercept", np.append(np.zeros(plan.features) + base, 1.0)))
-    odds = plan.loss.name == "logistic"
-    rows = [_tell_coefficient(step, name, float(way @ values), way @ units, odds=odds) for name, way in every]
+    odds, rows = plan.loss.name == "logistic", list[Coefficient]()
+    for name, way in every:
+        estimate, direction = float(way @ values), way @ units
+        if not step.identified(direction):
+            rows.append(Coefficient(name, None, None, None, None))
+            continue
+        error = step.error(direction)
+        ends = (estimate, estimate - NORMAL * error, estimate + NORMAL * error)
+        ratios = [math.exp(min(value, 700.0)) for value in ends] if odds else []
+        rows.append(Coefficient(name, estimate, error, *ends[1:], *ratios))
     return CoefficientTable(tuple(rows), odds)
-
-
-def _tell_coefficient(step: OneStep, name: str, estimate: float, direction: Any, *, odds: bool) -> Coefficient:
-    if not step.identified(direction):
-        return Coefficient(name, None, None, None, None)
-    error = step.error(direction)
-    ends = (estimate, estimate - NORMAL * error, estimate + NORMAL * error)
-    ratios = [math.exp(min(value, 700.0)) for value in ends] if odds else []
-    return Coefficient(name, estimate, error, *ends[1:], *ratios)
-
-
-def _why_unserved(problem: Problem) -> str:
-    if problem.split.same_people:
-        return "by columns nobody has whole rows, whose products they are made of; fit without them."
-    if problem.scaled_loss.outputs > 1:
-        return f"two classes are served so far, not {problem.scaled_loss.outputs}; fit without them."
-    if problem.regulariser.name != "none":
-        return "intervals are about coefficients without a penalty; leave alpha and radius out (the fit damps itself)."
-    if problem.calibration == "paper":
-        return "a published form has a price of its own; nothing is bought beside it. Leave calibration out."
-    if problem.features > NEWTON_FEATURES:
-        return f"{problem.features} features would need as many squared numbers; at most {NEWTON_FEATURES} are served."
-    return ""

@@ -36,13 +36,7 @@ from sottovoce.data.resources import too_large
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots
 from sottovoce.estimators.base import PrivateLinearModel
-from sottovoce.estimators.declarations import (
-    check_budget,
-    common_names,
-    label_vector,
-    validate_rows,
-    warn_of,
-)
+from sottovoce.estimators.declarations import check_budget, common_names, label_vector, validate_rows, warn_of
 from sottovoce.estimators.fits import Session
 from sottovoce.estimators.report import UNPROTECTED_FIT, warn_of_repeats
 from sottovoce.federation.federation import Federation

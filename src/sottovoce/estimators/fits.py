@@ -7,17 +7,19 @@ import math
 import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sklearn.exceptions import ConvergenceWarning
 
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import NEWTON_FEATURES, Algorithm, Solution
-from sottovoce.data.bounds import party_norms
+from sottovoce.algorithms.ranges import CountedRanges, Range, share_of, wanted
+from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.data.column_kinds import Number
 from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError, warn
-from sottovoce.estimators import ranges
 from sottovoce.estimators.declarations import (
     Facts,
     check_estimator,
@@ -31,9 +33,9 @@ from sottovoce.federation.coordinator import Progress
 from sottovoce.federation.federation import Federation
 from sottovoce.plan.aggregation import MOST_PARTIES
 from sottovoce.plan.plan import Plan, Whole
-from sottovoce.plan.problem import Problem
+from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.accounting import gaussian_mu
-from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.calibration import mu_for, part_of
 from sottovoce.privacy.events import inside
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.queries.joint import can_look_up
@@ -42,6 +44,10 @@ from sottovoce.transports.base import Communication
 
 if TYPE_CHECKING:
     from sottovoce.estimators.base import PrivateLinearModel
+
+STAND_IN: Range = (-1.0, 1.0)
+RANGES = CountedRanges()
+_TAILS = 0.10  # the share that is wanted above which tails are cut
 
 
 class Session:
@@ -155,6 +161,65 @@ def check_gaussian(plan: Plan, form: Algorithm) -> None:
         )
 
 
+@dataclass(frozen=True)
+class EstimatedRanges:
+    """The columns with a range that nobody knows, by number, the plan that estimates them, and the fit's problem.
+
+    That plan runs before the fit's own, on the same people and in one budget. What is estimated, its share of the
+    budget and what it costs follow from public numbers. A fit's noise does not depend on the ranges: until they are
+    there its plan has [-1, 1] in their place.
+    """
+
+    columns: Mapping[int, Number]
+    plan: Plan
+    problem: Problem
+
+    @property
+    def share(self) -> float:
+        """Of mu squared of both plans."""
+        mine, theirs = self.plan.mu**2, self.problem.mu**2
+        return mine / (mine + theirs) if math.isfinite(mine + theirs) else 0.0
+
+    def __str__(self) -> str:
+        names = ", ".join(column.name for column in self.columns.values())
+        return f"ranges are estimated, before the fit: {names}"
+
+    def named(self, ranges: Mapping[int, Range | None]) -> dict[int, Number]:
+        """The columns with their ranges. One that stays unknown is an error: nothing goes on with a guess."""
+        ranged = {place: column.within(ranges[place]) for place, column in self.columns.items()}
+        unknown = [self.columns[place].name for place, column in ranged.items() if column is None]
+        if unknown:
+            raise InputError(
+                f"the range of {', '.join(map(repr, unknown))} is unknown: no value is common enough to stand out of "
+                f"the noise. Declare it from public knowledge, or leave the column out. Epsilon "
+                f"{algorithms.epsilons(self.plan)['coordinator']:.3g} of the budget was spent on ranges, and is spent."
+            )
+        return {place: column for place, column in ranged.items() if column is not None}
+
+
+def share_budget(problem: Problem, columns: Mapping[int, Number]) -> tuple[Problem, Problem]:
+    """(the fit's problem, that of its ranges), each with its share of mu squared; or why not, before any charge."""
+    asked = wanted(len(columns), problem.signal)
+    if problem.calibration == "paper":
+        raise InputError("calibration='paper': ranges are estimated with calibration='tight' alone; declare them.")
+    if asked > 1:
+        raise InputError(
+            f"the ranges of {len(columns)} columns cannot be bought: with {problem.records} records at epsilon "
+            f"{problem.epsilon:g} they would take more than the whole budget. Declare them from public knowledge, or "
+            "take a larger epsilon. Nothing was charged."
+        )
+    if asked > _TAILS:
+        warn(
+            f"epsilon={problem.epsilon:g}: the ranges of {len(columns)} columns get a tenth of the budget, and "
+            f"{asked:.2g} of it would tell them well. Tails will be cut, of sparse columns first; declare what is "
+            "publicly known.",
+        )
+    share = share_of(len(columns), problem.signal)
+    fit, ranges = (part_of(problem.epsilon, inside(problem.delta), part) for part in (1 - share, share))
+    bare = {"bounds": Bounds(), "norms": (), "regulariser": Named(name="none"), "fit_intercept": False}
+    return problem.changed(epsilon=fit), problem.changed(epsilon=ranges, **bare)
+
+
 class Fit:
     """A fit before its first release: the parties were asked once for what is public, and its plan was made of it.
 
@@ -168,7 +233,7 @@ class Fit:
         model._take_schema(federation)
         self.model, self.federation = model, federation
         self.purchases = model._purchases()
-        self.ranges: ranges.EstimatedRanges | None = None
+        self.ranges: EstimatedRanges | None = None
         self.solution: Solution | None = None
         # the user asks, by name, for a run that does not protect a person's record
         exposed = model.epsilon == math.inf or model.calibration == "paper"
@@ -205,15 +270,15 @@ class Fit:
                 warn_of_norms(problem)
             columns = unknown_columns(model, self.names, problem.features)
             if columns:
-                problem, ranged = ranges.share_budget(problem, columns)
+                problem, ranged = share_budget(problem, columns)
             self.solver = self._choose_solver(problem, facts)
             self.form = algorithms.find(self.solver.name, problem, self.solver.given())
             if problem.epsilon < model.epsilon:
                 session.within = Whole(name=secrets.token_hex(16), mu=mu_for(float(model.epsilon), inside(model.delta)))
             self.plan = session.plan(self.form, problem, self.solver)
             if columns:
-                first = session.plan(ranges.FORM, ranged, tuple(columns))
-                self.ranges = ranges.EstimatedRanges(columns, first, problem)
+                first = session.plan(RANGES, ranged, tuple(columns))
+                self.ranges = EstimatedRanges(columns, first, problem)
             unless_made.pop_all()
 
     def _choose_solver(self, problem: Problem, facts: Facts) -> Options:
@@ -312,12 +377,12 @@ class Fit:
         finally:
             self.model.plans_, self.model.privacy_ = self.session.plans, self.session.report(self.plan)
 
-    def _estimate_ranges(self, estimated: ranges.EstimatedRanges) -> None:
+    def _estimate_ranges(self, estimated: EstimatedRanges) -> None:
         """Run the plan of the ranges and make the fit's own with them, where there is room for all that follows."""
         model, session, coordinator = self.model, self.session, self.session.coordinator
         if not coordinator.journal.begun:
             coordinator.check(self.plan)
-        solution = session.run(estimated.plan, ranges.FORM, last=False)
+        solution = session.run(estimated.plan, RANGES, last=False)
         try:
             columns = estimated.named(solution.model)
         except InputError:  # what was charged is spent, and is counted
@@ -328,4 +393,15 @@ class Fit:
         if (schema := model.schema_) is not None:
             own = set(schema.columns) | {schema.label}
             model.schema_ = schema.with_ranges(column for column in columns.values() if column.name in own)
-        self.plan = session.plan(self.form, estimated.problem_with(columns), self.solver)
+        bounds, features = estimated.problem.bounds, estimated.problem.features
+        lows, highs = list(bounds.feature_low or ()), list(bounds.feature_high or ())
+        label = (bounds.label_low, bounds.label_high)
+        for place, column in columns.items():
+            if place == features:
+                label = (column.low, column.high)
+            else:
+                lows[place], highs[place] = column.low, column.high
+        ends = {"feature_low": tuple(lows) or None, "feature_high": tuple(highs) or None}
+        changed = bounds.model_dump() | ends | {"label_low": label[0], "label_high": label[1]}
+        problem = estimated.problem.changed(bounds=Bounds.model_validate(changed))
+        self.plan = session.plan(self.form, problem, self.solver)

@@ -1,9 +1,13 @@
-"""A regularisation path under one budget: one private fit, then models for many penalties from what it released."""
+"""A regularisation path under one budget: one private fit, then models for many penalties from what it released.
+
+`alpha="auto"` takes the best of such a path, by one more release.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +16,27 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from sottovoce import penalties
+from sottovoce.algorithms import Solution
+from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.errors import InputError
-from sottovoce.estimators.fits import Fit
+from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.estimators.plots import axes_for
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Problem
 from sottovoce.privacy.guarantee import PrivacyReport
-from sottovoce.solvers import Newton
+from sottovoce.solvers import Newton, Whitened
 
 if TYPE_CHECKING:
+    from sottovoce.algorithms.whitened.rule import Evidence
     from sottovoce.estimators import PrivateLasso
     from sottovoce.penalties.quadratic import Quadratic
 
 Array = NDArray[np.float64]
 
+ALPHAS = np.geomspace(3e-3, 1e-6, 8)  # for rows of norm 1 and slopes of 1/2; stronger ones leave nothing
+WEAK = 3e-4  # up to which a penalty leaves alone what holds the noise back; a stronger one takes its place
 SHORTEST = 1e-3  # the last alpha of a path as a share of the first, where the estimator's own is above the first
 
 
@@ -51,7 +61,10 @@ class RegularisationPath:
     def model(self, alpha: float) -> PrivateLasso:
         """A fitted estimator for the alpha of the path that is nearest, by ratio."""
         if not (is_number(alpha) and 0 < alpha < math.inf):
-            raise InputError(f"alpha={alpha!r} must be a positive number; the path has {self._span}.")
+            raise InputError(
+                f"alpha={alpha!r} must be a positive number; the path has "
+                f"{self.alphas[-1]:.3g} to {self.alphas[0]:.3g}."
+            )
         nearest = int(np.argmin(np.abs(np.log(self.alphas / alpha))))
         model: PrivateLasso = clone(self.fitted).set_params(alpha=float(self.alphas[nearest]))
         for name, value in vars(self.fitted).items():
@@ -94,9 +107,78 @@ class RegularisationPath:
         mark = self.privacy.weakest.mark
         return f"epsilon = {self.privacy.epsilon:.3g}" + (f"\n{mark}" if mark else "")
 
-    @property
-    def _span(self) -> str:
-        return f"{self.alphas[-1]:.3g} to {self.alphas[0]:.3g}"
+
+class PenaltyChoice(Purchase):
+    """Puts the best of the path in the place of the fit, or leaves the fit: `alpha_`, `path_`, `coef_`, `intercept_`.
+
+    The best has the least sum of losses + degrees of freedom, by how much a model does better on its own records than
+    on others. The path is public before the release: a function of the fit's.
+    """
+
+    form = ComparedLosses()
+    share = 0.02  # most of what there is to gain, and little of the fit
+    refused = "alpha='auto': the fit is paid for and kept, without a penalty; the choice was refused"
+
+    def check(self, fit: Fit, problem: Problem) -> None:
+        """Refuse alpha="auto" where a fit gives no path, or a path gains nothing."""
+        model, probe = fit.model, copy(fit.model)
+        solver = getattr(model.solver, "name", model.solver)
+        probe.alpha = 1.0
+        named = probe._regulariser(problem.split)
+        reasons = {
+            f"is chosen in place of a radius; leave radius={model.radius!r} out": model.radius is not None,
+            f"is for penalties with an l1 norm, where few features matter; {named.name!r} needs a number": (
+                named.name not in ("l1", "elastic_net") or named.parameters.get("l1_ratio") == 0
+            ),
+            "is chosen by a private release, and epsilon=inf; take a number": problem.epsilon == math.inf,
+            f"serves one score, and there are {problem.scaled_loss.outputs} classes; take a number": (
+                problem.scaled_loss.outputs > 1
+            ),
+            "serves data in one place or split by rows; take a number": problem.split.same_people,
+            f"goes by the releases of 'whitened'; leave solver={solver!r} out": solver not in ("auto", Whitened.name),
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                raise InputError(f"alpha='auto' {reason}.")
+
+    def options(self, fit: Fit) -> Candidates:
+        if fit.solution is None:
+            return Candidates(np.zeros((len(ALPHAS) + 1, fit.plan.dimension)))
+        evidence: Evidence = fit.solution.model
+        own, penalised = fit.plan.scaled_regulariser, copy(fit.model)
+        self.alphas = ALPHAS * (evidence.units.slope / 0.5) / float(own.objective * np.max(own.scale))
+        self.weights, freedom = [], [evidence.degrees_of_freedom(evidence.weights, own, 1.0)]
+        for alpha, strength in zip(self.alphas, ALPHAS, strict=True):
+            penalised.alpha = float(alpha)
+            named = penalised._regulariser(fit.plan.split)
+            inner = penalties.get_penalty(named.name, **named.parameters)
+            regulariser = ScaledRegulariser(inner, own.features, own.scale, own.objective)
+            share = min(1.0, math.sqrt(WEAK / strength))
+            self.weights.append(evidence.model(regulariser, share))
+            freedom.append(evidence.degrees_of_freedom(self.weights[-1], regulariser, share))
+        # The unit in which a loss is a log-likelihood: 1 for classes, for numbers the variance that the scores leave.
+        # The mean absolute residual r of the constant model was released; pi/2 r^2 is the variance of a normal label.
+        self.freedom, self.unit = np.array(freedom), 1.0
+        if evidence.units.loss.kind != "classification" and fit.solution.spread is not None:
+            square = evidence.units.slope**2
+            self.unit = max(math.pi / 2 * square - fit.solution.spread[1] ** 2, square / 10)
+        fit.model.alpha_ = 0.0
+        return Candidates(np.array([fit.solution.weights, *self.weights]), self.unit)
+
+    def use(self, fit: Fit, solution: Solution) -> None:
+        plan, model = fit.plan, fit.model
+        noise = model.plans_[-1].releases[0].std * math.sqrt(plan.channel.variance)
+        scale = self.unit / plan.records / float(plan.scaled_regulariser.objective)
+        losses = (solution.model + self.freedom[1:] - self.freedom[0]) * scale
+        coefs, intercepts = zip(*(plan.preparation.unprepare(weights) for weights in self.weights), strict=True)
+        best = int(np.argmin(losses))
+        if losses[best] < 0:
+            model.alpha_ = float(self.alphas[best])
+            model._set_model(coefs[best], intercepts[best], plan)
+        fitted: Any = model
+        model.path_ = RegularisationPath(
+            self.alphas, np.array(coefs), np.array(intercepts), model.privacy_, plan, fitted, losses, noise * scale
+        )
 
 
 def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: ArrayLike | int) -> RegularisationPath:
@@ -123,7 +205,10 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
     plan = fitted.plan_
     if grid is None:
         grid = _alpha_grid(plan, model, smallest, count)
-    models = [plan.preparation.unprepare(model.minimise(_l1_penalty(plan, alpha), plan.records)) for alpha in grid]
+    own, models = plan.scaled_regulariser, []
+    for alpha in grid:
+        l1 = ScaledRegulariser(penalties.get_penalty("l1", alpha=alpha), own.features, own.scale, own.objective)
+        models.append(plan.preparation.unprepare(model.minimise(l1, plan.records)))
     coefs, intercepts = (np.array(part) for part in zip(*models, strict=True))
     return RegularisationPath(grid, coefs, intercepts, fitted.privacy_, plan, fitted)
 
@@ -136,11 +221,6 @@ def _read_alphas(alphas: Any) -> Array:
     if numbers.ndim != 1 or not numbers.size or not bool(np.all((numbers > 0) & np.isfinite(numbers))):
         raise InputError(f"alphas={alphas!r} must be positive numbers, or how many of them to choose.")
     return np.sort(numbers)[::-1]
-
-
-def _l1_penalty(plan: Plan, alpha: float) -> ScaledRegulariser:
-    own = plan.scaled_regulariser
-    return ScaledRegulariser(penalties.get_penalty("l1", alpha=alpha), own.features, own.scale, own.objective)
 
 
 def _alpha_grid(plan: Plan, model: Quadratic, smallest: float, count: int) -> Array:

@@ -27,13 +27,13 @@ def title_of(metric: str) -> str:
     return _TITLES.get(metric, metric.replace("_", " "))
 
 
-def new_figure(size: tuple[float, float] = (9.0, 7.0)) -> Any:
+def new_figure() -> Any:
     """An empty figure that belongs to no window."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError("a plot needs matplotlib; install the extra, sottovoce[plots].") from None
-    return Figure(figsize=size, layout="constrained")
+    return Figure(figsize=(9.0, 7.0), layout="constrained")
 
 
 def axes_for(ax: Any, **options: Any) -> Any:
@@ -130,7 +130,8 @@ def _draw_scores(results: Results, axis: Any) -> None:
     count = len(results["nodes"])
     for place, name in enumerate(results["classes"]):
         cells = results["cells"][place * count : (place + 1) * count]
-        _draw_bars(axis, cells, results["noise"], 0.4 * (place - 0.5), (_COLOURS[place], _escape_math(str(name))))
+        label = str(name).replace("$", r"\$")  # no formula
+        _draw_bars(axis, cells, results["noise"], 0.4 * (place - 0.5), (_COLOURS[place], label))
     _name_nodes(axis, results["nodes"])
     axis.set(xlabel="score", ylabel="records at the node")
     axis.legend(fontsize=8)
@@ -138,23 +139,15 @@ def _draw_scores(results: Results, axis: Any) -> None:
 
 
 def _draw_classes(results: Results, figure: Any) -> None:
-    """More than two classes: the confusion matrix, the metrics, recall and precision of each class."""
-    names = [_escape_math(str(name)) for name in results["classes"]]
+    """More than two classes: the metrics, the confusion matrix, recall and precision of each class.
+
+    The matrix has shares of all records in percent, with half the width of the interval.
+    """
+    shares = [[100 * share["value"] for share in row] for row in results["confusion"]]
+    names = [str(name).replace("$", r"\$") for name in results["classes"]]  # none is a formula
     grid = figure.add_gridspec(2, 2, width_ratios=(1.2, 1), height_ratios=(1, 2 + len(names) / 4))
     _draw_metrics(results, figure.add_subplot(grid[0, 0]))
-    _draw_confusion(results, names, figure.add_subplot(grid[1, 0]))
-    axis = figure.add_subplot(grid[:, 1])
-    pairs = zip(names, results["by_class"], strict=True)
-    _draw_intervals(
-        axis, {f"{kind}, {name}": metrics[kind] for name, metrics in pairs for kind in ("recall", "precision")}
-    )
-    axis.set_title("recall and precision", fontsize=10)
-
-
-def _draw_confusion(results: Results, names: list[str], axis: Any) -> None:
-    """Shares of all records in percent, with half the width of the interval."""
-    shares = [[100 * share["value"] for share in row] for row in results["confusion"]]
-    largest = max(map(max, shares))
+    axis, largest = figure.add_subplot(grid[1, 0]), max(map(max, shares))
     axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=largest)
     for i, row in enumerate(results["confusion"] if len(names) <= 12 else []):
         for j, share in enumerate(row):
@@ -165,6 +158,12 @@ def _draw_confusion(results: Results, names: list[str], axis: Any) -> None:
     axis.set_yticks(range(len(names)), names, fontsize=8)
     axis.set(xlabel="predicted", ylabel="class")
     axis.set_title("% of the records", fontsize=10)
+    axis = figure.add_subplot(grid[:, 1])
+    pairs = zip(names, results["by_class"], strict=True)
+    _draw_intervals(
+        axis, {f"{kind}, {name}": metrics[kind] for name, metrics in pairs for kind in ("recall", "precision")}
+    )
+    axis.set_title("recall and precision", fontsize=10)
 
 
 def _draw_regression(results: Results, figure: Any) -> None:
@@ -204,8 +203,3 @@ def _name_nodes(axis: Any, nodes: Any) -> None:
     if nodes[0] < 0:
         names[0] = f"≤ {names[0]}"
     axis.set_xticks(range(len(nodes)), names, fontsize=7, rotation=45)
-
-
-def _escape_math(text: str) -> str:
-    """A text in which nothing is a formula."""
-    return text.replace("$", r"\$")

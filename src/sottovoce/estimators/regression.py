@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
@@ -13,11 +13,9 @@ from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
 from sottovoce.estimators.declarations import ball_or, loss_named, penalty_named
+from sottovoce.estimators.path import RegularisationPath, lasso_path
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import Split
-
-if TYPE_CHECKING:
-    from sottovoce.estimators.path import RegularisationPath
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -97,8 +95,6 @@ class PrivateLasso(_Regressor):
         nothing. `alphas` are the penalties, or how many to take from the first that leaves a feature in the model,
         as far as the releases tell, down to `alpha`.
         """
-        from sottovoce.estimators.path import lasso_path
-
         return lasso_path(self, X, y, alphas)
 
 
