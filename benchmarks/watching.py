@@ -8,6 +8,7 @@ is compared with; over gRPC a round takes more, and the share is smaller. Every 
 
 from __future__ import annotations
 
+import functools
 import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -24,8 +25,8 @@ from typing import Any
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.app.view.server import render_parts
-from sottovoce.app.view.watched import Watch, WatchedEnd, WatchedWire, write_to
+from sottovoce.app.view.server import render_page
+from sottovoce.app.view.watched import Watch, WatchedEnd, WatchedWire, write_event
 from sottovoce.estimators.fits import Fit
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
@@ -69,7 +70,7 @@ def main(rounds: int) -> None:
     shares, each, ends = [], [], []
     with tempfile.TemporaryDirectory() as name:
         for who, watch in watches.items():
-            watch.add(write_to((Path(name) / f"{who}.jsonl").open("w", encoding="utf-8")))
+            watch.add(functools.partial(write_event, (Path(name) / f"{who}.jsonl").open("w", encoding="utf-8")))
         for who in PARTIES:
             account = Ledger.create(Path(name) / f"{who}.db").open("people", 2.0, 1e-5)
             party = Party(who, rng.uniform(-1, 1, (2000, 10)), rng.integers(0, 2, 2000), account=account)
@@ -96,7 +97,7 @@ def main(rounds: int) -> None:
         Fit(model, Federation.connect(over), runs=True).run(advance)
     begin = time.thread_time()
     for _ in range(100):
-        render_parts(*watches["fit"].seen())
+        render_page(*watches["fit"].seen(), "view-parts.html")
     shown = (time.thread_time() - begin) / 100
     print(
         f"a round of {len(PARTIES)} parties: {1e6 * statistics.median(each):.0f} µs for {len(watches)} events and logs"

@@ -312,7 +312,7 @@ def test_no_writer_replaces_a_ledger_or_adds_to_it(
 
 # Beside `files.py`, which asks. What these write to is not a path that somebody gave, or is new, or is told otherwise.
 WRITING = {
-    "app/card.py": {"svg_of"},  # into memory
+    "app/page.py": {"svg_of"},  # into memory
     "app/demo.py": {"_clear_folder", "_prepare", "_start_clinics"},  # in its own folder, which it has just made
     "app/provisioning.py": {"make_sites", "_issue"},  # folders and keys that it has just made
     "app/view/server.py": {"read_token"},  # a new file

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 import sottovoce as sv
 from sottovoce import files
-from sottovoce.app import card, job_file, jobs, outputs
+from sottovoce.app import job_file, jobs, outputs, page
 from sottovoce.app.cli import app, console
 from sottovoce.data import cells
 from sottovoce.data.cells import table_columns
@@ -413,7 +413,7 @@ def crashes_of_models(folder: Path, part: str) -> list[str]:
             path.write_text(json.dumps(content))
             try:
                 model = outputs.load_model(path)
-                _ = str(model.privacy_), outputs.to_json(model), card.sections(model, None)
+                _ = str(model.privacy_), outputs.to_json(model), page.make_card(model, None)
             except SottovoceError:
                 continue
             except Exception as error:
@@ -451,7 +451,7 @@ def test_an_evaluation_that_is_no_json_is_refused(folder: Path) -> None:
     for text in ("[" * 100_000, "{}", "\xff", json.dumps({"a": 9})):
         (folder / "told.json").write_text(text, encoding="latin-1")
         with pytest.raises(InputError):
-            card.load_evaluation(folder / "told.json", model)
+            page.load_evaluation(folder / "told.json", model)
 
 
 # Lines and columns beyond the limits.

@@ -16,9 +16,8 @@ from jinja2 import UndefinedError
 from markdown_it import MarkdownIt
 
 import sottovoce as sv
-from sottovoce.app import card
 from sottovoce.app import texts as rendering
-from sottovoce.app.page import Occasion, ledger_page, page
+from sottovoce.app.page import Occasion, ledger_page, make_card, page
 from sottovoce.app.texts import harmless
 from sottovoce.app.view import server as view
 from sottovoce.app.view.watched import Watch
@@ -81,18 +80,18 @@ def ledger(_: Any, name: str, folder: Path) -> str:
 def sections(model: Any, name: str) -> dict[str, Any]:
     X = pd.DataFrame(np.random.default_rng(1).uniform(-1, 1, (60, 2)), columns=[name, "b"])
     told = sv.evaluate(model, X, np.where(X["b"] > 0, name, "other").astype(object), epsilon=50.0).to_dict()
-    return card.sections(model, told | {"people": "same", "with_fit": told["privacy"], "fit_mark": name})
+    return make_card(model, told | {"people": "same", "with_fit": told["privacy"], "fit_mark": name})
 
 
 def as_html(model: Any, name: str, _: Path) -> str:
-    made = card.as_html(name, sections(model, name))
+    made = rendering.render("card.html", title=name, sections=sections(model, name))
     start, end = made.index("<svg"), made.index("</svg>")
     assert "<img" not in made[start:end]
     return made[:start] + made[end:]  # what matplotlib draws differs from noise to noise
 
 
 def as_markdown(model: Any, name: str, _: Path) -> str:
-    return card.as_markdown(name, sections(model, name), "picture.svg")
+    return rendering.render("card.md", title=name, sections=sections(model, name), picture="picture.svg")
 
 
 class _Elements(HTMLParser):

@@ -29,7 +29,7 @@ from browser import PROGRAM, browser
 from sottovoce.app.view import server
 from sottovoce.app.view.events import KINDS, Event, State
 from sottovoce.app.view.server import HOST, new_token, read_token, render_page, serve_view
-from sottovoce.app.view.watched import LogForwarder, Watch, WatchedEnd, WatchedWire, write_to
+from sottovoce.app.view.watched import LogForwarder, Watch, WatchedEnd, WatchedWire, write_event
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
 from sottovoce.estimators.fits import Fit
 from sottovoce.federation.federation import Federation
@@ -65,7 +65,7 @@ def test_an_event_takes_no_array_and_no_object(value: Any) -> None:
 def test_a_reader_that_fails_does_not_stop_a_run() -> None:
     watch, heard = Watch("party", "north"), list[str]()
     closed = io.StringIO()
-    watch.add(write_to(closed))
+    watch.add(functools.partial(write_event, closed))
     watch.add(lambda _, event: heard.append(event.name))
     closed.close()
     watch.tell("done", plan="")
@@ -130,7 +130,7 @@ class Run:
 
     def _watch(self, role: str, name: str) -> Watch:
         watch, self.logs[name] = Watch(role, name), io.StringIO()
-        watch.add(write_to(self.logs[name]))
+        watch.add(functools.partial(write_event, self.logs[name]))
         return watch
 
     def fit(self, epsilon: float = 1.0) -> None:
@@ -401,7 +401,7 @@ def test_a_port_that_is_taken_is_said(run: Run, port: int) -> None:
 def test_a_refusal_that_quotes_half_a_letter_is_shown_too() -> None:
     """Else who asks could have a refusal that nobody sees."""
     rows, watch, lines = np.zeros((2, 1)), Watch("party", "north"), io.StringIO()
-    watch.add(write_to(lines))
+    watch.add(functools.partial(write_event, lines))
     party = Party("north", rows, rows[:, 0], ids=["1", "2"], policy=Policy(align=("south",)))
     InProcess([party])
     asked = Frame("align", 1, query="invite", text='["run", ["north", "\\ud800"], "coordinator", "order"]')

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from pathlib import Path
@@ -14,7 +15,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app.cli import app
 from sottovoce.app.jobs import load_party_job
-from sottovoce.app.view.watched import Watch, WatchedEnd, say_to
+from sottovoce.app.view.watched import Watch, WatchedEnd, say_event
 from sottovoce.errors import InputError
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
@@ -32,7 +33,7 @@ def test_a_holder_is_told_the_epsilon_that_is_charged_and_guaranteed(relation: R
     party = Party("north", rng.standard_normal((200, 3)), rng.integers(0, 2, 200), account=account)
     said: list[str] = []
     watch = Watch("party", "north")
-    watch.add(say_to(said.append))
+    watch.add(functools.partial(say_event, said.append, "party"))
     federation = Federation.connect(InProcess([WatchedEnd(party, watch, account)]))
     model = sv.PrivateLogisticRegression(
         epsilon=1.0, row_norm=1.0, relation=relation, solver=sv.solvers.Gradient(rounds=5), classes=(0, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import logging
 
@@ -15,7 +16,7 @@ from sottovoce.app.cli.fitted import csv_text
 from sottovoce.app.outputs import save
 from sottovoce.app.page import page
 from sottovoce.app.texts import cell, harmless
-from sottovoce.app.view.watched import Watch, say_to
+from sottovoce.app.view.watched import Watch, say_event
 
 NASTY = "north\x1b[2J\x1b]0;title\x07\x9b31m\r\x08\u202eevil\u2028"
 ACTS = "\x1b\x07\x9b\r\x08\u202e\u2028"
@@ -77,7 +78,7 @@ def test_whatever_is_printed_acts_on_no_terminal(capsys: pytest.CaptureFixture[s
 def test_a_letter_that_a_terminal_cannot_show_silences_nothing() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     watch, console = Watch("party", "north"), _console(stream)
-    watch.add(say_to(lambda text: console.print(text, soft_wrap=True)))
+    watch.add(functools.partial(say_event, functools.partial(console.print, soft_wrap=True), "party"))
     for why in ("no column z\u00fcrich", "no budget"):
         watch.tell("refused", end="north", asked="a plan", code="refused", why=why)
     stream.flush()

@@ -10,8 +10,8 @@ import pytest
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.app.card import as_markdown, sections
-from sottovoce.app.page import page
+from sottovoce.app.page import make_card, page
+from sottovoce.app.texts import render
 from sottovoce.estimators import privacy_report
 from sottovoce.federation.policy import Known
 from sottovoce.plan.plan import Plan
@@ -182,7 +182,7 @@ def texts_of(model: Any) -> dict[str, str]:
         "report": str(model.privacy_),
         "json": model.privacy_.to_json(),
         "page": page(model),
-        "card": as_markdown("card", sections(model, None), ""),
+        "card": render("card.md", title="card", sections=make_card(model, None), picture=""),
         "sentence": model.privacy_.weakest.sentence(),
     }
 

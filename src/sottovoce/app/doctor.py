@@ -110,8 +110,6 @@ def examine(path: Path) -> list[Finding]:
         visit.say(site.set_elsewhere)
     with _hear_warnings():  # what the package logs meanwhile is in the findings
         (_examine_end if isinstance(site, jobs.PartyJob | jobs.DealerJob) else _examine_coordinator)(visit, site)
-        if isinstance(site, jobs.Job):
-            _examine_job(visit, site)
     return visit.findings
 
 
@@ -132,7 +130,7 @@ def _examine_end(visit: Visit, job: jobs.PartyJob | jobs.DealerJob) -> None:
 
 
 def _examine_coordinator(visit: Visit, job: jobs.Job | jobs.PeopleJob | jobs.EvaluationJob) -> None:
-    """What all do that wait for parties."""
+    """What all do that wait for parties; of a job also the data that are here, the plan, and where results go."""
     visit.say(f"{job.path}: {'a job' if isinstance(job, jobs.Job) else 'a prediction or an evaluation'}")
     table = job.federation
     if table is not None and table.listen is not None and table.certificates is not None:
@@ -143,10 +141,8 @@ def _examine_coordinator(visit: Visit, job: jobs.Job | jobs.PeopleJob | jobs.Eva
         visit.make("clock", _check_clock, folder, job.path, None)
     elif table is not None:  # a job for NVIDIA FLARE
         visit.make("parties", _check_names, table.ends)
-
-
-def _examine_job(visit: Visit, job: jobs.Job) -> None:
-    """The data that are here, the plan, and where results go."""
+    if not isinstance(job, jobs.Job):
+        return
     folders = [path.parent for path in job.outputs().values()]
     for name, source in job.sources.items():
         at = "" if job.data is not None else f" of {name}"
@@ -399,7 +395,7 @@ def _check_plan(visit: Visit, job: jobs.Job) -> None:
 
 def _check_results(visit: Visit, job: jobs.Job) -> None:
     outputs.check_outputs(job, overwrite=True)
-    if (path := job.state_path).exists():
+    if (path := job.path.with_suffix(outputs.STATE)).exists():
         with contextlib.closing(Journal(path)) as state:  # which says who has it, if somebody does
             if state.begun:
                 visit.say(f"{path.name}: a fit was stopped; `sottovoce fit` goes on with it", warning=True)

@@ -84,30 +84,28 @@ def restrict_site(kit: Path) -> dict[str, Path]:
     resources |= {"class_list_enforcement_mode": "enforce", "class_allow_list": [CLASSES[kind]]}
     if kind == "client":
         resources["allow_log_streaming"] = False
-        components = resources.get("components", [])
-        resources["components"] = [each for each in components if not _streams(each)]
-    roles = permissions.get("permissions", {})
-    permissions["permissions"] = {role: _narrowed(rights) for role, rights in roles.items()}
+        kept = []  # all but those that send logs to the server, by their id or their class
+        for each in resources.get("components", []):
+            said = {"id": "", "path": "", "name": "", **each}
+            if said["id"] != "site_log_streamer" and "LogStreamer" not in f"{said['path']} {said['name']}":
+                kept.append(each)
+        resources["components"] = kept
+    roles = permissions.setdefault("permissions", {})
+    for (
+        role,
+        rights,
+    ) in roles.items():  # without what is forbidden; who had one right to everything keeps it for the rest
+        given = rights if isinstance(rights, dict) else {_ALL: rights}
+        known = {str(right).strip().lower(): who for right, who in given.items()}
+        if _ALL in known:
+            known = {**dict.fromkeys(_RIGHTS, known[_ALL]), **known}
+        for right in (*FORBIDDEN, *_COMMANDS, _ALL):
+            known.pop(right, None)
+        roles[role] = known | dict.fromkeys(FORBIDDEN, "none")
     written = {"resources.json": resources, "authorization.json": permissions}
     for name, content in written.items():
         write_text(local / name, json.dumps(content, indent=2) + "\n", name, overwrite=True)
     return {name: local / name for name in written}
-
-
-def _streams(component: Any) -> bool:
-    """Whether a component sends logs to the server, by its id or its class."""
-    said = {"id": "", "path": "", "name": "", **component}
-    return said["id"] == "site_log_streamer" or any("LogStreamer" in str(said[key]) for key in ("path", "name"))
-
-
-def _narrowed(rights: Any) -> dict[str, Any]:
-    """A role's rights without what is forbidden; one that had the same right to everything keeps it for the rest."""
-    given = rights if isinstance(rights, dict) else {_ALL: rights}
-    known = {str(right).strip().lower(): who for right, who in given.items()}
-    if _ALL in known:
-        known = {**dict.fromkeys(_RIGHTS, known[_ALL]), **known}
-    kept = {right: who for right, who in known.items() if right not in (*FORBIDDEN, *_COMMANDS, _ALL)}
-    return kept | dict.fromkeys(FORBIDDEN, "none")
 
 
 def _read_site_file(local: Path, name: str) -> dict[str, Any]:

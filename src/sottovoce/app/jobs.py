@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -108,16 +109,6 @@ class RecordsFile(JobFile):
     @property
     def parties(self) -> list[str]:
         return list(self.federation.parties) if self.federation is not None else list(self.sources)
-
-    @property
-    def state_path(self) -> Path:
-        """Where the state of a run is, until its results are written."""
-        return self.path.with_suffix(".run")
-
-    @property
-    def receipts_path(self) -> Path:
-        """Where the last receipt of each party is, to be shown to it at the next run."""
-        return self.path.with_suffix(".receipts.json")
 
     def input_files(self) -> Iterator[tuple[str, str]]:
         """(party, path) of the records and ledgers of this process."""
@@ -316,7 +307,7 @@ class Job(RecordsFile):
 
         fields, hints = self.model.fields, typing.get_type_hints(self.model.kind)
         elsewhere = {
-            **dict.fromkeys(itertools.chain.from_iterable(kind.names() for kind in SOLVERS.values()), "[solver]"),
+            **dict.fromkeys(itertools.chain(*map(operator.methodcaller("names"), SOLVERS.values())), "[solver]"),
             "solver": "[solver], as name",
             **dict.fromkeys(tables.PrivacyTable.model_fields, "[privacy]"),
             **dict.fromkeys(tables.BoundsTable.model_fields, "[bounds]"),

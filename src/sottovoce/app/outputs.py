@@ -41,6 +41,9 @@ from sottovoce.privacy.ledger import Account, Balance, Receipt
 from sottovoce.solvers import Options, by_name
 from sottovoce.transports.base import Communication
 
+# Beside a job: the state of its run, until the results are written, and the last receipt of each party, to be shown to
+# it at the next run.
+STATE, RECEIPTS = ".run", ".receipts.json"
 WHAT_TO_DO: Final = "put right what is refused and start again, and it goes on; or give it up with --restart"
 
 # What may change from one start to the next: where results and prepared rows go, and how the parties are reached.
@@ -86,11 +89,11 @@ def hold_run(
     Guarantee: until the block ends no other process begins this run or resumes it; with `resume` the first plan is the
     one that is stored.
     """
-    accounts, path = accounts_of(job), job.state_path
+    accounts, path, receipts = accounts_of(job), job.path.with_suffix(STATE), job.path.with_suffix(RECEIPTS)
     if resume and restart:
         raise InputError("--resume goes on with a run and --restart gives it up; give one of them.")
     for party, file in job.input_files():
-        if job.resolve(file).resolve() in (path.resolve(), job.receipts_path.resolve()):
+        if job.resolve(file).resolve() in (path.resolve(), receipts.resolve()):
             raise InputError(
                 f"{file!r} of party {party!r} has the name that {job.path} keeps something under; name the file, or "
                 "the job, otherwise."
@@ -125,26 +128,28 @@ def store_receipts(job: Job | EvaluationJob, receipts: Mapping[str, Receipt]) ->
     """Write the last receipt of each party beside the job."""
     if receipts:
         texts = {name: str(receipt) for name, receipt in receipts.items()}
-        write_text(job.receipts_path, json.dumps(texts, indent=2) + "\n", "receipts")
+        write_text(job.path.with_suffix(RECEIPTS), json.dumps(texts, indent=2) + "\n", "receipts")
 
 
 def read_receipts(job: Job | EvaluationJob) -> dict[str, Receipt]:
     """The receipts of earlier runs of a job."""
+    path = job.path.with_suffix(RECEIPTS)
     try:
-        texts = json.loads(read_plain(job.receipts_path))
+        texts = json.loads(read_plain(path))
         return {str(name): Receipt.read(text) for name, text in texts.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, RecursionError):
         raise InputError(
-            f"{job.receipts_path} cannot be read as receipts, by which a ledger that was set back is found; restore "
-            "it, or remove it to do without them once."
+            f"{path} cannot be read as receipts, by which a ledger that was set back is found; restore it, or remove "
+            "it to do without them once."
         ) from None
 
 
 def check_outputs(job: Job, *, overwrite: bool = False) -> None:
     """Every result can be written, and none would replace another, something the job reads, or a file that is there."""
-    taken = {job.path.resolve(): "the job itself", job.state_path.resolve(): "where the state of the fit is kept"}
+    state = job.path.with_suffix(STATE)
+    taken = {job.path.resolve(): "the job itself", state.resolve(): "where the state of the fit is kept"}
     for party, file in job.input_files():
         taken[job.resolve(file).resolve()] = f"a file of party {party!r}"
     for key, path in job.outputs().items():
@@ -208,21 +213,15 @@ def write_texts(job: Job, texts: Mapping[str, str], *, overwrite: bool = False) 
 
 
 def write_once(path: Path, data: bytes, what: str, *, overwrite: bool) -> None:
-    """Write a result, unless a run that was stopped has written it."""
-    if not _has(path, data):
-        empty = _has(path, b"")  # left by a run that was stopped, on a disk without hard links
-        write_data(path, data, what, overwrite=overwrite or empty)
-
-
-def _has(path: Path, data: bytes) -> bool:
-    """Whether a file has exactly these bytes, durably."""
+    """Write a result, unless a run that was stopped has written it, durably."""
     try:
-        if read_plain(path) != data:
-            return False
-        sync_folder(path.parent)
+        found = read_plain(path)
+        if found in (data, b""):
+            sync_folder(path.parent)
     except OSError:
-        return False
-    return True
+        found = None
+    if found != data:  # an empty one was left by a run that was stopped, on a disk without hard links
+        write_data(path, data, what, overwrite=overwrite or found == b"")
 
 
 def describe_columns(plan: Plan) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
 import time
 from collections.abc import Mapping, Sequence
@@ -119,7 +120,9 @@ class FitRows:
         """Bytes of raw rows that are still to be read, and of prepared ones; of sparse rows there are copies."""
         row, copies = (8 * self.features, 1) if self.sparse_entries is None else (12 * self.sparse_entries, 3)
         raw = 2 * PIECE if any(self.folders) else 0 if self.kind is None or self.workers else self.records * (row + 8)
-        held = sum(copies * part.size + 20 * self.records for part in self.prepared(plan) if part.where == "memory")
+        held = 0
+        for part in self.prepared(plan):
+            held += copies * part.size + 20 * self.records if part.where == "memory" else 0
         return raw + held + self.records * plan.secure_columns * (8 * plan.dimension * (len(plan.parties) + 2) + 500)
 
     def seconds(self, plan: Plan, asked: Sequence[tuple[Query, Release, float]]) -> float:
@@ -314,8 +317,9 @@ def make_preview(run: JobRun, *, seeded: bool | None = None, charged: bool = Fal
     plan, plans, accounts = run.training.plan, run.training.plans, accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
     remote, rows = run.job.federation is not None, _describe_rows(run, unread=ahead)
-    costs = []
+    costs, others = [], []
     for each in plans:
+        others += [] if each is plan else [each]
         costs.append(cost_of(each, algorithms.of(each), rows, remote=remote, ledgers=len(accounts)))
         rows = replace(rows, kind=None)  # files are read once
     stored = () if remote or plan.split.same_people else tuple(rows.prepared(plan))
@@ -327,9 +331,11 @@ def make_preview(run: JobRun, *, seeded: bool | None = None, charged: bool = Fal
             notes.append(str(error))
     return Preview(
         plan=plan,
-        report=privacy_report(plan, seeded=seeded, beside=[each for each in plans if each is not plan]),
+        report=privacy_report(plan, seeded=seeded, beside=others),
         cost=sum(costs[1:], costs[0]),
-        charges=() if charged else tuple(_preview_charge(plans, party, account) for party, account in accounts.items()),
+        charges=()
+        if charged
+        else tuple(itertools.starmap(functools.partial(_preview_charge, plans), accounts.items())),
         notes=tuple(notes),
         why=f'by "auto": {WHY[plan.algorithm]}' if run.model.solver == "auto" else "as the job says",
         sums=run.training.federation.why,

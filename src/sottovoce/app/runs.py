@@ -77,21 +77,15 @@ def read_facts(job: Job) -> tuple[list[PartyFacts], list[str]]:
         facts.append(PartyFacts(party, records, len(names), names, solvers=served))
         opened.append(str(path))
     notes = [f"{SHAPE_READ}: {', '.join(opened)}; declare records and features to open none"] if opened else []
-    if (common := _count_common(job)) is not None:
+    ids = [source.id for source in job.sources.values()]
+    if job.split.same_people and len(ids) > 1 and None not in ids:  # as many people as the fit joins
+        lists = [sources.read_ids(source, job.resolve, party) or () for party, source in job.sources.items()]
+        common = len(set(lists[0]).intersection(*lists[1:]))
         facts = [replace(fact, records=common) for fact in facts]
         notes.append(f"{IDS_READ}: the {common:,} people that all files have are used, in the order of the first")
     facts = _with_names(job, facts)
     check_facts(job, facts)
     return facts, notes
-
-
-def _count_common(job: Job) -> int | None:
-    """By columns, where every file of this process names identifiers: how many all have, as the fit joins them."""
-    files = job.sources
-    if not job.split.same_people or len(files) < 2 or any(source.id is None for source in files.values()):
-        return None
-    lists = [sources.read_ids(source, job.resolve, party) or () for party, source in files.items()]
-    return len(set(lists[0]).intersection(*lists[1:]))
 
 
 def check_declared(table: FederationTable, facts: Sequence[PartyFacts]) -> None:

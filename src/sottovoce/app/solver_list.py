@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from sottovoce import algorithms, losses
-from sottovoce.algorithms import Algorithm
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.plan.split import SPLITS
-from sottovoce.solvers import SOLVERS, Options
+from sottovoce.solvers import SOLVERS
 from sottovoce.solvers.options import Option
 
 Promise = Literal["private", "published", "without privacy"]
 
 _PROMISES: Final[tuple[Promise, ...]] = get_args(Promise)
+_BY_PRIVACY: Final[dict[bool | None, tuple[Promise, ...]]] = {
+    True: ("private",),
+    False: ("without privacy",),
+    None: ("private", "without privacy"),
+}
 _PARAMETERS = {"huber": {"threshold": 1.0}}
 
 
@@ -59,7 +63,17 @@ def describe_solver(name: str) -> SolverEntry:
         )
     kind = SOLVERS[name]
     known = {name: losses.get(name, **_PARAMETERS.get(name, {})) for name in losses.names()}
-    forms = tuple(_describe_form(form, kind) for form in algorithms.forms(name))
+    forms = tuple(
+        SolverForm(
+            name=form.form,
+            title=form.title,
+            splits=form.splits,
+            promises=("published",) if form.published else _BY_PRIVACY[form.private],
+            chosen_by=dict(form.when),
+            options=kind.names() if form.options is None else form.options,
+        )
+        for form in algorithms.forms(name)
+    )
     splits = tuple(split for split in map(str, SPLITS) if any(split in form.splits for form in forms))
     return SolverEntry(
         name=name,
@@ -74,20 +88,4 @@ def describe_solver(name: str) -> SolverEntry:
         promises=tuple(promise for promise in _PROMISES if any(promise in form.promises for form in forms)),
         options=kind.described(),
         forms=forms,
-    )
-
-
-def _describe_form(form: Algorithm, kind: type[Options]) -> SolverForm:
-    private: dict[bool | None, tuple[Promise, ...]] = {
-        True: ("private",),
-        False: ("without privacy",),
-        None: ("private", "without privacy"),
-    }
-    return SolverForm(
-        name=form.form,
-        title=form.title,
-        splits=form.splits,
-        promises=("published",) if form.published else private[form.private],
-        chosen_by=dict(form.when),
-        options=kind.names() if form.options is None else form.options,
     )

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from sottovoce.app.cli import evidence, fitted, ledgers, models, parties, sites, starting, training
+from sottovoce.app.cli import evidence, fitted, ledgers, parties, sites, starting, training
 from sottovoce.app.cli.console import Commands, complain, show_log
 
 _EPILOG = """**Exit codes:** 0 done; 1 unexpected error; 2 bad input or usage; 3 refused by a budget or by a
@@ -33,7 +33,7 @@ for command in (
     *(evidence.audit, evidence.reproduce),
 ):
     app.command()(command)
-for group, name in ((ledgers.app, "ledger"), (models.app, "models"), (sites.nvflare, "nvflare")):
+for group, name in ((ledgers.app, "ledger"), (ledgers.models, "models"), (sites.nvflare, "nvflare")):
     app.add_typer(group, name=name)
 app.callback()(show_log)
 

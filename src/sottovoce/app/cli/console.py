@@ -95,9 +95,12 @@ class ViewOptions(NamedTuple):
         """The table with what the command line says in its place; a page is served, or only `if_asked` for."""
         if self.off and self.port is not None:
             raise InputError("--view and --no-view: one serves the page and the other does not; leave one out.")
-        off = self.off or (if_asked and "port" not in table.model_fields_set)
-        said = {"port": self.port, "off": False if self.port is not None else off or None, "log": self.log}
-        return table.model_copy(update={key: value for key, value in said.items() if value is not None})
+        said: dict[str, Any] = {} if self.log is None else {"log": self.log}
+        if self.port is not None:
+            said |= {"port": self.port, "off": False}
+        elif self.off or (if_asked and "port" not in table.model_fields_set):
+            said["off"] = True
+        return table.model_copy(update=said)
 
 
 class Commands(TyperGroup):

@@ -8,7 +8,7 @@ import io
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +25,7 @@ from sottovoce.app.cli.console import (
     print_result,
 )
 from sottovoce.app.cli.training import report_interruption
-from sottovoce.app.texts import cell
+from sottovoce.app.texts import cell, render
 from sottovoce.errors import InputError
 from sottovoce.files import check_writable, write_stream, write_text
 
@@ -98,19 +98,6 @@ def _report_written(count: int, output: Path | None, *, as_json: bool) -> None:
         aside().print(f"{count:,} predictions written to {output}", soft_wrap=True)
 
 
-@contextlib.contextmanager
-def _show_progress(output: Path | None) -> Iterator[Callable[[int, int], None]]:
-    """A line with the time left, where predictions go to a file and somebody looks."""
-    from sottovoce.estimators.progress import progress_bar
-
-    console = aside()
-    if output is None or not console.is_terminal:
-        yield lambda *_: None
-        return
-    with progress_bar("predicting", console) as advance:
-        yield advance
-
-
 def _predict_file(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str, list[Any]]:
     """The columns of the result for records in one file."""
     from sottovoce.app.sources import read_features
@@ -140,14 +127,18 @@ def _predict_in_pieces(
 ) -> int:
     """Write the result for records in files piece by piece, and return how many there are."""
     from sottovoce.app.sources import predict_pieces
+    from sottovoce.estimators.progress import progress_bar
 
     names, count = ["prediction"], 0
+    progress: contextlib.AbstractContextManager[Any] = contextlib.nullcontext(lambda *_: None)
+    if output is not None and (console := aside()).is_terminal:  # somebody looks
+        progress = progress_bar("predicting", console)
     if proba:
         names += [f"probability of {name}" for name in fitted.classes_.tolist()]
     with contextlib.nullcontext(sys.stdout) if output is None else write_stream(output, "--output", overwrite) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(map(cell, names))
-        with _show_progress(output) as advance:
+        with progress as advance:
             for labels, shares in predict_pieces(fitted, data, advance):
                 columns = [labels.tolist(), *(shares.T.tolist() if proba else ())]
                 writer.writerows([_cell_text(value) for value in row] for row in zip(*columns, strict=True))
@@ -289,20 +280,20 @@ def card(
     - `sottovoce card job.json --evaluation evaluation.json`
     - `sottovoce card job.json --output card.md`
     """
-    from sottovoce.app import card as cards
+    from sottovoce.app import page
     from sottovoce.app.outputs import load_model
 
     path = output or model.with_name(f"{model.stem}.card.html")
-    if path.suffix.lower() not in cards.FORMATS:
-        raise InputError(f"--output {path} must end in {' or '.join(cards.FORMATS)}.")
+    if path.suffix.lower() not in page.FORMATS:
+        raise InputError(f"--output {path} must end in {' or '.join(page.FORMATS)}.")
     fitted = load_model(model)
-    measured = None if evaluation is None else cards.load_evaluation(evaluation, fitted)
-    sections, title = cards.sections(fitted, measured), f"Model card: {model.stem}"
-    texts = {path: cards.as_html(title, sections)}
+    measured = None if evaluation is None else page.load_evaluation(evaluation, fitted)
+    values = {"title": f"Model card: {model.stem}", "sections": (sections := page.make_card(fitted, measured))}
+    texts = {path: render("card.html", **values)}
     if path.suffix.lower() == ".md":
         drawn = path.with_suffix(".svg")
-        texts = {path: cards.as_markdown(title, sections, drawn.name)}
-        pictures = [part.svg for parts in sections.values() for part in parts if isinstance(part, cards.Picture)]
+        texts = {path: render("card.md", **values, picture=drawn.name)}
+        pictures = [part.svg for parts in sections.values() for part in parts if isinstance(part, page.Picture)]
         texts |= {drawn: "".join(pictures)} if pictures else {}
     for file in texts:
         check_writable(file, "--output", overwrite=overwrite)

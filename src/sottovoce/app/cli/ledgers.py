@@ -1,4 +1,7 @@
-"""`sottovoce ledger create | open | show | history | report | verify`."""
+"""`sottovoce ledger create | open | show | history | report | verify`, and `sottovoce models list | show | approve`.
+
+Models are the parts of models over columns that a party keeps beside its ledger; to approve one is its sign-off.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ from sottovoce.errors import InputError
 from sottovoce.files import check_writable, write_text
 
 if TYPE_CHECKING:
-    from sottovoce.privacy.ledger import Account, Entry
+    from sottovoce.federation.models import StoredModel
+    from sottovoce.privacy.ledger import Account
 
 app = group("Budgets on disk: what may be spent on a data set, and what was.")
 
@@ -121,7 +125,6 @@ def open_account(
 def _collect_terms(
     epsilon: float, delta: float, relation: _Relation | None, composition: _Composition | None, allowance: str | None
 ) -> dict[str, Any]:
-
     part: Any = None
     if allowance is not None:
         amount, _, period = allowance.partition("/")
@@ -216,20 +219,15 @@ def history(
             row = ("opened", f"{details['epsilon']:g}", "", "")
         elif entry.kind in ("reservation", "under"):
             below = (details["account"], entry.plan) if entry.kind == "under" else (entry.dataset, entry.plan)
-            plan = entry.plan[: 6 if narrow else 12]
-            row = (_describe_entry(entry), f"{details['epsilon']:.4g}", f"{released[below]}", plan)
+            who = [f"on {details['account']}"] if entry.kind == "under" else []
+            about = details.get("about", {})
+            said = [about[name] for name in ABOUT if name in about]
+            what = "; ".join([details["summary"], *rests_of(details), *who, *said])
+            row = (what, f"{details['epsilon']:.4g}", f"{released[below]}", entry.plan[: 6 if narrow else 12])
         else:
             continue
         listing.add_row(f"{entry.number}", entry.written[: 10 if narrow else 16].replace("T", " "), entry.dataset, *row)
     console.print(listing)
-
-
-def _describe_entry(entry: Entry) -> str:
-    """A charge in words: the run, on which account below, and what was said about it."""
-    about = entry.details.get("about", {})
-    who = [f"on {entry.details['account']}"] if entry.kind == "under" else []
-    said = (about[name] for name in ABOUT if name in about)
-    return "; ".join([entry.details["summary"], *rests_of(entry.details), *who, *said])
 
 
 @app.command()
@@ -280,3 +278,142 @@ def verify(
     has = "" if receipt is None else "; it has the entry of the receipt"
     text = f"{path} is sound: {entries} entries, each chained to the one before it{has}"
     print_result({"ledger": str(path), "entries": entries, "sound": True}, text, as_json=as_json)
+
+
+models = group(
+    "Models over columns that a party keeps beside its ledger: look at them, and approve them for predictions."
+)
+
+Training = Annotated[Path, argument("LEDGER", "The ledger of the training.")]
+PlanName = Annotated[str, argument("[PLAN]", "The plan's digest, or how it begins; default: of the last model.")]
+PartyName = Annotated[str | None, cli_option("The party, where several share the ledger.", "--party")]
+
+
+@models.command(name="list")
+def list_models(ledger: Training, as_json: AsJson = False) -> None:
+    """List the models that are kept beside a ledger, and whether their holder approved them.
+
+    - `sottovoce models list lab.ledger`
+    """
+    models = [_summarise(kept) for kept in _read_kept(ledger)]
+    if as_json:
+        print_json({"ledger": str(ledger), "models": models})
+        return
+    if not models:
+        out().print(f"{ledger}: no model is kept beside it", soft_wrap=True)
+        return
+    listing = table("plan", "kept", "party", "solver", "columns>", "doubts>", "approved")
+    for model in models:
+        names = (model["plan"][:12], model["kept"][:16].replace("T", " "), model["party"], model["solver"])
+        listing.add_row(*names, f"{model['columns']}", f"{len(model['doubts'])}", "yes" if model["approved"] else "no")
+    out().print(listing)
+
+
+@models.command(name="show")
+def show_model(ledger: Training, plan: PlanName = "", party: PartyName = None, as_json: AsJson = False) -> None:
+    """Show the coefficients that a party keeps of a model, and what each column can add to a score.
+
+    - `sottovoce models show lab.ledger`
+    - `sottovoce models show lab.ledger 3f0c`
+    """
+    kept = _find_kept(ledger, plan, party)
+    if as_json:
+        print_json({**_summarise(kept), "coefficients": _list_columns(kept), "intercept": kept.model.intercept})
+    else:
+        _show_kept(kept)
+
+
+@models.command()
+def approve(
+    ledger: Training,
+    plan: PlanName = "",
+    party: PartyName = None,
+    yes: Annotated[bool, cli_option("Do not ask.", "--yes")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Allow predictions with a model that you have looked at: with exactly these coefficients, from now on.
+
+    - `sottovoce models approve lab.ledger 3f0c`
+    """
+    from sottovoce.federation.models import Models
+
+    kept = _find_kept(ledger, plan, party)
+    if not as_json:
+        _show_kept(kept)
+    if not yes:
+        typer.confirm(f"Let {kept.model.party} predict with this model?", abort=True, err=True)
+    Models.beside(ledger, kept.model.party).approve(kept.digest, kept.model)
+    if as_json:
+        print_json({**_summarise(kept), "approved": True})
+    else:
+        out().print(f"approved: {kept.model.party} predicts with the model of plan {kept.digest.hex()[:12]}")
+
+
+def _read_kept(ledger: Path) -> list[StoredModel]:
+    from sottovoce.federation.models import kept_beside
+
+    if not ledger.is_file():
+        raise InputError(f"{ledger} is not there; give the ledger of the training, beside which the models lie.")
+    return list(kept_beside(ledger))
+
+
+def _find_kept(ledger: Path, plan: str, party: str | None) -> StoredModel:
+    """The one model of a plan, or of one party the last; several parties may share a ledger."""
+    found = [
+        kept
+        for kept in _read_kept(ledger)
+        if kept.digest.hex().startswith(plan.lower()) and party in (None, kept.model.party)
+    ]
+    if len(found) == 1 or (not plan and len({kept.model.party for kept in found}) == 1):
+        return found[-1]
+    if not found:
+        raise InputError(
+            f"{ledger}: no model{f' of plan {plan!r}' if plan else ''} is kept here; "
+            f"`sottovoce models list {ledger}` tells which."
+        )
+    each = ", ".join(f"{kept.digest.hex()[:12]} of {kept.model.party}" for kept in found)
+    raise InputError(f"plan={plan!r} is not one model but {len(found)}: {each}; give more of the digest, or --party.")
+
+
+def _summarise(kept: StoredModel) -> dict[str, Any]:
+    return {
+        "plan": kept.digest.hex(),
+        "kept": kept.written.isoformat(timespec="seconds"),
+        "party": kept.model.party,
+        "parties": list(kept.model.plan.names),
+        "solver": kept.model.plan.algorithm,
+        "columns": len(kept.model.coef),
+        "fingerprint": kept.model.fingerprint,
+        "doubts": kept.model.doubts(),
+        "approved": kept.approved,
+    }
+
+
+def _list_columns(kept: StoredModel) -> list[dict[str, Any]]:
+    model = kept.model
+    names = model.feature_names or [f"x{place}" for place in range(len(model.coef))]
+    numbers = zip(names, model.coef.tolist(), model.contributions.tolist(), strict=True)
+    return [{"column": name, "coefficient": coef, "contribution": most} for name, coef, most in numbers]
+
+
+def _show_kept(kept: StoredModel) -> None:
+    told, console = _summarise(kept), out()
+    console.print(f"plan {told['plan']}", soft_wrap=True)
+    console.print(
+        f"kept by {told['party']} on {told['kept'][:16].replace('T', ' ')} UTC, solver {told['solver']}; "
+        f"{'approved' if kept.approved else 'not approved: no prediction is made with it'}"
+    )
+    console.print(f"parties of the plan: {', '.join(told['parties'])}")
+    if len(told["parties"]) == 1:
+        console.print("WARNING: there is no other party: a score is of this party's columns alone", soft_wrap=True)
+    rows = [
+        (line["column"], f"{line['coefficient']:.17g}", f"{line['contribution']:.4g}") for line in _list_columns(kept)
+    ]
+    console.print(table("column", "coefficient>", "adds to a score, at most>", rows=rows))
+    console.print(f"intercept {kept.model.intercept:.17g}")
+    for doubt in told["doubts"]:
+        console.print(f"WARNING: {doubt}", soft_wrap=True)
+    console.print(
+        "The coordinator told these numbers, or could steer them. A score is exact: whoever knows them may read from "
+        "it columns that have few values, such as yes or no, whatever the coefficients are.",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import signal
@@ -112,10 +113,13 @@ def _speaker(name: str, table: ViewTable) -> Callable[[str], None]:
     return lambda text: None if table.log == "-" else console.print(f"{name}: {text}", soft_wrap=True)
 
 
-def _serve_until_stopped(serve: Callable[[], None], stop: threading.Event, *, once: bool) -> None:
+def _serve_until_stopped(
+    serve: Callable[..., None], watch: Watch, stop: threading.Event, *, once: bool, patience: float
+) -> None:
     """Answer one coordinator after another until told to stop, or with `once` until a training has ended."""
+    watch.tell("expected", ends=("coordinator",))
     while not stop.is_set():
-        serve()
+        serve(stop=stop, give_up_after=patience, on_change=watch.changed)
         if once:
             break
         stop.wait(_REST)
@@ -134,7 +138,7 @@ def _serve_records(job: PartyJob, watch: Watch, say: Callable[[str], None], *, o
     from sottovoce.app import sources
     from sottovoce.app.view.watched import WatchedEnd
     from sottovoce.data.resources import Resources
-    from sottovoce.transports.certificates import COORDINATOR, Credentials
+    from sottovoce.transports.certificates import Credentials
     from sottovoce.transports.grpc_party import serve_party
 
     warn_as_root()
@@ -163,9 +167,8 @@ def _serve_records(job: PartyJob, watch: Watch, say: Callable[[str], None], *, o
     say(f"connecting to {address}; Ctrl-C stops")
     holder.holder.resources = Resources(progress=report_rows(say)).over(holder.holder.resources)
     end = WatchedEnd(holder, watch, account, results)
-    watch.tell("expected", ends=(COORDINATOR,))
-    known: dict[str, Any] = {"stop": stop, "give_up_after": patience, "on_change": watch.changed, "pins": job.peers}
-    _serve_until_stopped(lambda: serve_party(end, address, credentials, **known), stop, once=once)
+    serve = functools.partial(serve_party, end, address, credentials, pins=job.peers)
+    _serve_until_stopped(serve, watch, stop, once=once, patience=patience)
     say("stopped")
 
 
@@ -212,7 +215,7 @@ def dealer(
     from sottovoce.app.jobs import load_dealer_job
     from sottovoce.app.view.watched import Watch, WatchedEnd, watching
     from sottovoce.federation.secure_columns.dealer import Dealer
-    from sottovoce.transports.certificates import COORDINATOR, Credentials
+    from sottovoce.transports.certificates import Credentials
     from sottovoce.transports.grpc_party import serve_party
 
     loaded = load_dealer_job(job)
@@ -226,9 +229,8 @@ def dealer(
         if loaded.set_elsewhere:
             say(loaded.set_elsewhere)
         end = WatchedEnd(Dealer(name, keep=keep), watch)
-        watch.tell("expected", ends=(COORDINATOR,))
-        known: dict[str, Any] = {"stop": stop, "give_up_after": patience, "on_change": watch.changed}
-        _serve_until_stopped(lambda: serve_party(end, address, credentials, **known), stop, once=once)
+        serve = functools.partial(serve_party, end, address, credentials)
+        _serve_until_stopped(serve, watch, stop, once=once, patience=patience)
         say("stopped")
 
 
@@ -313,8 +315,7 @@ def _count_shared(coordinator: Coordinator, parties: tuple[str, ...]) -> dict[st
 
 
 def _show_alignment(result: dict[str, Any]) -> None:
-
-    console = out()
+    console, parties = out(), len(result["parties"])
     sizes = ", ".join(f"{name} {size:,}" for name, size in result["parties"].items())
     console.print(f"identifiers: {sizes}", soft_wrap=True)
     for pair in result.get("shared", ()):
@@ -329,20 +330,16 @@ def _show_alignment(result: dict[str, Any]) -> None:
         )
     if "common" in result:
         console.print(f"common to all: {result['common']:,}; every party has them in the same order, and checked that")
-        console.print(_describe_revealed(result["matched_by"], len(result["parties"])), soft_wrap=True)
+        text = "each party learned the lengths of all lists and which of its own people are common to all"
+        if (matcher := result["matched_by"]) == "coordinator":
+            more = " and how many people any of the parties share" if parties > 2 else ""
+            text += f"; this coordinator learned the lengths and the number{more}, and nobody's identifier"
+        else:
+            text += f"; {matcher} also which of its own people each other party has" if parties > 2 else ""
+            text += "; this coordinator learned the lengths and the number of common people"
+        console.print(text, soft_wrap=True)
     console.print(
         f"{result['seconds']:.1f} s; {readable_size(result['uplink_bytes'])} from the parties, "
         f"{readable_size(result['downlink_bytes'])} to them",
         soft_wrap=True,
     )
-
-
-def _describe_revealed(matcher: str, parties: int) -> str:
-    from sottovoce.gate.intersection import COORDINATOR
-
-    each = "each party learned the lengths of all lists and which of its own people are common to all"
-    if matcher == COORDINATOR:
-        more = " and how many people any of the parties share" if parties > 2 else ""
-        return f"{each}; this coordinator learned the lengths and the number{more}, and nobody's identifier"
-    more = f"; {matcher} also which of its own people each other party has" if parties > 2 else ""
-    return f"{each}{more}; this coordinator learned the lengths and the number of common people"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sottovoce.app.cli.console import AsJson, Overwrite, argument, cli_option, out, print_json, table
 from sottovoce.files import check_writable, write_text
-
-if TYPE_CHECKING:
-    from sottovoce.app.solver_list import SolverEntry
 
 
 def demo(
@@ -102,31 +99,24 @@ def solvers(
 
     from sottovoce.app.solver_list import describe_solver, list_solvers
 
+    console = out()
     if name is None:
         entries = list_solvers()
         if as_json:
             print_json({"solvers": [asdict(entry) for entry in entries]})
-        else:
-            _list_solvers(entries)
-    elif as_json:
-        print_json(asdict(describe_solver(name)))
-    else:
-        _show_solver(describe_solver(name))
-
-
-def _list_solvers(entries: tuple[SolverEntry, ...]) -> None:
-    listing = table("solver", "what it does", "split", "options")
-    listing.columns[0].no_wrap = True
-    for entry in entries:
-        options = ", ".join(one.name for one in entry.options)
-        listing.add_row(entry.name, entry.summary, ", ".join(entry.splits), options)
-    out().print(listing)
-    out().print("\n`sottovoce solvers NAME` has the losses, penalties and options of one.")
-
-
-def _show_solver(entry: SolverEntry) -> None:
-    """What a solver serves, its options with their limits and defaults and, where there are several, its forms."""
-    console = out()
+            return
+        listing = table("solver", "what it does", "split", "options")
+        listing.columns[0].no_wrap = True
+        for entry in entries:
+            options = ", ".join(one.name for one in entry.options)
+            listing.add_row(entry.name, entry.summary, ", ".join(entry.splits), options)
+        console.print(listing)
+        console.print("\n`sottovoce solvers NAME` has the losses, penalties and options of one.")
+        return
+    entry = describe_solver(name)
+    if as_json:
+        print_json(asdict(entry))
+        return
     console.print(f"{entry.name}: {entry.summary}.", style="bold")
     if entry.remarks:
         console.print(entry.remarks)

@@ -37,18 +37,6 @@ class Kind(NamedTuple):
     told: tuple[str, ...] = ()
 
 
-def _describe_done(event: Fields) -> str:
-    if not event["plan"]:
-        return "the coordinator asks nothing more"
-    text = f"plan {event['plan'][:12]} is done"
-    if not event["ledger"]:
-        return text
-    return (
-        f"{text}\na part of its model is kept here. To predict with it, look at it (sottovoce models show "
-        f"{event['ledger']} {event['plan'][:12]}), then approve it (sottovoce models approve ...)"
-    )
-
-
 KINDS: Final[Mapping[str, Kind]] = {
     # The program runs: as `coordinator`, `party` or `dealer`.
     "started": Kind("role end version", "{role} started, sottovoce {version}"),
@@ -127,7 +115,18 @@ KINDS: Final[Mapping[str, Kind]] = {
         told=HOLDERS,
     ),
     # A run is over; without a plan the coordinator asks nothing more. `ledger`: where a part of the model waits.
-    "done": Kind("plan ledger=", _describe_done, told=HOLDERS),
+    "done": Kind(
+        "plan ledger=",
+        lambda event: (
+            "the coordinator asks nothing more"
+            if not event["plan"]
+            else "plan {plan:.12} is done"
+            if not event["ledger"]
+            else "plan {plan:.12} is done\na part of its model is kept here. To predict with it, look at it (sottovoce "
+            "models show {ledger} {plan:.12}), then approve it (sottovoce models approve ...)"
+        ).format_map(event),
+        told=HOLDERS,
+    ),
     # The program ends: `outcome` is done, stopped or failed; of a failure the class, and the text where it is safe.
     "ended": Kind(
         "outcome error= why=",
@@ -173,8 +172,10 @@ class Event:
     def text(self) -> str:
         if not isinstance(self.kind.text, str):
             return self.kind.text(self.fields)
-        joined = {key: ", ".join(value) if type(value) is list else value for key, value in self.fields.items()}
-        return self.kind.text.format_map(joined)
+        words = dict(self.fields)
+        for key, value in self.fields.items():
+            words[key] = ", ".join(value) if type(value) is list else value
+        return self.kind.text.format_map(words)
 
 
 def nothing(*_: Any) -> None:

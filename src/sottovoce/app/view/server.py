@@ -73,33 +73,32 @@ _HEADERS: Final = {
 }
 
 
-def render_page(document: Document, plan: Plan | None) -> str:
-    """The whole page."""
-    return render("view.html", **_page_values(document, plan), style=_STYLE, script=_SCRIPT)
+def render_page(document: Document, plan: Plan | None, template: str = "view.html") -> str:
+    """The whole page, or by "view-parts.html" what changes of it, each part an element with an id.
 
-
-def render_parts(document: Document, plan: Plan | None) -> str:
-    """The parts of the page that change, each an element with an id."""
-    return render("view-parts.html", **_page_values(document, plan))
-
-
-def _page_values(document: Document, plan: Plan | None) -> dict[str, Any]:
-    """What the templates need; a plan that the document does not name is not shown."""
+    A plan that the document does not name is not shown.
+    """
     state, mood = _describe_state(document)
     shown = plan if plan and document["plan"] and plan.digest.hex() == document["plan"]["plan"] else None
-    over = document["phase"] in ("done", "failed", "stopped")
-    return {
-        "seen": document,
-        "state": state,
-        "mood": mood,
-        "left": "" if over else _describe_duration(document["progress"]["seconds_left"]),
-        "standings": _STANDINGS,
-        "plan": shown,
+    seconds, left = document["progress"]["seconds_left"], ""
+    if seconds >= 0.0 and document["phase"] not in ("done", "failed", "stopped"):
+        left = f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+        left = f"{max(round(seconds), 1)} s" if seconds < 90 else left
+    return render(
+        template,
+        seen=document,
+        state=state,
+        mood=mood,
+        left=left,
+        standings=_STANDINGS,
+        plan=shown,
         **({} if shown is None else _describe_plan(shown)),
-        "size": readable_size,
-        "now": time.time(),
-        "utc": lambda at: datetime.fromtimestamp(at, UTC),
-    }
+        size=readable_size,
+        now=time.time(),
+        utc=lambda at: datetime.fromtimestamp(at, UTC),
+        style=_STYLE,
+        script=_SCRIPT,
+    )
 
 
 @functools.lru_cache(maxsize=4)
@@ -132,15 +131,6 @@ def _describe_state(document: Document) -> tuple[str, str]:
         what = "round" if document["role"] == "coordinator" else "answer"
         return f"{what} {progress['done']:,}{of}", "good"
     return ("a plan is agreed to" if document["signatures"] else phase), ""
-
-
-def _describe_duration(seconds: float) -> str:
-    """A time that is left, in words; nothing if it is not known."""
-    if seconds < 0.0:
-        return ""
-    if seconds < 90:
-        return f"{max(round(seconds), 1)} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 class ViewServer(ThreadingHTTPServer):
@@ -184,12 +174,6 @@ class ViewServer(ThreadingHTTPServer):
         with contextlib.suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
 
-    def linger(self) -> None:
-        """Let a page that is open, if there is one, see how it ended."""
-        looked, now = self.looked, time.monotonic()
-        while looked > now - _ATTENTION and self.looked == looked and time.monotonic() < now + _LINGERING:
-            time.sleep(0.02)
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away is no news."""
 
@@ -227,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, "text/html", render_page(*watch.seen()))
         elif name == "parts":
             self.server.looked = time.monotonic()
-            self._answer(200, "text/html", render_parts(*watch.seen()))
+            self._answer(200, "text/html", render_page(*watch.seen(), "view-parts.html"))
         elif name == "state.json":
             self._answer(200, "application/json", json.dumps(watch.seen()[0]) + "\n")
         elif name == "metrics":
@@ -277,7 +261,9 @@ def serve_view(watch: Watch, port: int, token: str) -> Iterator[str]:
     try:
         yield f"http://{HOST}:{server.server_address[1]}/{token}/"
     finally:
-        server.linger()
+        looked, now = server.looked, time.monotonic()  # a page that is open, if there is one, sees how it ended
+        while looked > now - _ATTENTION and server.looked == looked and time.monotonic() < now + _LINGERING:
+            time.sleep(0.02)
         server.shutdown()
         server.server_close()
         thread.join(1.0)

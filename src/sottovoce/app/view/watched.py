@@ -9,6 +9,7 @@ has only the logger, the level, the place in the code and the class of the error
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import sys
@@ -117,31 +118,23 @@ class Watch:
             return self._state.ready
 
 
-def say_to(say: Callable[[str], None], role: str = "party") -> Reader:
-    """A reader that says at the terminal of a party, dealer or coordinator what is for it."""
-
-    def read(_: float, event: Event) -> None:
-        if role in event.kind.told:
-            for line in event.text.splitlines():
-                say(line)
-
-    return read
+def say_event(say: Callable[[str], None], role: str, _: float, event: Event) -> None:
+    """Say at the terminal of a party, dealer or coordinator what is for it."""
+    if role in event.kind.told:
+        for line in event.text.splitlines():
+            say(line)
 
 
-def write_to(stream: TextIO) -> Reader:
-    """A reader that writes a line of JSON for each event: time, level, event, its words, its fields."""
-
-    def read(at: float, event: Event) -> None:
-        when = f"{datetime.fromtimestamp(int(at), UTC):%Y-%m-%dT%H:%M:%S}.{int(1000 * (at % 1)):03}Z"
-        line = {"time": when, "level": event.level, "event": event.name, "text": event.text, **event.fields}
-        try:
-            text = _ENCODER.encode(line)
-        except ValueError:  # an infinite epsilon is a text
-            text = _ENCODER.encode(plain(line))
-        stream.write(text + "\n")
-        stream.flush()
-
-    return read
+def write_event(stream: TextIO, at: float, event: Event) -> None:
+    """Write a line of JSON: time, level, event, its words, its fields."""
+    when = f"{datetime.fromtimestamp(int(at), UTC):%Y-%m-%dT%H:%M:%S}.{int(1000 * (at % 1)):03}Z"
+    line = {"time": when, "level": event.level, "event": event.name, "text": event.text, **event.fields}
+    try:
+        text = _ENCODER.encode(line)
+    except ValueError:  # an infinite epsilon is a text
+        text = _ENCODER.encode(plain(line))
+    stream.write(text + "\n")
+    stream.flush()
 
 
 class LogForwarder(logging.Handler):
@@ -393,9 +386,24 @@ class WatchedWire:
         replies = self._wire.exchange(messages)
         if asked.kind in ("ask", "secure"):
             self._query = asked.query
+        request = f"{asked.kind} {asked.query}".strip()
         for name, reply in replies.items():
             with contextlib.suppress(WireError, ValidationError):  # which the coordinator finds, and names
-                self._tell_reply(name, asked, reply)
+                if peek(reply)[0] == "answer":
+                    continue
+                answer = heading(reply)
+                if answer.kind == "refuse":
+                    facts = RefusedFacts.model_validate_json(answer.text)
+                    code = facts.error if facts.error in CODES else "refused"  # as the coordinator takes it
+                    self._watch.tell("refused", end=name, asked=request, code=code, why=facts.refused)
+                elif answer.kind == "error":
+                    self._watch.tell("failed", end=name, asked=request, error="")
+                elif answer.kind == "accept" and asked.kind == "plan" and asked.query == "":
+                    accepted = Accepted.model_validate_json(answer.text)
+                    self._watch.tell("signed", plan=asked.plan.hex(), party=name, signed=bool(accepted.signature))
+                    if accepted.budget is not None:
+                        numbers = [accepted.budget[place] for place in _BUDGET]
+                        self._watch.tell("budget", party=name, **dict(zip(_BUDGET_FIELDS, numbers, strict=True)))
         if asked.kind == "done" and asked.plan and asked.plan == (self._plan and self._plan.digest):
             self._watch.tell("done", plan=asked.plan.hex())
         return replies
@@ -416,23 +424,6 @@ class WatchedWire:
             seconds=-1.0 if self._watch.data_here else now - self._since,
         )
         self._since = now
-
-    def _tell_reply(self, name: str, asked: Frame, reply: bytes) -> None:
-        if peek(reply)[0] == "answer":
-            return
-        answer, request = heading(reply), f"{asked.kind} {asked.query}".strip()
-        if answer.kind == "refuse":
-            facts = RefusedFacts.model_validate_json(answer.text)
-            code = facts.error if facts.error in CODES else "refused"  # as the coordinator takes it
-            self._watch.tell("refused", end=name, asked=request, code=code, why=facts.refused)
-        elif answer.kind == "error":
-            self._watch.tell("failed", end=name, asked=request, error="")
-        elif answer.kind == "accept" and asked.kind == "plan" and asked.query == "":
-            accepted = Accepted.model_validate_json(answer.text)
-            self._watch.tell("signed", plan=asked.plan.hex(), party=name, signed=bool(accepted.signature))
-            if accepted.budget is not None:
-                numbers = [accepted.budget[place] for place in _BUDGET]
-                self._watch.tell("budget", party=name, **dict(zip(_BUDGET_FIELDS, numbers, strict=True)))
 
 
 @contextlib.contextmanager
@@ -456,14 +447,14 @@ def watching(
     watch: Watch, table: ViewTable, resolve: Callable[[str], Path], say: Callable[[str], None], ending: str = "stopped"
 ) -> Iterator[Watch]:
     """Have a command watched: at the terminal, in a log, on a page. How it ends is told, then all of that ends too."""
-    watch.add(say_to(say, watch.role))
+    watch.add(functools.partial(say_event, say, watch.role))
     with contextlib.ExitStack() as stack:
         if table.log is not None:
             try:
                 stream = sys.stdout if table.log == "-" else open_to_append(resolve(table.log))
                 if table.log != "-":
                     stack.callback(_close_log, stream)
-                watch.add(write_to(stream))
+                watch.add(functools.partial(write_event, stream))
             except OSError as error:
                 raise InputError(
                     f"view.log={table.log!r} cannot be written ({error.strerror}); give another path."
