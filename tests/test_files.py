@@ -314,7 +314,7 @@ def test_no_writer_replaces_a_ledger_or_adds_to_it(
 WRITING = {
     "app/page.py": {"svg_of"},  # into memory
     "app/demo.py": {"_clear_folder", "_prepare", "_start_clinics"},  # in its own folder, which it has just made
-    "app/provisioning.py": {"make_sites", "_issue"},  # folders and keys that it has just made
+    "app/provisioning.py": {"make_sites", "_make"},  # folders and keys that it has just made
     "app/view/server.py": {"read_token"},  # a new file
     "data/resources.py": {"open_scratch"},  # a new file without a name
     "gate/secure_gate.py": {"_register"},  # a file that it has made new

@@ -31,7 +31,7 @@ from sottovoce.gate.frames import decode, peek
 from sottovoce.gate.outgoing import Outgoing
 from sottovoce.transports.base import Endpoint, Transport
 from sottovoce.transports.certificates import COORDINATOR, Credentials
-from sottovoce.transports.identity import Certified, Identity
+from sottovoce.transports.identity import Certified
 from sottovoce.transports.nvflare_wire import CoordinatorEnd, PartyEnd, Site, answering
 
 _FOLDER: Final = "sottovoce"  # of the server: below a job's run its results, below the workspace what outlives a job
@@ -49,7 +49,15 @@ class Coordinator(CoordinatorEnd):
         self._restart = restart
 
     def coordinate(self, site: Site, wire: Callable[..., Any]) -> None:
-        job = _keep_job(site, self._file)
+        if Path(self._file).name != self._file:
+            raise InputError(
+                f"job={self._file!r} is no name of a file of the FLARE job; `sottovoce nvflare job` makes one."
+            )
+        folder = site.root / _FOLDER  # it outlives this run: receipts and the state of a fit are beside the job
+        folder.mkdir(exist_ok=True)
+        for path in site.app.glob("*.toml"):
+            write_data(folder / path.name, path.read_bytes(), path.name)
+        job = load_job(folder / self._file)
         table = check_job(job)
         results = site.run / _FOLDER
         results.mkdir(exist_ok=True)
@@ -60,17 +68,6 @@ class Coordinator(CoordinatorEnd):
         except SottovoceError as error:
             write_text(results / "error.txt", f"{error}\n", "error.txt")
             raise
-
-
-def _keep_job(site: Site, file: str) -> Job:
-    """The job, in a folder of the server that outlives this run: receipts and the state of a fit are beside it."""
-    if Path(file).name != file:
-        raise InputError(f"job={file!r} is no name of a file of the FLARE job; `sottovoce nvflare job` makes one.")
-    folder = site.root / _FOLDER
-    folder.mkdir(exist_ok=True)
-    for path in site.app.glob("*.toml"):
-        write_data(folder / path.name, path.read_bytes(), path.name)
-    return load_job(folder / file)
 
 
 def train(job: Job, wire: Transport, folder: Path, say: Callable[[str], None], *, restart: bool = False) -> None:
@@ -157,12 +154,7 @@ class _Told:
     """A party that tells its holder, in the site's own log, what was agreed to and what was refused."""
 
     def __init__(self, party: Endpoint, site: Site) -> None:
-        self.name = party.name
-        self._party = party
-        self._site = site
-
-    def identify(self, identity: Identity) -> None:
-        self._party.identify(identity)
+        self.name, self.identify, self._party, self._site = party.name, party.identify, party, site
 
     def handle(self, request: bytes) -> Outgoing:
         """Pass the frame on; the kind of the answer tells what happened."""

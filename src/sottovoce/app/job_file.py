@@ -71,6 +71,11 @@ class JobFile(JobTable):
         """Which keys the environment has set, in words; empty if it set none."""
         return f"set by the environment, before any file: {', '.join(self._used)}" if self._used else ""
 
+    @property
+    def known_schema(self) -> Schema | None:
+        table: SchemaTable | None = getattr(self, "schema_table", None)
+        return None if table is None else table.make_schema(self)
+
     def resolve(self, path: str) -> Path:
         return self.path.parent / Path(path).expanduser()
 

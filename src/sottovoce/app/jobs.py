@@ -24,7 +24,6 @@ from sottovoce.plan.plan import About
 from sottovoce.plan.split import CENTRAL, COLUMNS, ROWS, Split
 
 if TYPE_CHECKING:
-    from sottovoce.data.schema import Schema
     from sottovoce.estimators import PrivateLinearModel
 
 _SCHEMA: Final[Any] = key("a table with label, identifiers and columns, or with file", alias="schema")
@@ -148,10 +147,6 @@ class Job(RecordsFile):
     output: tables.OutputTable = key("a table of paths", tables.OutputTable())
     about: About = key("a table with dataset, purpose, analyst and note", About())
     view: tables.ViewTable = _VIEW
-
-    @property
-    def known_schema(self) -> Schema | None:
-        return None if self.schema_table is None else self.schema_table.make_schema(self)
 
     @property
     def split(self) -> Split:
@@ -387,10 +382,6 @@ class PartyJob(JobFile):
     )
     schema_table: tables.SchemaTable | None = _SCHEMA
     view: tables.ViewTable = _VIEW
-
-    @property
-    def known_schema(self) -> Schema | None:
-        return None if self.schema_table is None else self.schema_table.make_schema(self)
 
     @property
     def aligned(self) -> Path | None:

@@ -111,8 +111,11 @@ def _make(places: dict[str, Path], sites: Sites, authority: Path) -> None:
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir(mode=0o700)
             certificates.mkdir(mode=0o700)
-            if name == COORDINATOR or not sites.requests:
-                _issue(authority, certificates, name, sites)
+            if name == COORDINATOR or not sites.requests:  # the key goes to the site and is nowhere else
+                issue(authority, name, hosts=sites.hosts, days=sites.days)
+                _copy(authority / f"{name}.pem", certificates)
+                shutil.move(authority / f"{name}.key", certificates / f"{name}.key")
+                (certificates / f"{name}.key").chmod(0o600)
         _copy(authority / f"{AUTHORITY}.pem", certificates)
         if (authority / "revoked.pem").exists():
             _copy(authority / "revoked.pem", certificates)
@@ -131,14 +134,6 @@ def _keeps_key(place: Path, name: str, authority: Path) -> bool:
     if name == COORDINATOR or not whole or issued.read_bytes() != (own / f"{name}.pem").read_bytes():
         return False
     return not any(found.revoked for found in list_certificates(authority) if found.name == name)
-
-
-def _issue(authority: Path, certificates: Path, name: str, sites: Sites) -> None:
-    """The authority keeps the certificate; the key goes to the site and is nowhere else."""
-    issue(authority, name, hosts=sites.hosts, days=sites.days)
-    _copy(authority / f"{name}.pem", certificates)
-    shutil.move(authority / f"{name}.key", certificates / f"{name}.key")
-    (certificates / f"{name}.key").chmod(0o600)
 
 
 def _copy(certificate: Path, folder: Path) -> None:

@@ -59,8 +59,9 @@ class JobRun:
 
 def read_facts(job: Job) -> tuple[list[PartyFacts], list[str]]:
     """The public facts of a job, and notes that say which files were opened for their shape."""
-    facts, opened = [] if job.federation is None else _declared_facts(job, job.federation), []
-    schema = job.known_schema
+    schema, opened = job.known_schema, []
+    declared = tuple(job.bounds.named_ranges or ()) if schema is None else schema.feature_names
+    facts = [] if job.federation is None else _declared_facts(job, job.federation, len(declared))
     for party, source in job.sources.items():
         whole = schema is not None and not job.split.same_people
         path = job.resolve(source.file)
@@ -83,28 +84,14 @@ def read_facts(job: Job) -> tuple[list[PartyFacts], list[str]]:
         common = len(set(lists[0]).intersection(*lists[1:]))
         facts = [replace(fact, records=common) for fact in facts]
         notes.append(f"{IDS_READ}: the {common:,} people that all files have are used, in the order of the first")
-    facts = _with_names(job, facts)
+    facts = _with_names(job, facts, declared)
     check_facts(job, facts)
     return facts, notes
 
 
-def check_declared(table: FederationTable, facts: Sequence[PartyFacts]) -> None:
-    """What the job declares of remote parties is what they say, or its plan was made for other data."""
-    for fact in facts:
-        records = fact.records if table.records is None else table.records.get(fact.party)
-        features = fact.features if table.features is None else table.width(fact.party)
-        if (records, features) != (fact.records, fact.features):
-            raise InputError(
-                f"federation.records and features declare {records} records and {features} features for "
-                f"{fact.party!r}, which says {fact.records} and {fact.features}; correct the job."
-            )
-
-
-def _declared_facts(job: Job, table: FederationTable) -> list[PartyFacts]:
+def _declared_facts(job: Job, table: FederationTable, named: int) -> list[PartyFacts]:
     """What the job declares of remote parties; by rows named ranges tell the number of features too."""
-    schema = job.known_schema
-    names = (job.bounds.named_ranges or ()) if schema is None else schema.feature_names
-    implied = 0 if job.split.same_people else len(names)
+    implied = 0 if job.split.same_people else named
     widths = {party: table.width(party) or implied for party in table.parties}
     if table.records is None or not all(widths.values()):
         each = "{ name = 20, ... }" if job.split.same_people else "20"
@@ -115,10 +102,8 @@ def _declared_facts(job: Job, table: FederationTable) -> list[PartyFacts]:
     return [PartyFacts(party, table.records[party], width) for party, width in widths.items()]
 
 
-def _with_names(job: Job, facts: Sequence[PartyFacts]) -> list[PartyFacts]:
+def _with_names(job: Job, facts: Sequence[PartyFacts], names: tuple[str, ...]) -> list[PartyFacts]:
     """Declared facts with the names of the ranges, where their number fits; by columns in the parties' order."""
-    schema = job.known_schema
-    names = tuple(job.bounds.named_ranges or ()) if schema is None else schema.feature_names
     if not job.split.same_people:
         return [
             fact if fact.feature_names or len(names) != fact.features else replace(fact, feature_names=names)
@@ -202,6 +187,18 @@ def ask_facts(
     return facts
 
 
+def check_declared(table: FederationTable, facts: Sequence[PartyFacts]) -> None:
+    """What the job declares of remote parties is what they say, or its plan was made for other data."""
+    for fact in facts:
+        records = fact.records if table.records is None else table.records.get(fact.party)
+        features = fact.features if table.features is None else table.width(fact.party)
+        if (records, features) != (fact.records, fact.features):
+            raise InputError(
+                f"federation.records and features declare {records} records and {features} features for "
+                f"{fact.party!r}, which says {fact.records} and {fact.features}; correct the job."
+            )
+
+
 @contextmanager
 def open_job(
     job: Job,
@@ -216,8 +213,8 @@ def open_job(
     between the coordinator and the wire; `wire` leads to remote parties that are there already, else they connect over
     gRPC.
     """
-    model, parties = job.estimator(), list[Party]()
-    if job.federation is None:
+    model, parties, table = job.estimator(), list[Party](), job.federation
+    if table is None:
         schema = job.known_schema
         for name, source in job.sources.items():
             own = schema  # by columns each file is read by its part of it
@@ -228,12 +225,12 @@ def open_job(
             sources.join(parties)
         wire = InProcess(parties)
     elif wire is None:
-        wire = open_wire(job.federation, job.resolve, say, None if state is None else state.journal)
+        wire = open_wire(table, job.resolve, say, None if state is None else state.journal)
     federation = make_federation(job, over(wire), parties)
     with contextlib.closing(federation):
         facts = ask_facts(federation, job, state, classes=model.known_classes is None)
-        if job.federation is not None:
-            check_declared(job.federation, facts)
+        if table is not None:
+            check_declared(table, facts)
         elif job.split.same_people:
             federation.check_labels()
         yield prepare_run(job, model, federation, runs=True)
@@ -280,16 +277,6 @@ def fit_model(run: JobRun, progress: Callable[[int, int], None] | None = None) -
 
 
 @contextmanager
-def open_people(job: PeopleJob, model: PrivateLinearModel, say: Say) -> Iterator[Federation]:
-    """The people of a joint prediction: files are read here, each for itself, or remote parties are waited for."""
-    if not model.plan_.split.same_people:
-        raise InputError("a job of people is for a model by columns; give predict a file of records instead.")
-    with contextlib.closing(_connect_columns(job, model, say)) as federation:
-        yield federation
-        federation.dismiss()
-
-
-@contextmanager
 def open_test(job: EvaluationJob, model: PrivateLinearModel, say: Say, state: RunState) -> Iterator[Federation]:
     """The holders of test records: files are read here, by the model's schema, or remote parties are waited for.
 
@@ -297,7 +284,7 @@ def open_test(job: EvaluationJob, model: PrivateLinearModel, say: Say, state: Ru
     beside the job, however the evaluation ends.
     """
     if model.plan_.split.same_people:
-        federation = _connect_columns(job, model, say, state.journal)
+        federation = connect_columns(job, model, say, state.journal)
         federation.declare_columns("held", job.parties.index(job.label_holder), None)
     elif job.federation is not None:
         federation = Federation.connect(open_wire(job.federation, job.resolve, say, state.journal))
@@ -317,7 +304,7 @@ def open_test(job: EvaluationJob, model: PrivateLinearModel, say: Say, state: Ru
             store_receipts(job, federation.receipts)
 
 
-def _connect_columns(
+def connect_columns(
     job: PeopleJob | EvaluationJob, model: PrivateLinearModel, say: Say, journal: Journal | None = None
 ) -> Federation:
     """By columns: each file has some columns of the same people, for an evaluation one party's the labels too."""

@@ -23,7 +23,7 @@ from sottovoce.app.cli.console import (
 )
 from sottovoce.app.jobs import Job
 from sottovoce.app.previews import Preview, plan_job
-from sottovoce.app.runs import PartyFacts, read_facts
+from sottovoce.app.runs import read_facts
 from sottovoce.data.files import format_of, read_table
 from sottovoce.errors import InputError
 from sottovoce.estimators.declarations import common_names
@@ -91,26 +91,22 @@ def _plan_all(job: Job, epsilons: Sequence[float], like: Path | None) -> tuple[l
     schema, problem = job.known_schema, previews[0].plan
     if schema is not None and names:
         schema = schema.of_features(names)
-    if like is None:
-        source: Any = MadeUp.of(problem, schema)
-    else:
-        source = LookAlike.of(_read_look_alike(job, like, names, facts) if schema is None else like, schema)
+    source: Any = MadeUp.of(problem, schema) if like is None else like
+    if like is not None and schema is None:  # numbers in the columns of the job, the label as in the job's own files
+        label = next((source.label for source in job.sources.values() if source.label is not None), -1)
+        features = sum(fact.features for fact in facts) if job.split.same_people else facts[0].features
+        table = read_table(like, label=label) if format_of(like).tabular else read_table(like, features=features)
+        rows = table.X
+        if names and set(names) <= set(table.feature_names):
+            rows = rows[:, [table.feature_names.index(name) for name in names]]
+        if rows.shape[1] != features:
+            raise InputError(
+                f"--like {like} has {rows.shape[1]} features and the job {features}; give a file with the same columns."
+            )
+        source = rows, table.y
+    if like is not None:
+        source = LookAlike.of(source, schema)
     return previews, SimulatedFits(jobs[0].estimator(), problem, schema, source, budgets)
-
-
-def _read_look_alike(job: Job, path: Path, names: Sequence[str], facts: Sequence[PartyFacts]) -> tuple[Any, Any]:
-    """The numbers of a public file in the columns of the job, and its labels, the label as in the job's own files."""
-    label = next((source.label for source in job.sources.values() if source.label is not None), -1)
-    features = sum(fact.features for fact in facts) if job.split.same_people else facts[0].features
-    table = read_table(path, label=label) if format_of(path).tabular else read_table(path, features=features)
-    rows = table.X
-    if names and set(names) <= set(table.feature_names):
-        rows = rows[:, [table.feature_names.index(name) for name in names]]
-    if rows.shape[1] != features:
-        raise InputError(
-            f"--like {path} has {rows.shape[1]} features and the job {features}; give a file with the same columns."
-        )
-    return rows, table.y
 
 
 def _list_noises(previews: Sequence[Preview], epsilons: Sequence[float], place: int) -> Table:

@@ -12,8 +12,6 @@ import typer
 from sottovoce.app.cli.console import AsJson, argument, aside, cli_option, out, print_json, table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sottovoce.lab.audit.games import Result
     from sottovoce.lab.reproduce import PaperTable
 
@@ -57,16 +55,7 @@ def audit(
     broken = [result.name for result in results if result.broken]
     if as_json:
         print_json({"seconds": seconds, "broken": broken, "games": [dataclasses.asdict(r) for r in results]})
-    else:
-        _show_results(results, seconds)
-        if plot is not None:
-            out().print(f"plot: {plot}", soft_wrap=True)
-    if broken:
-        raise typer.Exit(1)
-
-
-def _show_results(results: Sequence[Result], seconds: float) -> None:
-    """One line for each game, those of one kind together, and how many claims hold."""
+        raise typer.Exit(1 if broken else 0)
     console = out()
     kinds: dict[str, list[Result]] = {}
     for result in results:
@@ -85,6 +74,10 @@ def _show_results(results: Sequence[Result], seconds: float) -> None:
     if others:
         shown = sum(result.measured > result.claimed for result in others)
         console.print(f"{shown} of {len(others)} published claims that cannot hold were broken.")
+    if plot is not None:
+        console.print(f"plot: {plot}", soft_wrap=True)
+    if broken:
+        raise typer.Exit(1)
 
 
 def reproduce(

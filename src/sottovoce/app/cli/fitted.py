@@ -157,12 +157,18 @@ def _predict_jointly(
     job = load_people_job(path)
     if job.federation is None and recipient != COORDINATOR:
         raise InputError(f"--recipient {recipient}: the files of all parties are here; it is for parties elsewhere.")
-    with runs.open_people(job, fitted, lambda text: aside().print(text, soft_wrap=True)) as federation:
+    if not fitted.plan_.split.same_people:
+        raise InputError("a job of people is for a model by columns; give predict a file of records instead.")
+    federation = runs.connect_columns(job, fitted, lambda text: aside().print(text, soft_wrap=True))
+    with contextlib.closing(federation):
         if recipient != COORDINATOR:
             fitted.predict_for(federation, recipient)
             aside().print(f"{recipient} has the predictions; nothing of them came here", soft_wrap=True)
-            return None
-        scores = fitted.scores(federation)
+        else:
+            scores = fitted.scores(federation)
+        federation.dismiss()
+    if recipient != COORDINATOR:
+        return None
     return Predictions(bytes.fromhex(fitted.charged_as_), scores, fitted.plan_).table(proba=proba)
 
 

@@ -71,11 +71,11 @@ def schema(
     - `sottovoce schema patients.csv --label readmitted --output schema.toml`
     - `sottovoce schema census-public.csv --public`
     """
-    from sottovoce.app.schema_draft import draft
+    from sottovoce.app.sources import draft_schema
 
     if output is not None:
         check_writable(output, "--output", overwrite=overwrite)
-    text = draft(file, label=label, public=public)
+    text = draft_schema(file, label=label, public=public)
     if output is None:
         sys.stdout.write(text)
     else:

@@ -195,15 +195,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200 if ready else 503, "text/plain", "ok\n" if ready else "not ready\n")
         else:
             given, _, name = path[1:].partition("/")
-            if not self._allowed(given):
+            own, borne = self.server.token.encode(), self.headers.get("Authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), own):
                 given, name = "", path[1:]
-                if not self._allowed(self.headers.get("Authorization", "").removeprefix("Bearer ")):
+                if not hmac.compare_digest(borne.encode(), own):
                     self.send_error(403)
                     return
             self._show(watch, name, slash=not given or path.endswith("/"))
-
-    def _allowed(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self.server.token.encode())
 
     def _show(self, watch: Watch, name: str, *, slash: bool) -> None:
         """One of the four things that there are to see; the page has relative addresses, so it ends with a slash."""
