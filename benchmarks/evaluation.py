@@ -27,8 +27,8 @@ from scipy.special import log_softmax
 from sklearn.metrics import roc_auc_score
 
 import sottovoce as sv
+from sottovoce.algorithms.evaluation import nodes_of
 from sottovoce.algorithms.evaluation.estimates import LARGEST_LOSS, ClassEstimates, Metric
-from sottovoce.algorithms.evaluation.private import nodes_of
 from sottovoce.errors import RepeatedFitWarning
 
 Array = NDArray[np.float64]

@@ -12,18 +12,21 @@ from sklearn import metrics
 
 from plans import small_problem
 from sottovoce import algorithms
-from sottovoce.algorithms.evaluation import queries as evaluation_queries
-from sottovoce.algorithms.evaluation.estimates import ClassEstimates, Counts, Metric, NumberEstimates, SeveralEstimates
-from sottovoce.algorithms.evaluation.private import EvaluatedClasses, EvaluatedNumbers, EvaluatedSeveral, Subject
-from sottovoce.algorithms.evaluation.queries import (
+from sottovoce.algorithms import evaluation as evaluation_queries
+from sottovoce.algorithms.evaluation import (
     RESIDUALS,
     ClassCells,
+    EvaluatedClasses,
+    EvaluatedNumbers,
+    EvaluatedSeveral,
     Line,
     ResidualCells,
     ScoreCells,
+    Subject,
     TwoSides,
     loss_lines,
 )
+from sottovoce.algorithms.evaluation.estimates import ClassEstimates, Counts, Metric, NumberEstimates, SeveralEstimates
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.gate.query import Query

@@ -24,7 +24,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms.base import Ask, Rounds
 from sottovoce.algorithms.frank_wolfe.central import ROOM
 from sottovoce.algorithms.frank_wolfe.columns import candidates, clipped_slopes, step_length, turns
-from sottovoce.algorithms.frank_wolfe.published import considered
+from sottovoce.algorithms.frank_wolfe.exact import considered
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, RefusedError

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from scipy import stats
 
 import sottovoce as sv
-from sottovoce.algorithms.cd.greedy import greedy_scores
+from sottovoce.algorithms.cd.private import greedy_scores
 from sottovoce.algorithms.cd.walk import HeldScores, Moves
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError

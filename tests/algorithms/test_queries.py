@@ -26,9 +26,8 @@ from neighbours import Terms, draw
 from neighbours import table_of as columns_of
 from plans import FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, plan_for
 from sottovoce import algorithms, losses
-from sottovoce.algorithms.cd.greedy import GreedyScores
-from sottovoce.algorithms.evaluation.private import score_recipe
-from sottovoce.algorithms.evaluation.queries import cells
+from sottovoce.algorithms.cd.private import GreedyScores
+from sottovoce.algorithms.evaluation import cells, score_recipe
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.one_shot import RowSketch
 from sottovoce.algorithms.ranges import CountedRanges, PowerCounts
@@ -737,7 +736,7 @@ FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece o
         "LossDifferences",
     ),
     **{
-        f"a record in two cells, {kind}": ("sottovoce.algorithms.evaluation.queries.cells", in_two_cells, kind)
+        f"a record in two cells, {kind}": ("sottovoce.algorithms.evaluation.cells", in_two_cells, kind)
         for kind in ("ScoreCells", "ClassCells", "ResidualCells")
     },
     **{

@@ -16,7 +16,7 @@ from sklearn import metrics
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Ask
-from sottovoce.algorithms.evaluation.private import EvaluatedClasses
+from sottovoce.algorithms.evaluation import EvaluatedClasses
 from sottovoce.app import outputs
 from sottovoce.errors import BudgetError, InputError, RefusedError, RepeatedFitWarning
 from sottovoce.estimators import report

@@ -79,8 +79,10 @@ def colluding(plan: Plan, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
             channel = each.channel
     if channel is None:
         return {}
-    costs = (pricing.events(form, each, plan.relation, each.names[0]) for form, each, pricing in runs)
-    plain = all(gaussian_mu(events, plan.relation) is not None for events in costs)
+    plain = True
+    for own, each, pricing in runs:
+        events = pricing.events(own, each, plan.relation, each.names[0])
+        plain = plain and gaussian_mu(events, plan.relation) is not None
     counts = range(1, channel.parties) if plain else sorted({1, channel.parties // 2, channel.parties - 1})
     found = {}
     for name, coalition in channel.coalitions(counts):
@@ -95,10 +97,14 @@ def titles(plan: Plan) -> dict[str, str]:
 
 def mismatch(solver: str, loss: Loss, split: str, *, secure: bool = False) -> str | None:
     """Why a solver cannot serve, whatever the rest of the problem, or None."""
-    serving = [form for form in forms(solver) if form.serves(split, secure=secure)]
+    serving, fitting = False, list[Algorithm]()
+    for form in forms(solver):
+        if form.serves(split, secure=secure):
+            serving = True
+            if form.several == (loss.outputs > 1):
+                fitting.append(form)
     if secure and not serving:
         return f"solver={solver!r} uses more than sums over the parties, and only sums can be secure"
-    fitting = [form for form in serving if form.several == (loss.outputs > 1)]
     if serving and not fitting:
         return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
     if not fitting:

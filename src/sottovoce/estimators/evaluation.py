@@ -14,15 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from sottovoce.algorithms.evaluation.estimates import (
-    Bin,
-    ClassEstimates,
-    Metric,
-    NumberEstimates,
-    Rates,
-    SeveralEstimates,
-)
-from sottovoce.algorithms.evaluation.private import (
+from sottovoce.algorithms.evaluation import (
     EvaluatedClasses,
     EvaluatedNumbers,
     EvaluatedSeveral,
@@ -30,6 +22,14 @@ from sottovoce.algorithms.evaluation.private import (
     Subject,
     nodes_of,
     score_weights,
+)
+from sottovoce.algorithms.evaluation.estimates import (
+    Bin,
+    ClassEstimates,
+    Metric,
+    NumberEstimates,
+    Rates,
+    SeveralEstimates,
 )
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.resources import too_large

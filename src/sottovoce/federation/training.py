@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sottovoce.algorithms import Algorithm
-from sottovoce.algorithms.evaluation.private import Evaluated, score_recipe
+from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.data.block import Block, Matrix, Preparation, SumRows, is_sparse, prepare_rows
 from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, LedgerError, RefusedError

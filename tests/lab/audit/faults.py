@@ -25,10 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 import checks
 
-from sottovoce.algorithms import Ask, sgd
+from sottovoce.algorithms import Ask, evaluation, sgd
 from sottovoce.algorithms import sgd as named
 from sottovoce.algorithms.cd import walk as cd
-from sottovoce.algorithms.evaluation import queries as evaluation
 from sottovoce.algorithms.scd import private as scd
 from sottovoce.algorithms.score import queries as score
 from sottovoce.algorithms.sharing import gradients as own_gradients

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.cd.greedy import PrivateGreedyCD
-from sottovoce.algorithms.cd.private import ExactCD, ExactGreedyCD, PrivateCD, PublishedCD
+from sottovoce.algorithms.cd.private import ExactCD, ExactGreedyCD, PrivateCD, PrivateGreedyCD, PublishedCD
 
 FORMS: tuple[Algorithm, ...] = (PrivateCD(), ExactCD(), PublishedCD(), PrivateGreedyCD(), ExactGreedyCD())

@@ -15,15 +15,7 @@ import numpy as np
 from scipy.special import expit
 
 from sottovoce.algorithms.base import Array
-from sottovoce.algorithms.evaluation.queries import (
-    LABELS,
-    LARGEST_LOSS,
-    RESIDUALS,
-    Function,
-    Line,
-    TwoSides,
-    loss_lines,
-)
+from sottovoce.algorithms.evaluation import LABELS, LARGEST_LOSS, RESIDUALS, Function, Line, TwoSides, loss_lines
 
 Z = 1.959963984540054  # of a two-sided 95% interval
 LEAST = 0.02  # of a second moment, the least that counts as variance
@@ -322,14 +314,7 @@ class NumberEstimates:
         """By name, in the label's own units."""
         square = _mean_on(RESIDUALS, self.residuals, np.square)
         size = _mean_on(RESIDUALS, self.residuals, lambda r: r)
-        return {
-            "mean_squared_error": _scaled(square, self.half**2),
-            "r2": self._r2(square),
-            "mean_absolute_error": _scaled(size, self.half),
-        }
-
-    def _r2(self, square: Metric) -> Metric:
-        """1 - A / V, whose two errors may depend on each other in any way: their deviations are added."""
+        # R^2 is 1 - A / V, whose two errors may depend on each other in any way: their deviations are added.
         n = self.labels.n
         noise = (self.noise / n) ** 2
         mean, second = self.moments / n
@@ -339,7 +324,12 @@ class NumberEstimates:
         error = Z * math.sqrt(noise * (1 + 4 * mean**2) + sampling)
         low = 1 - square.high / (spread - error) if spread > error else -math.inf
         value = 1 - square.value / spread if spread > 0 else math.nan
-        return Metric(value, low, min(1 - square.low / (spread + error), 1.0) if spread + error > 0 else 1.0)
+        high = min(1 - square.low / (spread + error), 1.0) if spread + error > 0 else 1.0
+        return {
+            "mean_squared_error": _scaled(square, self.half**2),
+            "r2": Metric(value, low, high),
+            "mean_absolute_error": _scaled(size, self.half),
+        }
 
     def histogram(self) -> tuple[Array, Array]:
         """(sizes of residuals at the nodes, noisy counts)."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.frank_wolfe.central import PrivateFrankWolfe, PublishedFrankWolfe
 from sottovoce.algorithms.frank_wolfe.columns import PrivateColumnFrankWolfe
-from sottovoce.algorithms.frank_wolfe.exact import ExactFrankWolfe
-from sottovoce.algorithms.frank_wolfe.published import PublishedColumnFrankWolfe
+from sottovoce.algorithms.frank_wolfe.exact import ExactFrankWolfe, PublishedColumnFrankWolfe
 
 FORMS: tuple[Algorithm, ...] = (
     PrivateFrankWolfe(),

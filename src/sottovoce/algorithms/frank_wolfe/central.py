@@ -243,27 +243,24 @@ class GradientOnPath:
             self.restart(rows)
             known = 0
         for code in atoms[known:]:
-            self._move(rows, int(code))
+            shrink, changes = self.path.move(int(code))
+            if self.bound < self.limit:
+                self.bound = max(self.bound, self.path.slope_bound(self.path.point.norm))
+            if shrink != 1.0:
+                self.scores *= shrink
+            touched = rows.add_chosen_columns(changes, self.scores)
+            if touched is None:
+                self.slopes = self._slopes(self.scores, rows.labels)
+                self.sum = rows.column_dots(self.slopes)
+                continue
+            if shrink != 1.0:
+                touched = np.arange(len(rows))
+            slopes = self._slopes(self.scores[touched], rows.labels[touched])
+            moved = slopes - self.slopes[touched]
+            self.slopes[touched] = slopes
+            rows.add_rows(touched, moved, self.sum)
         self.atoms = np.array(atoms, dtype=np.int64)
         return self.sum, self.bound
-
-    def _move(self, rows: Block, code: int) -> None:
-        shrink, changes = self.path.move(code)
-        if self.bound < self.limit:
-            self.bound = max(self.bound, self.path.slope_bound(self.path.point.norm))
-        if shrink != 1.0:
-            self.scores *= shrink
-        touched = rows.add_chosen_columns(changes, self.scores)
-        if touched is None:
-            self.slopes = self._slopes(self.scores, rows.labels)
-            self.sum = rows.column_dots(self.slopes)
-            return
-        if shrink != 1.0:
-            touched = np.arange(len(rows))
-        slopes = self._slopes(self.scores[touched], rows.labels[touched])
-        moved = slopes - self.slopes[touched]
-        self.slopes[touched] = slopes
-        rows.add_rows(touched, moved, self.sum)
 
     def _slopes(self, scores: Array, labels: Array) -> Array:
         """Cut to G_t; on one grid for all rounds, that of the largest G_t."""

@@ -236,9 +236,11 @@ class CountedRanges(Algorithm):
         cells = _grouped(plan, (yield from answers("cells", each=each)), EQUAL)
         ranges = {}
         for name, counts in cells.items():
-            places = _global_places(plan, name)
-            for place, run, column in zip(places, runs[name], counts, strict=True):
-                ranges[place] = None if run is None else range_of(column, noise["cells"], ends_of(run))
+            part = plan.part(name)
+            for place, run, column in zip(counted_columns(plan, name), runs[name], counts, strict=True):
+                label = place == part.stop - part.start  # which is behind the last feature of all
+                found = None if run is None else range_of(column, noise["cells"], ends_of(run))
+                ranges[plan.features if label else part.start + place] = found
         return Solution(np.zeros(plan.dimension), model=ranges)
 
 
@@ -246,13 +248,6 @@ def _grouped(plan: Plan, values: dict[str, Array], cells: int) -> dict[str, Arra
     """Counts, columns x cells: by columns of each party, by rows their sum under the first party's name."""
     groups = values if plan.split.same_people else {next(iter(values)): np.asarray(sum(values.values()), np.float64)}
     return {name: counts.reshape(-1, cells) for name, counts in groups.items()}
-
-
-def _global_places(plan: Plan, party: str) -> list[int]:
-    """The party's columns among all; the label is behind the last feature."""
-    part = plan.part(party)
-    label = part.stop - part.start
-    return [plan.features if place == label else part.start + place for place in counted_columns(plan, party)]
 
 
 FORMS: tuple[Algorithm, ...] = (CountedRanges(),)

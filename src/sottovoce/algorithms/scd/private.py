@@ -259,16 +259,9 @@ class DualRule:
         mu = min(problem.mu, 1e100) / distance(problem.relation)
         noise = self.slope * math.sqrt(problem.dimension * len(problem.parties))
         self.length = min(spread * mu * problem.records / noise, 1 / lam)
-
-    @property
-    def rate(self) -> float:
-        """Full batches of small data, down to RATE for large."""
-        return min(max(ENTRIES / (self.problem.records * self.problem.dimension), RATE), 1.0)
-
-    @property
-    def rounds(self) -> int:
-        """As many as steps of the longest safe length need, from 100 to 2000, in tens."""
-        return min(max(10 * math.ceil(self.length * self.curvature / STRETCH / 10), 100), 2000)
+        # Full batches of small data, down to RATE for large; as many rounds as the longest safe steps need, in tens.
+        self.rate = min(max(ENTRIES / (problem.records * problem.dimension), RATE), 1.0)
+        self.rounds = min(max(10 * math.ceil(self.length * self.curvature / STRETCH / 10), 100), 2000)
 
     def batches(self, rate: float, rounds: int) -> int:
         """Rounds in one message of a holder that is alone: a divisor of all, MESSAGE entries at most."""

@@ -43,20 +43,16 @@ class OwnFit:
         gram = GramMatrix(recipe.dimension).matrix(triangle)
         half = plan.preparation.label_scale[1]
         regulariser = ScaledRegulariser(whole.inner, recipe.features, recipe.scale * half, whole.objective)
-        damping = max(self._damping(), 1e-9 * float(np.trace(gram)))  # without noise a trifle
-        self.descent = NewtonDescent(gram, damping, plan, regulariser, plan.rounds // 2)
-        self.mean, self.deviation = 0.0, 1.0
-
-    def _damping(self) -> float:
-        """Public numbers: the rule of `newton`, and where the labels carry noise, room for that."""
-        plan, d, loss = self.plan, self.part.preparation.dimension, self.plan.scaled_loss
+        d, loss = recipe.dimension, plan.scaled_loss
         rule, label_noise = RULES[loss.kind], plan.noise_of("labels")
         damping = rule.damping(d, plan.records, plan.rounds, plan.noise_of("gram"), plan.noise_of("gradient"))
-        if self.part.preparation.labelled:
-            return damping
-        moments = clip_of(plan, "labels") * plan.noise_of("pull") * d
-        noise = max(LABEL_DAMPING * label_noise * math.sqrt(plan.records * d), moments)
-        return max(damping, loss.label_slope * noise / rule.per_round)
+        if not recipe.labelled:  # room for the noise of labels
+            moments = clip_of(plan, "labels") * plan.noise_of("pull") * d
+            noise = max(LABEL_DAMPING * label_noise * math.sqrt(plan.records * d), moments)
+            damping = max(damping, loss.label_slope * noise / rule.per_round)
+        damping = max(damping, 1e-9 * float(np.trace(gram)))  # without noise a trifle
+        self.descent = NewtonDescent(gram, damping, plan, regulariser, plan.rounds // 2)
+        self.mean, self.deviation = 0.0, 1.0
 
     def guess_scale(self) -> None:
         """Mean and deviation as the Gram matrix tells, the second with room for its noise."""
@@ -87,21 +83,6 @@ class OwnFit:
         if self.part.constant:
             weights[-1] -= self.mean / (scale * self.part.preparation.intercept_entry)
         return weights
-
-
-def join_fits(plan: Plan, fits: Sequence[OwnFit], factors: Array, intercept: float) -> Array:
-    """sum_m factor_m s_m + intercept as weights of rows that are prepared whole; a ball bounds them too."""
-    found = np.zeros(plan.dimension)
-    for factor, fit in zip(factors, fits, strict=True):
-        part, own = fit.part, factor * fit.descent.mean
-        scale = part.preparation.scale / plan.preparation.scale
-        found[part.start : part.stop] = own[: part.stop - part.start] * scale
-        if part.constant:
-            intercept += float(own[-1]) * part.preparation.intercept_entry
-    if plan.fit_intercept:
-        found[plan.features] = intercept / plan.preparation.intercept_entry
-    regulariser = plan.scaled_regulariser
-    return regulariser.prox(found, 1.0) if isinstance(regulariser.inner, ConstraintSet) else found
 
 
 PRIOR, SPREAD = 0.5, 1.0 / 12.0  # mean and variance of a correlation on which nothing is known: uniform on [0, 1]
@@ -248,11 +229,20 @@ class PrivateScore(Algorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """The five steps; all arithmetic is on what was released."""
-        fits = yield from fit_own_columns(plan)
-        yield from measure_scales(plan, fits)
-        columns = yield from share_scores(plan, fits)
-        correlations = yield from correlate(plan, fits, columns)
-        return (yield from combine_fits(plan, fits, columns, correlations))
+        fits = yield from fit_own_columns(plan)  # 1. the party with the labels comes last
+        for fit in fits.values():
+            fit.guess_scale()
+        sums = yield from answers("moments", weights=_standardised(plan, fits, WIDE))
+        for name, fit in fits.items():
+            fit.measure_scale(sums[name])  # 2. the mean and the deviation of each party's scores
+        weights, products = _standardised(plan, fits, NARROW), list[Array]()
+        sent = yield from answers("scores", weights=weights)  # 3. of every party but the last
+        columns = np.stack(list(sent.values())) / clip_of(plan, "scores")  # a row each, in units of where they are cut
+        for place, name in enumerate(fits):  # 4. products with the noisy scores of the parties before
+            told = {"weights": weights, "columns": columns[:place]}
+            products.append((yield from answer(name, "products", round=0, **told)))
+        correlations = Correlations(plan, products, clip_of(plan, "scores"))
+        return (yield from combine_fits(plan, fits, columns, correlations))  # 5.
 
 
 def fit_own_columns(plan: Plan) -> Asking[dict[str, OwnFit]]:
@@ -273,30 +263,6 @@ def fit_own_columns(plan: Plan) -> Asking[dict[str, OwnFit]]:
     return fits
 
 
-def measure_scales(plan: Plan, fits: Mapping[str, OwnFit]) -> Asking[None]:
-    """2. The mean and the deviation of each party's scores."""
-    for fit in fits.values():
-        fit.guess_scale()
-    sums = yield from answers("moments", weights=_standardised(plan, fits, WIDE))
-    for name, fit in fits.items():
-        fit.measure_scale(sums[name])
-
-
-def share_scores(plan: Plan, fits: Mapping[str, OwnFit]) -> Asking[Array]:
-    """3. t_m of every party but the last, a row each, in units of where they are cut."""
-    sent = yield from answers("scores", weights=_standardised(plan, fits, NARROW))
-    return np.stack(list(sent.values())) / clip_of(plan, "scores")
-
-
-def correlate(plan: Plan, fits: Mapping[str, OwnFit], columns: Array) -> Asking[Correlations]:
-    """4. The products of each party's scores with the noisy ones of the parties before it."""
-    weights, products = _standardised(plan, fits, NARROW), list[Array]()
-    for place, name in enumerate(fits):
-        before = columns[:place]
-        products.append((yield from answer(name, "products", round=0, weights=weights, columns=before)))
-    return Correlations(plan, products, clip_of(plan, "scores"))
-
-
 def combine_fits(plan: Plan, fits: Mapping[str, OwnFit], columns: Array, correlations: Correlations) -> Asking[Array]:
     """5. The factors; where one party holds the labels, no g_m is above what it finds."""
     loss = plan.scaled_loss
@@ -314,7 +280,17 @@ def combine_fits(plan: Plan, fits: Mapping[str, OwnFit], columns: Array, correla
     if not plan.fit_intercept:
         middle, means = 0.0, np.zeros(len(fits))
     factors = factors / deviations
-    return join_fits(plan, tuple(fits.values()), factors, middle - float(factors @ means))
+    intercept, found = middle - float(factors @ means), np.zeros(plan.dimension)
+    for factor, fit in zip(factors, fits.values(), strict=True):  # as weights of rows that are prepared whole
+        part, own = fit.part, factor * fit.descent.mean
+        scale = part.preparation.scale / plan.preparation.scale
+        found[part.start : part.stop] = own[: part.stop - part.start] * scale
+        if part.constant:
+            intercept += float(own[-1]) * part.preparation.intercept_entry
+    if plan.fit_intercept:
+        found[plan.features] = intercept / plan.preparation.intercept_entry
+    regulariser = plan.scaled_regulariser  # a ball bounds them too
+    return regulariser.prox(found, 1.0) if isinstance(regulariser.inner, ConstraintSet) else found
 
 
 def _standardised(plan: Plan, fits: Mapping[str, OwnFit], deviations: float) -> Array:

@@ -148,7 +148,17 @@ class OwnGradients(Algorithm):
             releases.append(labels)
         numbers = self.numbers(**fields)
         scores = self.scores(numbers)
-        world = world_share(problem, options, scores.share, label_share) / (1 - label_share)
+        part = (1 - given(options.row_share, scores.share)) * (1 - label_share)  # of mu^2, that the model may cost
+        if options.world_epsilon is not None:  # against the world
+            if options.row_share is not None:
+                raise InputError("row_share and world_epsilon both say how much noise the rows get; give one of them.")
+            part = (mu_for(options.world_epsilon, inside(problem.delta)) / problem.mu) ** 2
+            if not part <= 0.99 * (1 - label_share):
+                raise InputError(
+                    f"world_epsilon={options.world_epsilon!r} leaves nothing for the rows, which the coordinator and "
+                    f"the parties see; take less, well below epsilon={problem.epsilon:g}."
+                )
+        world = part / (1 - label_share)
         rest = problem.mu * math.sqrt(1 - label_share)
         shares = (1 - world, world * self.summary_share, world * (1 - self.summary_share))
         summaries, gradients = together(self.part_weights.summary, problem), together(PartGradient, problem, 1.0)
@@ -216,7 +226,12 @@ class PartWeights(ABC):
     def __init__(self, plan: Plan, party: str, mean: Array) -> None:
         self.plan, self.width, self.mean = plan, len(mean), mean
         self.regulariser = plan.part_regulariser(party)
-        self.bound, self.ridge = bound_of(plan, party), shrinkage(plan, party)
+        self.bound = bound_of(plan, party)
+        norms = {name: part_norm(plan, name) for name in plan.names}
+        self.ridge = RIDGE * plan.records * sum(norm**2 for norm in norms.values())
+        if plan.held_labels and party != plan.label_party_name:  # what a ridge regression adds for labels with noise
+            loss = plan.scaled_loss
+            self.ridge += (plan.numbers.label_noise * norms[party]) ** 2 / (curvature(loss) * SPREAD[loss.kind])
         self.weights = np.zeros(self.width + plan.fit_intercept)
         self.own_share = 1.0
         self._half = plan.rounds // 2
@@ -268,31 +283,6 @@ def join_means(plan: Plan, parts: Mapping[str, PartWeights]) -> Array:
         centres = sum(float(part.mean @ part.tail.value[: part.width]) for part in others)
         weights[plan.features] = float(widest.tail.value[-1]) - centres
     return weights
-
-
-def world_share(problem: Problem, options: ADMM | FDML, row_share: float, label_share: float) -> float:
-    """The part of mu^2 that the model may cost against the world."""
-    if options.world_epsilon is None:
-        return (1 - given(options.row_share, row_share)) * (1 - label_share)
-    if options.row_share is not None:
-        raise InputError("row_share and world_epsilon both say how much noise the rows get; give one of them.")
-    part = (mu_for(options.world_epsilon, inside(problem.delta)) / problem.mu) ** 2
-    if not part <= 0.99 * (1 - label_share):
-        raise InputError(
-            f"world_epsilon={options.world_epsilon!r} leaves nothing for the rows, which the coordinator and the "
-            f"parties see; take less, well below epsilon={problem.epsilon:g}."
-        )
-    return part
-
-
-def shrinkage(plan: Plan, party: str) -> float:
-    """N B^2 RIDGE, and for labels with noise what a ridge regression adds for them."""
-    norms = {name: part_norm(plan, name) for name in plan.names}
-    ridge = RIDGE * plan.records * sum(norm**2 for norm in norms.values())
-    if plan.held_labels and party != plan.label_party_name:
-        loss = plan.scaled_loss
-        ridge += (plan.numbers.label_noise * norms[party]) ** 2 / (curvature(loss) * SPREAD[loss.kind])
-    return ridge
 
 
 def together(query: Callable[..., PartQuery], problem: Problem, *about: float) -> Together:

@@ -65,7 +65,15 @@ class GramSteps(PartWeights):
         values, self.vectors = np.linalg.eigh(gram)
         self.values = np.maximum(values, 0.0)
         self.moments = gram[:width, :width] / plan.records - np.outer(mean, mean)
-        self.damping = step_damping(plan, self.bound)
+        # lam0 = max(T s B d / 200, 0.35 std_gram sqrt d, s^2 T d / N), s sqrt(T) the std of a gradient; d of all parts
+        dimension = plan.features + len(plan.parties) * plan.fit_intercept
+        std, noise, rounds = plan.release("gradient").std, plan.release("gram").std, plan.rounds
+        norm = together(PartGradient, plan, 1.0).sensitivity("zero-out")
+        self.damping = max(
+            self.bound * std * math.sqrt(rounds) * norm * dimension / 200,
+            0.35 * noise * math.sqrt(dimension),
+            std**2 * dimension / plan.records,
+        )
 
     def step(self, gradient: Array) -> Array:
         steepness = self.overlap * curvature(self.plan.scaled_loss)
@@ -75,18 +83,6 @@ class GramSteps(PartWeights):
     def spread(self, weights: Array) -> float:
         """The variance of the scores, by the released moments."""
         return float(weights[: self.width] @ self.moments @ weights[: self.width])
-
-
-def step_damping(plan: Plan, bound: float) -> float:
-    """lam0 = max(T s B d / 200, 0.35 std_gram sqrt d, s^2 T d / N), s sqrt(T) the std of a gradient; d of all parts."""
-    dimension = plan.features + len(plan.parties) * plan.fit_intercept
-    std, gram, rounds = plan.release("gradient").std, plan.release("gram").std, plan.rounds
-    norm = together(PartGradient, plan, 1.0).sensitivity("zero-out")
-    return max(
-        bound * std * math.sqrt(rounds) * norm * dimension / 200,
-        0.35 * gram * math.sqrt(dimension),
-        std**2 * dimension / plan.records,
-    )
 
 
 class NoisyRowsADMM(OwnGradients):

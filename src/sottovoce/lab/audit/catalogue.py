@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.algorithms import forms, make_plan, plan_by
-from sottovoce.algorithms.evaluation.private import Subject, score_weights
+from sottovoce.algorithms.evaluation import Subject, score_weights
 from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.games import Game
 from sottovoce.plan.aggregation import SecureAggregation

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import algorithms
 from sottovoce.algorithms import Ask, Solution
 from sottovoce.algorithms.base import Algorithm, Coordination, Rounds
-from sottovoce.algorithms.evaluation.private import score_recipe
+from sottovoce.algorithms.evaluation import score_recipe
 from sottovoce.data.block import Block, Matrix
 from sottovoce.gate.gate import Gate, value_of
 from sottovoce.gate.outgoing import Released

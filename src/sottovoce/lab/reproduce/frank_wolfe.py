@@ -25,7 +25,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import sottovoce as sv
-from sottovoce.algorithms.frank_wolfe.published import ZETA
+from sottovoce.algorithms.frank_wolfe.exact import ZETA
 from sottovoce.federation.federation import Federation
 from sottovoce.gate.frames import Frame, encode
 from sottovoce.lab.reproduce import Paper, PaperTable, Row, Setup, true_epsilon
