@@ -100,7 +100,7 @@ def best(works: Sequence[Callable[[], None]], before: Callable[[], None]) -> lis
 def limited(path: Path, features: int, limit: int, folder: Path) -> dict[str, Any]:
     """In a process of its own: the fit within the limit, and passes over its rows."""
     import sottovoce as sv
-    from sottovoce.data import parts_in_file
+    from sottovoce.data import block_parts
     from sottovoce.data.matrix import Slope
 
     rng = np.random.default_rng(0)
@@ -108,21 +108,21 @@ def limited(path: Path, features: int, limit: int, folder: Path) -> dict[str, An
     model(features).fit(sv.Dataset.from_arrays(small, (small[:, 0] > 0) * 1))
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     before = allocated()
-    kept: list[parts_in_file.PartsInFile] = []
-    made_of = parts_in_file.in_memory_or_file
+    kept: list[block_parts.PartsInFile] = []
+    made_of = block_parts.in_memory_or_file
 
     def remember(*arguments: Any) -> Any:
         kept.append(made_of(*arguments))
         return kept[-1]
 
-    parts_in_file.in_memory_or_file = remember
+    block_parts.in_memory_or_file = remember
     peak, start = Peak(), time.perf_counter()
     fitted = model(features).fit(sv.Dataset(path, label="y", folder=folder))
     seconds = time.perf_counter() - start
     parts = kept[-1]
     file = parts._file
     size = os.fstat(file.handle).st_size
-    buffer = bytearray(parts_in_file.PIECE)
+    buffer = bytearray(block_parts.PIECE)
     weights, slope = np.full(parts.dimension, 0.1), Slope(fitted.plan_.scaled_loss, 1.0, parts.bits)
 
     def drop() -> None:
@@ -140,7 +140,7 @@ def limited(path: Path, features: int, limit: int, folder: Path) -> dict[str, An
     works = (read, one_pass)
     found = {"cached": best(works, read), "dropped": best(works, drop)}
     return {
-        "in file": isinstance(parts, parts_in_file.PartsInFile),
+        "in file": isinstance(parts, block_parts.PartsInFile),
         "prepared": size,
         "before": before,
         "peak": peak.ended(),

@@ -18,7 +18,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app import previews
 from sottovoce.app.previews import Cost, FitRows, cost_of
-from sottovoce.data import parts_in_file
+from sottovoce.data import block_parts
 from sottovoce.data import resources as room
 from sottovoce.plan.plan import Plan
 
@@ -150,7 +150,7 @@ def test_the_first_estimate_on_a_machine_is_that_of_a_fit_without_compiling(tmp_
     program = """
 import time
 from sottovoce.app.previews import ENTRIES, _rates
-from sottovoce.data.kernels.compiling import compiled, watch
+from sottovoce.data.kernels import compiled, watch
 watch()
 start, before = time.perf_counter(), compiled()
 one_pass, prepare = _rates(8, None, None, None)
@@ -166,8 +166,8 @@ print((one_pass + prepare) * ENTRIES / 8, time.perf_counter() - start, compiled(
 def test_a_pass_over_rows_in_a_file_is_measured_there(
     small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files, real = list[Any](), parts_in_file.PartsInFile
-    monkeypatch.setattr(parts_in_file, "PartsInFile", lambda *found: files.append(found) or real(*found))
+    files, real = list[Any](), block_parts.PartsInFile
+    monkeypatch.setattr(block_parts, "PartsInFile", lambda *found: files.append(found) or real(*found))
     plan, many = plan_of("newton", [20_000]), 2_000_000_000
     fits = told(plan, FitRows(20_000, 8, kind=".parquet", folders=(tmp_path,)))
     assert not files  # they fit in memory

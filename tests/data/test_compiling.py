@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from sottovoce.app.cli.console import show_log
-from sottovoce.data.kernels import compiling
-from sottovoce.data.kernels.compiling import PATIENCE, TEXT, Notice
+from sottovoce.data import kernels as compiling
+from sottovoce.data.kernels import PATIENCE, TEXT, Notice
 
 PROGRAM = """
 import logging
 logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
 import numpy as np
-from sottovoce.data.kernels import compiling, row_loops
+from sottovoce.data import kernels as compiling
+from sottovoce.data.kernels import row_loops
 compiling.PATIENCE = 0.0
 for _ in range(3):
     row_loops.chosen_scores(np.ones((2, 3)), np.array([0, 1]), np.ones(3))

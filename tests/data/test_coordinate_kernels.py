@@ -57,7 +57,7 @@ def slopes_of(code: int, parameter: float, scores: Any, labels: Any) -> Any:
 
 
 def dual_rows(p: dict[str, Any], kind: str, duals: Any, code: int, *settings: float, weights: Any = None) -> Any:
-    steps = dual_kernels.DualMoves(code, PARAMETER.get(code, 0.0), *settings)  # type: ignore[arg-type]
+    steps = (code, PARAMETER.get(code, 0.0), *settings)
     rest = (p["chosen"], p["labels"], p["squares"], p["weights"] if weights is None else weights, duals, steps)
     if kind == "sparse":
         return dual_kernels.dual_rows_sparse(p["csr"].indptr, p["csr"].indices, p["csr"].data, *rest)
@@ -201,7 +201,7 @@ def settings(dimension: int, seed: int = 3) -> dict[str, Any]:
 def walk(p: dict[str, Any], kind: str, v: dict[str, Any], code: int, noise: Any, grid_step: float, bits: int) -> Any:
     scores, weights = p["rows"] @ p["weights"], p["weights"].copy()
     order, *arrays = v.values()
-    how = kernels.CoordinateSteps(*arrays, code, PARAMETER.get(code, 0.0), float(len(scores)))
+    how = (*arrays, code, PARAMETER.get(code, 0.0), float(len(scores)))
     rest = (p["labels"], scores, weights, order, how, noise, grid_step, bits)
     if kind == "sparse":
         return kernels.coordinate_walk_sparse(p["csc"].indptr, p["csc"].indices, p["csc"].data, *rest), weights, scores

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sottovoce.data.files import csv
-from sottovoce.data.kernels import decimals
-from sottovoce.data.kernels.decimals import decimal
+from sottovoce.data.kernels import row_loops as decimals
+from sottovoce.data.kernels.row_loops import decimal
 
 
 def numeric_lines(lines: list[bytes], *asked: Any) -> Any:

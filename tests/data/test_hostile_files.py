@@ -10,12 +10,12 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.data import dataset, parts_in_file
+from sottovoce.data import block_parts, dataset
 from sottovoce.data import resources as room
+from sottovoce.data.block_parts import in_memory_or_file
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.files import format as formats
 from sottovoce.data.files.npy import Npy
-from sottovoce.data.parts_in_file import in_memory_or_file
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError
 
@@ -24,7 +24,7 @@ from sottovoce.errors import InputError
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a few rows, in a file."""
     monkeypatch.setattr(dataset, "ENTRIES", 4 * 10)
-    monkeypatch.setattr(parts_in_file, "PIECE", 1 << 10)
+    monkeypatch.setattr(block_parts, "PIECE", 1 << 10)
     monkeypatch.setattr(room, "SHARE", 1 << 60)
 
 

@@ -17,10 +17,9 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.data import dataset, parts_in_file, resources, row_file
-from sottovoce.data.block_parts import PartsInMemory
+from sottovoce.data import block_parts, dataset, resources, row_file
+from sottovoce.data.block_parts import PartsInFile, PartsInMemory, in_memory_or_file
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.parts_in_file import PartsInFile, in_memory_or_file
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError, LeakError
 
@@ -41,7 +40,7 @@ RECIPE = Preparation(Bounds.declare(row_norm=2.0), 5, True, 600, (0, 1))
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a few rows, in a file."""
     monkeypatch.setattr(dataset, "ENTRIES", 5 * 100)
-    monkeypatch.setattr(parts_in_file, "PIECE", 1 << 12)
+    monkeypatch.setattr(block_parts, "PIECE", 1 << 12)
     monkeypatch.setattr(resources, "SHARE", 1 << 60)
 
 
@@ -143,7 +142,7 @@ def test_few_chosen_rows_are_read_alone(form: str, tmp_path: Path, monkeypatch: 
 
     expected = scores(made)
     np.testing.assert_array_equal(scores(many), expected[::2])
-    monkeypatch.setattr(parts_in_file, "FEW", 0)
+    monkeypatch.setattr(block_parts, "FEW", 0)
     monkeypatch.setattr(row_file.RowFile, "read", None)
     np.testing.assert_array_equal(scores(made.take(chosen)), expected[chosen])
     assert made.take(np.zeros(0, dtype=np.int64)).gram().tolist() == np.zeros((6, 6)).tolist()
@@ -290,7 +289,7 @@ def test_a_file_system_without_nameless_files_serves_too(tmp_path: Path, monkeyp
 KILLED = """
 import pathlib, sys, time
 import sottovoce as sv
-from sottovoce.data import dataset, parts_in_file, resources, row_file
+from sottovoce.data import block_parts, dataset, resources, row_file
 resources.SHARE, dataset.ENTRIES = 1 << 60, 50
 class Slow(dataset.ArraySource):
     def pieces(self, rows):
@@ -303,7 +302,7 @@ import numpy as np
 X = np.ones((600, 5))
 data = sv.Dataset._of([Slow(X, X[:, 0] > 0)], 5, (), None)
 data.folder = pathlib.Path(sys.argv[1])
-parts_in_file.PIECE = 1 << 10
+block_parts.PIECE = 1 << 10
 sv.PrivateLogisticRegression(row_norm=2.0, classes=(0, 1), solver="gradient").fit(data)
 """
 
@@ -329,11 +328,11 @@ LIMITED = """
 import json, resource, sys
 import numpy as np
 import sottovoce as sv
-from sottovoce.data import dataset, parts_in_file, resources, row_file
+from sottovoce.data import block_parts, dataset, resources, row_file
 rows, labels, folder, more = sys.argv[1:]
 common = dict(delta=1e-7, row_norm=1.0, classes=(0, 1), insecure_seed=1, solver="newton")
 small = np.eye(40)[np.arange(4000) % 40]
-resources.SHARE, dataset.ENTRIES, parts_in_file.PIECE = 1 << 60, 1 << 18, 1 << 20
+resources.SHARE, dataset.ENTRIES, block_parts.PIECE = 1 << 60, 1 << 18, 1 << 20
 sv.PrivateLogisticRegression(**common).fit(sv.Dataset.from_arrays(small, np.arange(4000) % 2))  # all is loaded
 resources.SHARE = 4
 def taken():
@@ -378,9 +377,9 @@ import resource, sys
 import numpy as np
 import scipy.linalg, sklearn.linear_model
 import sottovoce as sv
-from sottovoce.data import dataset, parts_in_file
+from sottovoce.data import block_parts, dataset
 rows, labels, folder, more = sys.argv[1:]
-dataset.ENTRIES, parts_in_file.PIECE = 1 << 18, 1 << 20
+dataset.ENTRIES, block_parts.PIECE = 1 << 18, 1 << 20
 model = sv.PrivateLogisticRegression(delta=1e-7, row_norm=1.0, classes=(0, 1), insecure_seed=1, solver="whitened")
 limit = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize() + int(more)
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -25,10 +25,10 @@ from sottovoce.app.job_file import JobFile, SourceTable, tables_of
 from sottovoce.app.superuser import AS_ROOT, is_root
 from sottovoce.app.texts import readable_size
 from sottovoce.data import resources as room
+from sottovoce.data.block_parts import PreparedRows
 from sottovoce.data.cells import table_columns
 from sottovoce.data.files import format_of, list_files
 from sottovoce.data.identifiers import identifiers
-from sottovoce.data.parts_in_file import PreparedRows
 from sottovoce.data.preparation import BESIDE
 from sottovoce.errors import InputError, SottovoceError, WireError
 from sottovoce.federation.journal import Journal

@@ -32,11 +32,11 @@ from sottovoce.app.runs import IDS_READ, SHAPE_READ, JobRun, PartyFacts, make_fe
 from sottovoce.app.sources import accounts_of, goes_by_pieces
 from sottovoce.data import resources as room
 from sottovoce.data.block import kind_of_rows, prepare_rows
+from sottovoce.data.block_parts import PIECE, PreparedRows
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.files import format_of, is_pattern, list_files
 from sottovoce.data.matrix import Slope
-from sottovoce.data.parts_in_file import PIECE, PreparedRows
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.errors import BudgetError, InputError, SottovoceError

@@ -75,46 +75,29 @@ _log = logging.getLogger("sottovoce.holder")
 
 
 class SumRows(Protocol):
-    """Rows over which sums are taken: in memory, in files, on a device, on a cluster."""
+    """Rows over which sums are taken: in memory, in files, on a device, on a cluster; a `Block` says what each is."""
 
     bits: int | None  # of the grid
     records: int  # of all the rows that these are a part of
 
     @property
     def dimension(self) -> int: ...
-
     @property
     def row_norm(self) -> float: ...
-
     def __len__(self) -> int: ...
-
-    def digest(self) -> bytes:
-        """Which rows they are, to the last bit."""
-
-    def take(self, indices: Integers) -> SumRows:
-        """The named rows, as a batch."""
-
-    def weighted_sum(self, weights: Array, term: Term) -> Array:
-        """sum_i term(x_i'w, y_i) x_i; term is a `Slope`, or `Slopes` of several w."""
-
-    def gram(self) -> Array:
-        """X'X."""
-
-    def gram_diagonal(self) -> Array:
-        """sum_i x_ij^2 for every column j."""
-
-    def number_sum(self, term: Callable[[Any, Any], Any], low: float = 0.0, weights: Array | None = None) -> float:
-        """sum_i of term(x_i'w, y_i) clipped to [low, 1], without null rows."""
-
-    def projected(self, matrix: Array, *, made: bool = False) -> Any:
-        """Rows seen through a public matrix (`projection.Projected`); by one of few columns they are `made`."""
+    def digest(self) -> bytes: ...
+    def take(self, indices: Integers) -> SumRows: ...
+    def weighted_sum(self, weights: Array, term: Term) -> Array: ...
+    def gram(self) -> Array: ...
+    def gram_diagonal(self) -> Array: ...
+    def number_sum(self, term: Callable[[Any, Any], Any], low: float = 0.0, weights: Array | None = None) -> float: ...
+    def projected(self, matrix: Array, *, made: bool = False) -> Any: ...
 
 
 class BlockRows(SumRows, Protocol):
     """Rows in one block or in several, wherever these are: in memory, in files, on a cluster."""
 
-    def over(self, work: Callable[[Block], Array]) -> Array:
-        """What `work` makes of a block, summed over all."""
+    def over(self, work: Callable[[Block], Array]) -> Array: ...
 
 
 class RecordRows(BlockRows, Protocol):
@@ -124,9 +107,7 @@ class RecordRows(BlockRows, Protocol):
 
     @property
     def usable_rows(self) -> NDArray[np.bool_]: ...
-
-    def scores(self, weights: Array) -> Array:
-        """x_i'w of every row."""
+    def scores(self, weights: Array) -> Array: ...
 
 
 def kind_of_rows(resources: Resources, *, by_pieces: bool) -> type:
@@ -155,7 +136,7 @@ def prepare_rows(  # noqa: PLR0913
 
         return DeviceBlock.prepare(X, y, recipe, resources)
     if isinstance(X, Dataset):
-        from sottovoce.data.parts_in_file import in_memory_or_file
+        from sottovoce.data.block_parts import in_memory_or_file
 
         return in_memory_or_file(X, recipe, beside, resources)
     return Block.prepare(X, y, recipe, resources=resources)
@@ -525,7 +506,7 @@ class Block:
         """
         order = np.array(order)  # one of a message is read-only: the kernel would be compiled again for it
         walks = (column_loops.coordinate_walk_dense, column_loops.coordinate_walk_sparse)
-        arguments = (self.labels, scores, weights, order, steps, noise, grid_step, bits)
+        arguments = (self.labels, scores, weights, order, tuple(steps), noise, grid_step, bits)
         return np.asarray(self._on_columns(*walks, *arguments, layout="columns"))
 
     def clipped_column_sums(self, slopes: Array, clip: Array, bits: int) -> Array:
@@ -559,7 +540,7 @@ class Block:
         The duals, of all rows of `whole`, are moved in place; with a `scale` the weights follow each step.
         """
         whole = self.whole
-        numbers = (self.places, whole.labels, whole.squares, weights, duals, steps)
+        numbers: Any = (self.places, whole.labels, whole.squares, weights, duals, tuple(steps))
         if is_sparse(whole.rows):
             return np.asarray(dual_rows_sparse(whole.rows.indptr, whole.rows.indices, whole.entries, *numbers))
         return np.asarray(dual_rows_dense(whole.rows, *numbers))
@@ -598,6 +579,7 @@ class Block:
         return ~self.usable_rows
 
     def take(self, indices: NDArray[np.int64]) -> Block:
+        """The named rows, as a batch."""
         chosen = indices if self.chosen is None else self.chosen.take(indices)
         labels = self.labels.take(indices)
         about: Any = {"whole": self.whole, "layout": self.layout, "resources": self.resources}

@@ -106,7 +106,7 @@ class Dataset:
             from sottovoce.data.cluster.connection import distributed
 
             distributed()
-            from sottovoce.data.cluster.collections import to_cluster
+            from sottovoce.data.cluster.cluster_parts import to_cluster
 
             to_cluster(self, cluster)
 
@@ -152,7 +152,7 @@ class Dataset:
         from sottovoce.data.cluster.connection import distributed
 
         distributed()
-        from sottovoce.data.cluster.collections import from_dask
+        from sottovoce.data.cluster.cluster_parts import from_dask
 
         return from_dask(data, y, label, schema, cluster)
 
@@ -218,7 +218,7 @@ class Dataset:
             return self._distinct[1]
         found, limit = dict[Any, None](), most + len(MISSING)
         if self.cluster is not None:
-            from sottovoce.data.cluster.collections import distinct_labels
+            from sottovoce.data.cluster.cluster_parts import distinct_labels
 
             read = distinct_labels(self, limit)
         else:

@@ -108,19 +108,17 @@ class Preparation:
         bits = exact_bits(self.records) if bits is None else min(exact_bits(self.records), bits)
         constant = math.floor(INTERCEPT * 2.0**bits) / 2.0**bits if scaled and self.layout == "rows" else 1.0
         centred = self.fit_intercept if self.centred is None else self.centred
-        derived = {
-            "arrangement": how,
-            "scaled": scaled,
-            "dimension": self.features + self.fit_intercept,
-            "bits": bits,
+        vars(self).update(
+            arrangement=how,
+            scaled=scaled,
+            dimension=self.features + self.fit_intercept,
+            bits=bits,
             # A grid of up to 24 bits fits float32 without loss: half the memory and traffic.
-            "kind": np.float32 if self.exact and (bits <= 24 or not how.on_grid) else np.float64,
-            "intercept_entry": constant if self.fit_intercept else 0.0,
+            kind=np.float32 if self.exact and (bits <= 24 or not how.on_grid) else np.float64,
+            intercept_entry=constant if self.fit_intercept else 0.0,
             # (centre, half-width): a label becomes (label - centre) / half-width; the centre is 0 without privacy.
-            "label_scale": self.bounds.label_scale(fit_intercept=centred and scaled),
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+            label_scale=self.bounds.label_scale(fit_intercept=centred and scaled),
+        )
 
     @functools.cached_property
     def scale(self) -> float | Array:

@@ -147,9 +147,7 @@ class Schema:
     def part(self, names: Iterable[str]) -> Schema:
         """The schema of some columns, in the order of this schema."""
         wanted = set(names)
-        entries = {name: column.entry() for name, column in self.columns.items() if name in wanted}
-        if self.label in wanted and self.label is not None and self.target is not None:
-            entries[self.label] = self.target.entry()
+        entries = {name: entry for name, entry in self.table()["columns"].items() if name in wanted}
         label = self.label if self.label in wanted else None
         return Schema(entries, label=label, identifiers=[name for name in self.identifiers if name in wanted])
 

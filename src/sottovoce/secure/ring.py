@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sottovoce.data.kernels.compiling import watch
+from sottovoce.data.kernels import watch
 from sottovoce.errors import InputError
 
 Signed = NDArray[np.int64]

@@ -190,13 +190,13 @@ def numeric_lines(
     A line with a cell that is no number is all NaN. Lines of plain numbers are read by a compiled loop, all others cell
     by cell; both find the same numbers.
     """
-    from sottovoce.data.kernels import decimals  # slow to import, and who reads texts does without
+    from sottovoce.data.kernels import row_loops  # slow to import, and who reads texts does without
 
     count, places = len(starts) - 1, np.full(width, -1)
     places[list(kept)] = np.arange(len(kept))
     block, whole = np.empty((count, len(kept))), np.empty(count, dtype=np.bool_)
     spans, at = np.zeros((count, 2), dtype=np.int64), -1 if label is None else label
-    decimals.fill_numbers(np.frombuffer(text, np.uint8), starts, places, block, at, spans, whole)
+    row_loops.fill_numbers(np.frombuffer(text, np.uint8), starts, places, block, at, spans, whole)
     others = np.flatnonzero(~whole)
     labels = list[str]()
     if label is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sottovoce.data.kernels.common import EXACT_SUM, Array, Entries, Integers
+from sottovoce.data.kernels import EXACT_SUM, Array, Entries, Integers
 from sottovoce.losses.kernels import SQUARED, clamp, fill_slopes_from
 
 _CHUNK = 1024  # records whose scores, labels, slopes and entries stay in the first cache together

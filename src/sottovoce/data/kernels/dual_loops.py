@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sottovoce.data.kernels.common import EXACT_SUM, Array, Entries, Integers, prefetch
+from sottovoce.data.kernels import EXACT_SUM, Array, Entries, Integers, prefetch
 from sottovoce.losses.kernels import clamp, dual_step
 
 _ONE, _TWO = np.uint64(1), np.uint64(2)
@@ -20,7 +20,10 @@ _SLACK = 1.0 + 2.0**-50  # more than the rounding of a square root, a product an
 
 
 class DualMoves(NamedTuple):
-    """The public numbers of dual steps, which minimise with s = factor |x|^2."""
+    """The public numbers of dual steps, which minimise with s = factor |x|^2.
+
+    Loops get them as a plain tuple: numba's cache on disk would name the class, and fail where it is another one.
+    """
 
     code: int  # of the loss
     parameter: float
@@ -72,7 +75,7 @@ def dual_rows_dense(
     Rows (C order), labels, squared norms and duals are those of all rows of the holder; `chosen` says which step, and
     z_i is added to their duals. A row with a squared norm of 0, or not finite, takes no step. A score is x'weights.
     """
-    total, scale = np.zeros(rows.shape[1]), how.scale
+    total, scale = np.zeros(rows.shape[1]), how[5]
     size = _BATCH if scale == 0.0 else 1
     steps = np.empty(size)
     entries, line = rows.ravel(), 64 // rows.itemsize
@@ -114,7 +117,7 @@ def dual_rows_sparse(
     """As `dual_rows_dense`, for the rows of a CSR matrix."""
     # Two sums for each of a row's products: with one, every addition would wait for the one before. Places are
     # unsigned, so that no check for negative ones is made, and the loops are written out: a call would cost as much.
-    total, other, scale = np.zeros(len(weights)), np.zeros(len(weights)), how.scale
+    total, other, scale = np.zeros(len(weights)), np.zeros(len(weights)), how[5]
     size = _BATCH if scale == 0.0 else 1
     steps = np.empty(size)
     for start in range(0, len(chosen), size):

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sottovoce.data.kernels.compiling import watch
+from sottovoce.data.kernels import watch
 
 Vector = NDArray[np.float64]
 Integers = NDArray[Any]
