@@ -22,7 +22,7 @@ from typing import Final, Literal
 from sottovoce.app.texts import render
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import is_there, write_data, write_text
-from sottovoce.transports.authority import check_hosts, create_authority, issue, list_certificates
+from sottovoce.transports.authority import alternative_names, create_authority, issue, list_certificates
 from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, check_name
 
 CERTIFICATES: Final = "certificates"
@@ -49,7 +49,7 @@ class Sites:
         taken = next((name for name in ends if name == COORDINATOR or ends.count(name) > 1), None)
         if taken is not None:
             raise InputError(f"name={taken!r} is there twice, or the coordinator's; give each end a name of its own.")
-        check_hosts(self.hosts)
+        alternative_names(self.hosts)
         if not 1 <= self.port <= 65535:
             raise InputError(f"port={self.port} must be from 1 to 65535.")
         if not self.columns and self.label_party is not None:

@@ -231,7 +231,7 @@ def read_ids(source: SourceTable, resolve: Callable[[str], Path], name: str) -> 
 
 def join(parties: Sequence[Party]) -> None:
     """Parties of this process, by columns: the records that all have, in the order of the first, if all have ids."""
-    lists = [party.aligner.ids for party in parties]
+    lists = [party.holder.ids for party in parties]
     known = [ids for ids in lists if ids is not None]
     if len(known) < max(len(lists), 2):
         return

@@ -238,9 +238,10 @@ def list_certificates(folder: str | os.PathLike[str]) -> list[CertificateEntry]:
             continue
         try:
             shown = parse_certificate(read_credential(path), path.name)
-            pin, hosts = pin_of(shown.public_key()), _hosts(shown)
+            pin, extensions = pin_of(shown.public_key()), shown.extensions
         except UNREADABLE:  # an `InputError` among them
             continue
+        served = [one.value for one in extensions if isinstance(one.value, x509.SubjectAlternativeName)]
         found.append(
             CertificateEntry(
                 name=path.stem,
@@ -250,7 +251,7 @@ def list_certificates(folder: str | os.PathLike[str]) -> list[CertificateEntry]:
                 days=days_left(shown),
                 revoked=shown.serial_number in taken_back,
                 pin=pin,
-                hosts=hosts,
+                hosts=tuple(str(name.value) for names in served for name in names),
             )
         )
     return found
@@ -269,7 +270,7 @@ def _make_certificate(folder: Path, name: str, key: _CertifiedKey, hosts: Iterab
         )
     builder = _builder(name, key, (authority.subject, authority_key.public_key()), days)
     if name == COORDINATOR:
-        builder = builder.add_extension(x509.SubjectAlternativeName(_alternative_names(hosts)), critical=False)
+        builder = builder.add_extension(x509.SubjectAlternativeName(alternative_names(hosts)), critical=False)
         usage = ExtendedKeyUsageOID.SERVER_AUTH
     else:
         usage = ExtendedKeyUsageOID.CLIENT_AUTH
@@ -297,15 +298,6 @@ def _describe_certificate(folder: Path, name: str) -> str | None:
     except (OSError, *UNREADABLE):
         return None
     return f"{name}, serial {found.serial_number:x}, valid until {found.not_valid_after_utc:%Y-%m-%d}"
-
-
-def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:
-    """Where it may serve."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return ()
-    return tuple(str(name.value) for name in names)
 
 
 def _subject(name: str) -> x509.Name:
@@ -344,12 +336,8 @@ def _builder(
     )
 
 
-def check_hosts(hosts: Iterable[str]) -> None:
-    """Refuse hosts that no certificate can name."""
-    _alternative_names(hosts)
-
-
-def _alternative_names(hosts: Iterable[str]) -> list[x509.GeneralName]:
+def alternative_names(hosts: Iterable[str]) -> list[x509.GeneralName]:
+    """Hosts as a certificate names them; those that none can name are refused."""
     hosts = [hosts] if isinstance(hosts, str) else list(hosts)
     if not hosts or not all(hosts):
         raise InputError(f"hosts={hosts!r} is not allowed: name at least one host where parties reach the coordinator.")

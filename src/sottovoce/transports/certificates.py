@@ -88,13 +88,9 @@ class Credentials:
         """The credentials of `name` from the files that `issue` wrote."""
         check_name(name)
         folder = Path(folder)
-        taken_back = folder / f"{REVOKED}.pem"
-        credentials = cls(
-            ca=read_credential(folder / f"{AUTHORITY}.pem"),
-            certificate=read_credential(folder / f"{name}.pem"),
-            key=_read_key(folder / f"{name}.key"),
-            revoked=read_credential(taken_back) if taken_back.exists() else b"",
-        )
+        ca, certificate = (read_credential(folder / f"{file}.pem") for file in (AUTHORITY, name))
+        key, taken_back = _read_key(folder / f"{name}.key"), folder / f"{REVOKED}.pem"
+        credentials = cls(ca, certificate, key, read_credential(taken_back) if taken_back.exists() else b"")
         warn_of_readers(folder / f"{name}.key")
         return credentials._check_own(folder, name)
 
@@ -157,7 +153,10 @@ def check_other_end(certificate: bytes, mine: Credentials, name: str) -> PublicK
     require_large_key(shown.public_key(), shown.subject.rfc4514_string())
     if common_name(shown) != name:
         raise InputError(f"the certificate shown names {common_name(shown)!r}, not {name!r}.")
-    if not (_is_provisioned_party(shown, mine.server) if mine.server else _is_made_for(shown, name, said=True)):
+    made = _is_made_for(shown, name, said=not mine.server)
+    if mine.server:  # of FLARE: not its server's, nor an admin's, who has a role
+        made = made and name != mine.server and not shown.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
+    if not made:
         use = "serve" if name == COORDINATOR else "connect"
         raise InputError(f"the certificate of {name!r} was not made to {use}.")
     if shown.serial_number in revoked_serials(mine.revoked, authority):
@@ -176,13 +175,6 @@ def _is_made_for(shown: x509.Certificate, name: str, *, said: bool) -> bool:
     if uses is None or limits is None:
         return not said and (uses is None or wanted in uses) and not getattr(limits, "ca", False)
     return wanted in uses and not limits.ca
-
-
-def _is_provisioned_party(shown: x509.Certificate, server: str) -> bool:
-    """Whether a certificate of FLARE's provisioning is a client's: not its server's, nor an admin's, who has a role."""
-    admin = shown.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
-    name = common_name(shown)
-    return name != server and not admin and _is_made_for(shown, name, said=False)
 
 
 def pin_of(key: PublicKeyTypes) -> str:

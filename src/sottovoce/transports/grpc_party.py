@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -161,6 +162,7 @@ def greet(address: str, credentials: Credentials) -> datetime:
             raise WireError(f"{address} says something that is no time; is it a coordinator of sottovoce?") from None
 
 
+@dataclass(eq=False)
 class _Session:
     """One connection of a party, from its opening to its end.
 
@@ -168,14 +170,14 @@ class _Session:
     reader waiting for ever, also after it was cancelled; then the reader is left behind and this side goes on.
     """
 
-    def __init__(self, endpoint: Endpoint, limit: int, on_accepted: Callable[[], None]) -> None:
-        self.opened = False  # whether the coordinator was one to trust, and the stream was opened
-        self.connected = False
-        self.done = False
-        self._endpoint, self._limit = endpoint, limit
-        self._on_accepted = on_accepted
-        self._inbox: SimpleQueue[bytes | None] = SimpleQueue()  # None: the stream ended
-        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+    _endpoint: Endpoint
+    _limit: int
+    _on_accepted: Callable[[], None]
+    opened: bool = False  # whether the coordinator was one to trust, and the stream was opened
+    connected: bool = False
+    done: bool = False
+    _inbox: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)  # None: the stream ended
+    _outbox: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
 
     def run(self, channel: grpc.Channel, stop: threading.Event | None) -> str:
         """Answer requests until the stream ends; the text says why it ended."""
@@ -191,8 +193,12 @@ class _Session:
             while self.connected and (request := self._next(stop)) is not None:
                 try:
                     kind, *_ = peek(request)
-                except WireError:
-                    self._refuse(request)
+                except WireError:  # what is no frame at all is dropped, one of another version refused
+                    if (said := refuse_version(request)) is None:
+                        _LOG.warning("party %r dropped a message that is no frame", self._endpoint.name)
+                    else:
+                        _LOG.warning("party %r refused a message: %s", self._endpoint.name, read_refusal(said))
+                        self._outbox.put(said)
                     continue
                 reply = answer_request(self._endpoint, request, self._limit)
                 self._outbox.put(reply)
@@ -216,14 +222,6 @@ class _Session:
                 f"the coordinator refused party {self._endpoint.name!r}: {call.details()} ({call.code().name})."
             )
         return str(call.details() or "the coordinator closed the connection")
-
-    def _refuse(self, request: bytes) -> None:
-        """Say that a frame is of another version; what is none at all is dropped."""
-        if (said := refuse_version(request)) is None:
-            _LOG.warning("party %r dropped a message that is no frame", self._endpoint.name)
-            return
-        _LOG.warning("party %r refused a message: %s", self._endpoint.name, read_refusal(said))
-        self._outbox.put(said)
 
     def _read(self, call: Any) -> None:
         with contextlib.suppress(grpc.RpcError):

@@ -76,22 +76,6 @@ def channel_options(limit: int) -> list[tuple[str, int]]:
     ]
 
 
-def _allow_connections(parties: int) -> None:
-    """Raise this process's own limit of open files, where so many parties at once, and what else is open, exceed it."""
-    if resource is None:
-        return
-    needed = parties + _HANDSHAKES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise InputError(
-            f"parties: {parties} of them take {needed} open files, and this process may have {hard}; raise its limit "
-            "(ulimit -Hn, or LimitNOFILE of its service)."
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
 @dataclass(eq=False)
 class _Connection:
     """One stream of one party at the coordinator. `None` in the outbox ends the stream."""
@@ -174,8 +158,15 @@ class GrpcCoordinator:
         self._pending: dict[str, _Pending] = {}
         self._unanswered = 0  # of the pending requests
         self._closed = False
-        _allow_connections(len(self.parties))
-
+        if resource is not None:  # where parties at once, and what else is open, exceed the limit of open files
+            needed, (soft, hard) = len(self.parties) + _HANDSHAKES, resource.getrlimit(resource.RLIMIT_NOFILE)
+            if soft != resource.RLIM_INFINITY and soft < needed:
+                if hard != resource.RLIM_INFINITY and hard < needed:
+                    raise InputError(
+                        f"parties: {len(self.parties)} of them take {needed} open files, and this process may have "
+                        f"{hard}; raise its limit (ulimit -Hn, or LimitNOFILE of its service)."
+                    )
+                resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
         self._server = grpc.server(
             _DaemonThreads(),
             options=[
@@ -229,10 +220,36 @@ class GrpcCoordinator:
                         self.communication.downlink_bytes += len(request.message)
                         if connection := self._connections.get(name):
                             connection.outbox.put(request.message)
-                    self._changed.wait_for(self._is_settled, self._timeout)
-                    return self._replies(pending)
+                    self._changed.wait_for(
+                        lambda: (
+                            self._closed
+                            or not self._unanswered
+                            or any(request.party_left or request.refusal for request in self._pending.values())
+                        ),
+                        self._timeout,
+                    )
+                    replies = {name: request.reply for name, request in pending.items() if request.reply is not None}
+                    if len(replies) == len(pending):
+                        return replies
+                    raise self._missing(pending, [name for name in pending if name not in replies])
                 finally:
                     self._pending = {}
+
+    def _missing(self, pending: Mapping[str, _Pending], missing: list[str]) -> WireError:
+        """Why there is no answer of some parties."""
+        self._require_open()
+        for name in missing:
+            if why := pending[name].refusal:
+                return refusal_error(name, why)
+        if left := [name for name in missing if pending[name].party_left]:
+            return WireError(f"{quoted(left)} ended the connection instead of answering; its own log says why.", left)
+        absent = [name for name in missing if name not in self._connections]
+        return WireError(
+            f"waited {self._timeout:g} s for an answer of {quoted(missing)}"
+            f" ({quoted(absent) + ' not connected' if absent else 'connected'});"
+            " see what the party is doing, or give the wire a longer timeout.",
+            missing,
+        )
 
     def close(self) -> None:
         """End all streams and the server; a second call does nothing."""
@@ -257,30 +274,6 @@ class GrpcCoordinator:
 
     def _absent(self) -> list[str]:
         return [name for name in self.parties if name not in self._connections]
-
-    def _is_settled(self) -> bool:
-        over = any(request.party_left or request.refusal for request in self._pending.values())
-        return self._closed or over or not self._unanswered
-
-    def _replies(self, pending: Mapping[str, _Pending]) -> dict[str, bytes]:
-        replies = {name: request.reply for name, request in pending.items() if request.reply is not None}
-        missing = [name for name in pending if name not in replies]
-        if not missing:
-            return replies
-        self._require_open()
-        for name in missing:
-            if why := pending[name].refusal:
-                raise refusal_error(name, why)
-        if left := [name for name in missing if pending[name].party_left]:
-            ended = f"{quoted(left)} ended the connection instead of answering; its own log says why."
-            raise WireError(ended, left)
-        absent = [name for name in missing if name not in self._connections]
-        raise WireError(
-            f"waited {self._timeout:g} s for an answer of {quoted(missing)}"
-            f" ({quoted(absent) + ' not connected' if absent else 'connected'});"
-            " see what the party is doing, or give the wire a longer timeout.",
-            missing,
-        )
 
     def _serve(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """One stream, from its acceptance to its end; gRPC sends what is yielded."""
@@ -327,9 +320,8 @@ class GrpcCoordinator:
     def _standing(self, name: str, kind: str) -> None:
         """Say what became of a party's connection, and who is missing; with the lock held."""
         absent = self._absent()
-        text = (
-            f"{name} {_STANDING[kind]}; {'missing: ' + list_names(absent) if absent else 'all parties are connected'}"
-        )
+        missing = f"missing: {list_names(absent)}" if absent else "all parties are connected"
+        text = f"{name} {_STANDING[kind]}; {missing}"
         _LOG.info("%s", text)
         self._tell(Change(kind, name, text))
 
@@ -365,7 +357,16 @@ class GrpcCoordinator:
             _LOG.warning("ended the connection of party %r: %s", connection.name, error)
             connection.end(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
-            self._detach(connection, left=left)
+            with self._changed:
+                if self._connections.get(connection.name) is connection:
+                    del self._connections[connection.name]
+                    request = self._pending.get(connection.name)
+                    if left and request and request.reply is None:
+                        request.party_left = True
+                    if not self._closed and connection.name not in self._done:
+                        self._standing(connection.name, "left" if left else "lost")
+                    self._changed.notify_all()
+            connection.end()
 
     def _accept(self, connection: _Connection, reply: bytes) -> None:
         why = read_refusal(reply)
@@ -388,15 +389,3 @@ class GrpcCoordinator:
             self._unanswered -= 1
             if not self._unanswered:  # whoever waits looks at all parties: once a round, and not once a reply
                 self._changed.notify_all()
-
-    def _detach(self, connection: _Connection, *, left: bool) -> None:
-        with self._changed:
-            if self._connections.get(connection.name) is connection:
-                del self._connections[connection.name]
-                request = self._pending.get(connection.name)
-                if left and request and request.reply is None:
-                    request.party_left = True
-                if not self._closed and connection.name not in self._done:
-                    self._standing(connection.name, "left" if left else "lost")
-                self._changed.notify_all()
-        connection.end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -45,18 +45,26 @@ class AlignmentResult:
     common: int
 
 
+@dataclass(eq=False)
 class AlignmentRun:
     """One alignment of parties that are connected; `progress` is told points done and in all."""
 
-    def __init__(self, exchange: Exchange, progress: Progress | None = None) -> None:
-        self._exchange, self._progress = exchange, progress
-        self._digest = b""
+    _exchange: Exchange
+    _progress: Progress | None = None
+    _digest: bytes = b""
+    _done: int = 0
+    _total: int = 0
 
     def run(self, terms: AlignmentTerms) -> AlignmentResult:
         """Align, or count; every party has kept its part, or one of them refuses."""
-        members = self._invite(terms)
-        lists = {name: member.records for name, member in members.items()}
-        offers = self._ask(terms.members, "open", text=self._introduction)
+        replies = self._exchange(terms.members, Frame("align", 0, query="invite", text=terms.text), {})
+        facts = {name: replies[name].facts for name in terms.members}
+        if lacking := [name for name in terms.members if "signature" not in facts[name]]:
+            raise WireError(f"party {lacking[0]!r} announced no key for an alignment.")
+        members = {name: Member(told["public_key"], told["records"], told["id_rule"]) for name, told in facts.items()}
+        signed = {name: [*astuple(member), facts[name]["signature"]] for name, member in members.items()}
+        self._digest, lists = name_alignment(terms, members), {name: told["records"] for name, told in facts.items()}
+        offers = self._ask(terms.members, "open", text=json.dumps(signed))
         parts = self._ask(terms.members, "pair", each=crossed_offers(terms.members, offers))
         self._ask(terms.members, "salt", each=crossed(terms.members, parts))
         self._done, self._total = 0, (len(members) + 1) * sum(lists.values())
@@ -76,19 +84,6 @@ class AlignmentRun:
         agreed = self._ask(terms.members, "agree")
         self._ask(terms.members, "agreed", each=crossed(terms.members, agreed))
         return AlignmentResult(terms, lists, count)
-
-    def _invite(self, terms: AlignmentTerms) -> dict[str, Member]:
-        replies = self._exchange(terms.members, Frame("align", 0, query="invite", text=terms.text), {})
-        facts = {name: replies[name].facts for name in terms.members}
-        if lacking := [name for name in terms.members if "signature" not in facts[name]]:
-            raise WireError(f"party {lacking[0]!r} announced no key for an alignment.")
-        members = {name: Member(told["public_key"], told["records"], told["id_rule"]) for name, told in facts.items()}
-        signed = {
-            name: [member.public, member.records, member.rule, facts[name]["signature"]]
-            for name, member in members.items()
-        }
-        self._introduction, self._digest = json.dumps(signed), name_alignment(terms, members)
-        return members
 
     def _ring(self, terms: AlignmentTerms, query: str, piece: int, lists: Mapping[str, int]) -> None:
         """A piece of every list from party to party, until each has its own back."""

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -33,12 +33,13 @@ from sottovoce.gate.frames import Frame
 from sottovoce.gate.intersection import COUNT, AlignmentSession, AlignmentTerms, Member
 from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.secure.pair_keys import RunKey, fingerprint_of
-from sottovoce.transports.identity import ALIGN_KEY, Identity
+from sottovoce.transports.identity import ALIGN_KEY
 
 if TYPE_CHECKING:
     from sottovoce.federation.party import Holder
 
 _log = logging.getLogger("sottovoce.holder")
+_UNKNOWN = "knows of no such alignment; it may have been restarted. Start it again."
 
 Use = Callable[[NDArray[np.int64], str], None]  # serve the records in these places alone, of an alignment's digest
 
@@ -132,6 +133,7 @@ class AlignmentFile:
             ) from None
 
 
+@dataclass(eq=False, repr=False)
 class Aligner:
     """Answers "align": private set intersection with other parties. `say` tells the holder, in its process, of it.
 
@@ -140,21 +142,15 @@ class Aligner:
     records alone.
     """
 
-    def __init__(self, holder: Holder, rule: str, file: AlignmentFile, use: Use) -> None:
-        self._holder, self.rule, self.file, self._use = holder, rule, file, use
-        self.say: Callable[[str], None] = _log.info
-        self._invited: tuple[AlignmentTerms, Member, RunKey] | None = None
-        self._session: AlignmentSession | None = None
-        self._tenths = 0  # of the work that the holder was told of
-        self._since = 0.0
-        if (kept := file.kept) is not None:
-            file.check(holder.ids, rule)
-            use(kept.places, kept.digest)
-
-    @property
-    def ids(self) -> Identifiers | None:
-        """Of all records, in the order of the file."""
-        return self._holder.ids
+    _holder: Holder
+    rule: str
+    file: AlignmentFile
+    _use: Use
+    say: Callable[[str], None] = _log.info
+    _invited: tuple[AlignmentTerms, Member, RunKey] | None = None
+    _session: AlignmentSession | None = None
+    _tenths: int = 0  # of the work that the holder was told of
+    _since: float = 0.0
 
     def introduce(self, say: Callable[[str], None]) -> None:
         """Tell the holder from now on, and first whether an alignment is in use."""
@@ -169,18 +165,18 @@ class Aligner:
             self._open(frame)
         session = self._session
         if session is None or session.digest != frame.plan:
-            raise self._unknown()
+            raise RefusedError(f"{self._holder.name} {_UNKNOWN}")
         masked = session.answer(dataclasses.replace(frame, text="") if frame.query == "open" else frame)
         if session.counted is not None:
             self.say(f"shares {session.counted:,} people with {' and '.join(self._others(session.terms))}")
             session.counted = None
-        if session.places is not None and self.ids is not None:  # all parties have agreed
-            marks = fingerprint(self.ids, self.rule)
+        if session.places is not None and (ids := self._holder.ids) is not None:  # all parties have agreed
+            marks = fingerprint(ids, self.rule)
             found = self.file.keep(session.terms.members, session.agreed, session.places, marks)
             session.places = None
             where = "" if self.file.path is None else f", kept in {self.file.path}"
             others = ", ".join(self._others(session.terms))
-            self.say(f"aligned with {others}: {len(found.places):,} of {len(self.ids):,} records are common{where}")
+            self.say(f"aligned with {others}: {len(found.places):,} of {len(ids):,} records are common{where}")
             self._use(found.places, found.digest)
             self._holder.keys.forget()  # of a plan that is about other records
         return answer_or_accept(frame, masked)
@@ -192,28 +188,10 @@ class Aligner:
             raise RefusedError(f"{party} was not told who it is; serve it over a wire (InProcess, serve_party).")
         terms = AlignmentTerms.read(text)
         others = self._others(terms)
-        if self.ids is None or len(others) == len(terms.members):
+        if self._holder.ids is None or len(others) == len(terms.members):
             raise RefusedError(f"{party} has no identifiers (`id` names their column), or is no member.")
-        self._check_allowed(terms, others)
-        check_pinned(party, others, identity)
-        key = RunKey()
-        own = Member(key.public, len(self.ids), self.rule)
-        if self._session is not None:
-            self._session.close()
-        self._session, self._invited = None, (terms, own, key)
-        return (
-            declare_public("public_key", own.public, reason="random, made to be told"),
-            declare_public("records", own.records, reason="told to the parties of an alignment, as its holder allows"),
-            declare_public("id_rule", own.rule, reason="the schema is public"),
-            declare_public("signature", identity.sign(ALIGN_KEY, own.message(terms)), reason="over key and terms"),
-        )
-
-    def _check_allowed(self, terms: AlignmentTerms, others: list[str]) -> None:
-        """Refuse members whom the holder did not name; an alignment is with all that it named, not with some of them.
-
-        Else a coordinator could have two of three parties learn whom they share.
-        """
-        party, policy, named = self._holder.name, self._holder.policy, ", ".join(others)
+        # An alignment is with all whom the holder named: else two of three parties could learn whom they share.
+        policy, named = self._holder.policy, ", ".join(others)
         if terms.purpose == COUNT and not set(others) <= set(policy.count_shared):
             raise RefusedError(f"{party} counts nobody with {named}; its holder can, by policy.count_shared.")
         if terms.purpose != COUNT and set(others) != set(policy.align) - {party}:
@@ -225,18 +203,40 @@ class Aligner:
                 f"{party} has its words matched by {policy.align_matched_by} alone, and not by {terms.matcher} "
                 "(policy.align_matched_by)."
             )
-
-    def _unknown(self) -> RefusedError:
-        name = self._holder.name
-        return RefusedError(f"{name} knows of no such alignment; it may have been restarted. Start it again.")
+        check_pinned(party, others, identity)
+        key = RunKey()
+        own = Member(key.public, len(self._holder.ids), self.rule)
+        if self._session is not None:
+            self._session.close()
+        self._session, self._invited = None, (terms, own, key)
+        return (
+            declare_public("public_key", own.public, reason="random, made to be told"),
+            declare_public("records", own.records, reason="told to the parties of an alignment, as its holder allows"),
+            declare_public("id_rule", own.rule, reason="the schema is public"),
+            declare_public("signature", identity.sign(ALIGN_KEY, own.message(terms)), reason="over key and terms"),
+        )
 
     def _open(self, frame: Frame) -> None:
         """A session with members who have signed what this party signed, and whose lists it can take."""
         party, policy, identity = self._holder.name, self._holder.policy, self._holder.identity
-        if self._invited is None or identity is None or self.ids is None:
-            raise self._unknown()
+        if self._invited is None or identity is None or self._holder.ids is None:
+            raise RefusedError(f"{party} {_UNKNOWN}")
         terms, own, key = self._invited
-        members = _members(frame.text, terms, identity, party, own)
+        wrong = RefusedError("an alignment is opened with the key and the signature of every member.")
+        try:
+            told = json.loads(frame.text)
+            members = {name: Member(*told[name][:3]) for name in terms.members}
+            signatures = {name: told[name][3] for name in terms.members}
+        except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+            raise wrong from None
+        for name, member in members.items():
+            kinds = tuple(map(type, (member.public, member.records, member.rule, signatures[name])))
+            if kinds != (str, int, str, str) or not 0 < member.records < 2**31:
+                raise wrong
+            if name != party:
+                identity.verify(name, ALIGN_KEY, member.message(terms), signatures[name])
+            elif member != own:
+                raise RefusedError(f"the alignment does not have {party} with the key and the list that it announced.")
         for name, member in members.items():
             if member.rule != own.rule:
                 raise RefusedError(
@@ -252,7 +252,7 @@ class Aligner:
         peers = known_keys(party, prints, identity)
         leaving = partial(self.file.leaving, policy.align_times)
         folder = named_place(None, None if self.file.path is None else self.file.path.parent)
-        session = AlignmentSession(terms, members, party, key, peers, self.ids, folder, leaving)
+        session = AlignmentSession(terms, members, party, key, peers, self._holder.ids, folder, leaving)
         if session.digest != frame.plan:
             raise RefusedError("the name of the alignment is not that of its terms; start it again.")
         self._invited, self._session = None, session
@@ -269,23 +269,3 @@ class Aligner:
 
     def _others(self, terms: AlignmentTerms) -> list[str]:
         return [name for name in terms.members if name != self._holder.name]
-
-
-def _members(text: str, terms: AlignmentTerms, identity: Identity, party: str, own: Member) -> Mapping[str, Member]:
-    """What all members say of themselves, each with its own signature; or a refusal."""
-    try:
-        told = json.loads(text)
-        found = {name: Member(*told[name][:3]) for name in terms.members}
-        signatures = {name: told[name][3] for name in terms.members}
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        raise RefusedError("an alignment is opened with the key and the signature of every member.") from None
-    for name, member in found.items():
-        kinds = tuple(map(type, (member.public, member.records, member.rule, signatures[name])))
-        if kinds != (str, int, str, str) or not 0 < member.records < 2**31:
-            raise RefusedError("an alignment is opened with the key and the signature of every member.")
-        if name == party:
-            if member != own:
-                raise RefusedError(f"the alignment does not have {party} with the key and the list that it announced.")
-        else:
-            identity.verify(name, ALIGN_KEY, member.message(terms), signatures[name])
-    return found
