@@ -141,7 +141,7 @@ def start(party: Party, digest: bytes, names: tuple[str, ...]) -> None:
 def renewed(wire: InProcess, party: Party) -> None:
     """Put a restarted party in the place of the one of its name, with the identity that the others know."""
     before: Any = wire._endpoints[party.name]
-    party.identify(before.holder.identity if isinstance(before, Party) else before._identity)
+    party.identify(before.identity if isinstance(before, Party) else before._identity)
     wire._endpoints[party.name] = party
 
 

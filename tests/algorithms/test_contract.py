@@ -328,7 +328,7 @@ class Restored(InProcess):
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
         for party in self._endpoints.values():
-            if isinstance(party, Party) and (run := party.holder.run) is not None:
+            if isinstance(party, Party) and (run := party.run) is not None:
                 run.memory = self.made(run.form, run.form.remember(run.plan, run.rows), run.memory)
         return super().exchange(messages)
 

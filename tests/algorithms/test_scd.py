@@ -328,7 +328,7 @@ def test_an_empty_batch_is_noise_and_moves_nothing() -> None:
     plan = in_messages_of(1, plan_for(options={"rate": 2e-3, "rounds": 60}))
     party = party_of(plan)
     propose(party, plan)
-    run = party.holder.run
+    run = party.run
     assert run is not None
     empty = 0
     for t in range(60):
@@ -399,8 +399,8 @@ def test_a_message_of_several_rounds_is_as_many_messages(loss: str, sparse: bool
                 said.append(grid.tolist())
                 weights = query.follow(grid * release.step, Round(plan, t, {"weights": weights}, block)).told["weights"]
         found.append(said)
-        assert party.holder.run is not None
-        duals.append(party.holder.run.memory)
+        assert party.run is not None
+        duals.append(party.run.memory)
     assert len(found[0]) == len({tuple(grid) for grid in found[0]}) == 12
     assert duals[0].any()
     for said, memory in zip(found[1:], duals[1:], strict=True):
@@ -772,13 +772,13 @@ def test_a_holder_whose_answer_failed_goes_on_from_the_last_that_left_or_not_at_
     assert propose(party, plan).kind == "accept"
     failing_at(batches + (batches + 1) // 2, monkeypatch)  # in the middle of the second message
     assert decode(ask(party, plan, 0)).kind == "answer"
-    assert party.holder.run is not None
-    duals = party.holder.run.memory.copy()
+    assert party.run is not None
+    duals = party.run.memory.copy()
     failed = decode(ask(party, plan, 1))
     assert failed.kind == "error"
     assert isinstance(party.failure, MemoryError)
     if account is not None:
-        np.testing.assert_array_equal(party.holder.run.memory, duals)
+        np.testing.assert_array_equal(party.run.memory, duals)
         assert [decode(ask(party, plan, t)).kind for t in (1, 0, 2)] == ["answer"] * 3
         assert account.balance().plans == 1
         assert sum(entry.kind == "release" for entry in account.history()) == 3
@@ -822,16 +822,16 @@ def test_a_holder_that_another_process_outran_goes_on_from_its_release(
     one, two = (party_of(plan, seed, account=account) for seed in (1, 2))
     assert [propose(party, plan).kind for party in (one, two)] == ["accept", "accept"]
     said = decode(ask(one, plan, 0)).arrays["grid"].tolist()
-    assert two.holder.run is not None
+    assert two.run is not None
     with monkeypatch.context() as late:
-        late.setattr(two.holder.run.gate, "_stored", lambda *_: None)  # it looked before the other had stored
+        late.setattr(two.run.gate, "_stored", lambda *_: None)  # it looked before the other had stored
         assert decode(ask(two, plan, 0)).arrays["grid"].tolist() == said
-    assert one.holder.run is not None
-    np.testing.assert_array_equal(two.holder.run.memory, one.holder.run.memory)
+    assert one.run is not None
+    np.testing.assert_array_equal(two.run.memory, one.run.memory)
     said = decode(ask(two, plan, 1)).arrays["grid"].tolist()
     assert decode(ask(one, plan, 1)).arrays["grid"].tolist() == said
     assert decode(ask(one, plan, 1)).kind == "answer"  # once more
-    np.testing.assert_array_equal(two.holder.run.memory, one.holder.run.memory)
+    np.testing.assert_array_equal(two.run.memory, one.run.memory)
     assert decode(ask(one, plan, 2)).kind == "answer"
     assert decode(ask(two, plan, 2)).kind == "answer"
     assert decode(ask(two, plan, 3)).kind == "answer"
@@ -855,7 +855,7 @@ def test_a_repeated_request_moves_no_dual() -> None:
     party = party_of(plan)
     propose(party, plan)
     first = decode(ask(party, plan, 0))
-    run = party.holder.run
+    run = party.run
     assert run is not None
     duals = run.memory.copy()
     assert duals.any()
@@ -1096,7 +1096,7 @@ def test_odd_numbers_change_the_steps_and_not_their_bound(changes: dict[str, Any
     party = party_of(plan)
     assert propose(party, plan).kind == "accept"
     assert decode(ask(party, plan, 0, np.full(4, 1e90))).kind == "answer"
-    run = party.holder.run
+    run = party.run
     assert run is not None
     X, y = raw_rows(plan, np.random.default_rng(0))
     block = block_of(plan, X, y)

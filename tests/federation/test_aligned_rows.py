@@ -84,8 +84,8 @@ def test_labels_and_joint_predictions_are_those_of_the_plain_join(trained: tuple
     parties, wire, fitted = trained
     X, y = data()
     people = [int(one) for one in parties[0].ids or ()]
-    np.testing.assert_array_equal(np.hstack([party.holder.rows for party in parties]), X[people])
-    np.testing.assert_array_equal(parties[1].holder.labels, y[people])
+    np.testing.assert_array_equal(np.hstack([party.rows for party in parties]), X[people])
+    np.testing.assert_array_equal(parties[1].labels, y[people])
     Coordinator(wire).predict(fitted.plan_, fitted.plan_.digest, "b")
     assert parties[1].predictions is not None
     np.testing.assert_allclose(parties[1].predictions.scores, fitted.decision_function(X[people]), atol=1e-9)
@@ -107,11 +107,11 @@ def test_a_request_for_predictions_is_not_answered_in_two_orders(
     monkeypatch.setattr(Predictor, "renew", lambda self, aligned: None)  # planted fault
     Coordinator(wire).predict(fitted.plan_, fitted.plan_.digest, "b")
     request, first = wire.asked("a", "predict")[-1]
-    before = parties[0].holder.rows
+    before = parties[0].rows
     align(parties, wire)
     again = decode(parties[0].handle(encode(request)).data)
     own = fitted.plan_.part("a").preparation.scores(before, fitted.coef_.ravel()[:1], 0.0)
-    other = fitted.plan_.part("a").preparation.scores(parties[0].holder.rows, fitted.coef_.ravel()[:1], 0.0)
+    other = fitted.plan_.part("a").preparation.scores(parties[0].rows, fitted.coef_.ravel()[:1], 0.0)
     difference = first.arrays[MASKED][:, 0] - again.arrays[MASKED][:, 0]
     np.testing.assert_allclose(difference * 2.0**-44, own - other, atol=1e-6)  # read without any key
 
@@ -201,11 +201,11 @@ def test_files_by_a_schema_and_their_labels_are_those_of_the_plain_join(tmp_path
     align(parties, InProcess(parties))
     common = set(clinic) & set(lab)
     for one, other in (parties, served()):
-        people = [round(8 * value) for value in other.holder.rows[:, 0].tolist()]
+        people = [round(8 * value) for value in other.rows[:, 0].tolist()]
         assert sorted(people) == sorted(common)
         told = {"age": people, "ward": [wards[person % 3] for person in people]}
-        np.testing.assert_array_equal(np.asarray(one.holder.rows), schema.encode(told))
-        assert one.holder.labels.tolist() == [("no", "yes")[person % 2] for person in people]
+        np.testing.assert_array_equal(np.asarray(one.rows), schema.encode(told))
+        assert one.labels.tolist() == [("no", "yes")[person % 2] for person in people]
         assert [fact.value for fact in one.facts(classes=False) if fact.name == "records"] == [len(common)]
     (tmp_path / "lab.csv").write_text("\n".join(["c,id", *(f"{one / 8},p{one:03}" for one in lab[::-1])]) + "\n")
     with pytest.raises(InputError, match="alignment of another list"):

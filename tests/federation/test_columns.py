@@ -240,7 +240,7 @@ def test_the_classes_come_from_those_who_know_them() -> None:
     remote = Federation.connect(InProcess(federation._parties), split="columns", labels="held", label_party=1)
     model = sv.PrivateLogisticRegression(radius=1.0, solver=by_name("frank-wolfe", rounds=4), row_norm=1.0)
     assert model.fit(federation).classes_.tolist() == [0, 1]
-    federation._parties[1].holder.policy = Policy()
+    federation._parties[1].policy = Policy()
     with pytest.raises(RefusedError, match="ben does not tell which labels"):
         model.fit(remote)
     assert model.set_params(classes=(0, 1)).fit(remote).classes_.tolist() == [0, 1]
@@ -272,11 +272,10 @@ def test_by_rows_a_party_needs_labels(small_plan: MakePlan) -> None:
 
 def test_labels_that_are_held_are_with_their_holder_alone() -> None:
     federation = federation_of(labels="held", label_party=1)
-    assert [bool(np.any(party.holder.labels)) for party in federation._parties] == [False, True, False]
+    assert [bool(np.any(party.labels)) for party in federation._parties] == [False, True, False]
     plan = model_of().plan(federation)
     blocks = [
-        Block.prepare(party.holder.rows, party.holder.labels, plan.part(party.name).preparation)
-        for party in federation._parties
+        Block.prepare(party.rows, party.labels, plan.part(party.name).preparation) for party in federation._parties
     ]
     assert [bool(np.any(block.labels)) for block in blocks] == [False, True, False]
 

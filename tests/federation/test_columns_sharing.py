@@ -156,7 +156,7 @@ def test_a_party_killed_while_it_forgets_a_run_forgets_it_when_told_again(
             )  # what it has to forget: what its solver remembers, and rows with noise
             waiting.write({"state": np.zeros(2)}, (0, "rest"), b"")  # of a plan that another process may go on with
             renewed = party_of("lab")
-            renewed.identify(self._endpoints["lab"].holder.identity)  # type: ignore[attr-defined]
+            renewed.identify(self._endpoints["lab"].identity)  # type: ignore[attr-defined]
             self._endpoints["lab"] = renewed
             return super().exchange(messages)
 

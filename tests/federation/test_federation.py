@@ -133,9 +133,9 @@ def test_only_those_who_know_the_labels_have_them(labels: Any) -> None:
     federation = Federation.by_columns([X, X, X], Y, labels=labels, label_party=1)
     assert federation.labels == labels
     assert federation.label_party == 1
-    known = [bool(np.any(party.holder.labels)) for party in federation._parties]
+    known = [bool(np.any(party.labels)) for party in federation._parties]
     assert known == ([False, True, False] if labels == "held" else [True, True, True])
-    assert [party.holder.labelled for party in federation._parties] == known
+    assert [party.labelled for party in federation._parties] == known
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,11 @@ def test_a_policy_that_was_given_holds_in_this_process_too(
     assert secure() == (not reason)
     for party in Federation.by_columns([X, X, X], Y, policy=policy)._parties:
         party.permit(without_privacy=True, predict_for=("coordinator",))
-        assert party.holder.policy is policy
+        assert party.policy is policy
     permit = Party.permit
 
     def overwrites(party: Party, **leave: Any) -> None:  # planted fault
-        party.holder.agreed = False
+        party.agreed = False
         permit(party, **leave)
 
     monkeypatch.setattr(Party, "permit", overwrites)

@@ -107,12 +107,12 @@ def test_it_is_the_plain_join(lists: list[set[int]], matcher: int, seed: int) ->
     assert found.common == len(common)
     assert dict(found.sizes) == {name: len(each) for name, each in zip(NAMES, lists, strict=False)}
     first = parties[0]
-    assert set(first.holder.rows[:, 0]) == common
+    assert set(first.rows[:, 0]) == common
     for party in parties:
         assert party.ids == first.ids
-        assert np.array_equal(party.holder.rows, first.holder.rows)
-        assert np.array_equal(party.holder.labels, first.holder.rows[:, 0] % 2)
-        assert party.holder.aligned == first.holder.aligned != ""
+        assert np.array_equal(party.rows, first.rows)
+        assert np.array_equal(party.labels, first.rows[:, 0] % 2)
+        assert party.aligned == first.aligned != ""
 
 
 def test_lists_of_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,11 +173,11 @@ def test_pieces_give_what_one_sort_of_all_gives(
     for party in parties:
         order = np.argsort(lists[party.name])
         places = order[np.searchsorted(lists[party.name], common, sorter=order)]
-        assert party.holder.places is not None
-        assert party.holder.places.tolist() == places.tolist()
-        written = json.dumps([str(int(one)) for one in party.holder.rows[:, 0]], separators=(",", ":")).encode()
+        assert party.places is not None
+        assert party.places.tolist() == places.tolist()
+        written = json.dumps([str(int(one)) for one in party.rows[:, 0]], separators=(",", ":")).encode()
         agreed = hashlib.sha256(b"digest" + point_of("digest", [hashlib.sha256(written).hexdigest()])).hexdigest()
-        assert party.holder.aligned == agreed
+        assert party.aligned == agreed
 
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "align_many.py"
@@ -302,7 +302,7 @@ def test_a_lying_coordinator_is_found_and_nothing_is_kept(lie: Any, words: str) 
     with pytest.raises((RefusedError, WireError), match=words):
         aligned(parties, "coordinator", Lying(parties, lie))
     assert parties[0].aligner.file.kept is None
-    assert parties[0].holder.rows.shape == (5, 1)
+    assert parties[0].rows.shape == (5, 1)
     assert aligned(parties).common == 3  # started again, it goes through
 
 
@@ -623,8 +623,8 @@ def test_what_is_kept_lasts_and_is_of_one_list(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     again = holder("a", LISTS["a"], AlignmentFile(path))
     assert again.ids == parties[0].ids
-    assert np.array_equal(again.holder.rows, parties[0].holder.rows)
-    assert again.holder.aligned == parties[1].holder.aligned
+    assert np.array_equal(again.rows, parties[0].rows)
+    assert again.aligned == parties[1].aligned
     facts = {fact.name: fact.value for fact in again.facts(classes=False)}
     assert facts["records"] == 3
     for other in ([*LISTS["a"][::-1]], [*LISTS["a"][:-1], "77"]):
@@ -671,7 +671,7 @@ def test_two_parties_count_whom_they_share_and_learn_nothing_else() -> None:
     found = Coordinator(wire).align(new_terms(("a", "c"), purpose="count"))
     assert found.common == 3
     assert [party.aligner.file.kept for party in parties] == [None] * 3
-    assert parties[0].holder.rows.shape == (5, 1)
+    assert parties[0].rows.shape == (5, 1)
     told = [decode(data) for name, data in wire.passed if decode(data).query == "counted"]
     assert [frame.text for frame in told if frame.kind == "align"] == ["3", "3"]
     assert not any(decode(data).query == "common" for _, data in wire.passed)
@@ -714,11 +714,11 @@ def test_files_in_different_orders_are_trained_on_once_they_are_aligned() -> Non
     aligned(parties, "coordinator", federation.transport)
     assert {len(party.ids or ()) for party in parties} == {60}
     fitted = model(epsilon=1e6).fit(federation)
-    assert fitted.plan_.aggregation.aligned == parties[0].holder.aligned
-    joined = np.hstack([party.holder.rows for party in parties])
-    assert fitted.score(joined, parties[1].holder.labels) > 0.8  # rows that do not belong together: one half
+    assert fitted.plan_.aggregation.aligned == parties[0].aligned
+    joined = np.hstack([party.rows for party in parties])
+    assert fitted.score(joined, parties[1].labels) > 0.8  # rows that do not belong together: one half
 
-    parties[2].use(np.array(parties[2].holder.places), "00" * 32)  # another alignment of the same people
+    parties[2].use(np.array(parties[2].places), "00" * 32)  # another alignment of the same people
     with pytest.raises((InputError, RefusedError), match="different alignments"):
         model().fit(federation)
     plain = sv.Federation("columns", InProcess(parties), parties=parties).declare_columns("held", 1, None)

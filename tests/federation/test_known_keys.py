@@ -49,14 +49,14 @@ class Shy:
 def fit_columns() -> None:
     """A fit over secure columns, in which a has not pinned c."""
     federation = by_columns()
-    federation._parties[0].identify(Shy(federation._parties[0].holder.identity))
+    federation._parties[0].identify(Shy(federation._parties[0].identity))
     model().fit(federation)
 
 
 def fit_rows() -> None:
     """A fit with secure sums by rows, in which a has not pinned c."""
     federation = by_rows()
-    federation._parties[0].identify(Shy(federation._parties[0].holder.identity))
+    federation._parties[0].identify(Shy(federation._parties[0].identity))
     model().fit(federation)
 
 
@@ -65,7 +65,7 @@ def align() -> None:
     X, _ = data()
     parties = [Party(name, X, None, policy=POLICY, ids=range(len(X))) for name in "abc"]
     wire = InProcess(parties)
-    parties[0].identify(Shy(parties[0].holder.identity))
+    parties[0].identify(Shy(parties[0].identity))
     Coordinator(wire).align(new_terms(["a", "b", "c"]))
 
 
@@ -73,7 +73,7 @@ def predict() -> None:
     """A joint prediction, in which a has not pinned c."""
     federation = by_columns()
     fitted = model().fit(federation)
-    federation._parties[0].identify(Shy(federation._parties[0].holder.identity))
+    federation._parties[0].identify(Shy(federation._parties[0].identity))
     fitted.predict_for(federation, "b")
 
 

@@ -90,7 +90,7 @@ def test_a_fit_of_many_parties_asks_each_once_a_round_and_checks_each_signature_
     assert len(model.plan_.parties) == parties
     asked = [(said.sender, said.name, said.round) for said in model.transcript_ if said.name in ("gram", "gradient")]
     assert len(asked) == len(set(asked)) == parties * (rounds + 1)
-    checks = federation._parties[0].holder.identity._check.cache_info()
+    checks = federation._parties[0].identity._check.cache_info()
     assert (checks.misses, checks.hits) == (parties, parties * (parties - 1))
 
 

@@ -396,7 +396,7 @@ def test_a_memory_is_that_of_the_last_release_of_the_ledger(
             if t == 0 or fate in ("before", "while"):
                 party = party_of(account=account, seed=0, randomness=SeededRandomness(7, str(t)))
                 propose(party, plan)
-            party.randomness = party.holder.run.gate._randomness = SeededRandomness(7, str(t))  # type: ignore[union-attr]
+            party.randomness = party.run.gate._randomness = SeededRandomness(7, str(t))  # type: ignore[union-attr]
             if fate == "while":
 
                 def killed(*_: Any) -> bytes:
@@ -468,7 +468,7 @@ def test_two_processes_of_a_holder_have_one_memory(small_plan: MakePlan, tmp_pat
         answers = []
         for t in range(6):
             party = parties[t % processes]
-            party.holder.run.gate._randomness = SeededRandomness(7, str(t))  # type: ignore[union-attr]
+            party.run.gate._randomness = SeededRandomness(7, str(t))  # type: ignore[union-attr]
             answers.append(ask(party, plan, t, weights[t], query="steps").arrays["grid"].tolist())
         found.append(answers)
     assert found[0] == found[1]
@@ -539,7 +539,7 @@ class Restarting(InProcess):
             other = encode(Frame("answer", 0, frame.plan, frame.round, frame.query, {"grid": OTHERS[frame.query]}))
             self.accounts["anna"].release(frame.plan.hex(), frame.round, frame.query, other)
             with pytest.MonkeyPatch.context() as late:
-                late.setattr(self._endpoints["anna"].holder.run.gate, "_stored", lambda *_: None)  # type: ignore[attr-defined]
+                late.setattr(self._endpoints["anna"].run.gate, "_stored", lambda *_: None)  # type: ignore[attr-defined]
                 return super().exchange(messages)
         self.restart()
         return super().exchange(messages)
@@ -548,7 +548,7 @@ class Restarting(InProcess):
         """Memory is lost; the ledger is not, nor, for comparison, the state of the generator."""
         old: Any = self._endpoints["anna"]
         new = self._endpoints["anna"] = party_of(account=self.accounts["anna"], randomness=old.randomness)
-        new.identify(old.holder.identity)
+        new.identify(old.identity)
 
 
 WHITENED: dict[str, Any] = {"algorithm": "whitened", "options": {"rounds": 3}}

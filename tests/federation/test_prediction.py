@@ -335,7 +335,7 @@ def test_parties_that_were_shown_different_keys_do_not_agree() -> None:
     asked = next(f for _, f in wire.down if f.kind == "predict")
     stranger = Party("carl", rows(1)[0][:, 5:], None)
     other = json.loads(asked.text)
-    stranger.identify(wire._endpoints["carl"].holder.identity)  # type: ignore[attr-defined]
+    stranger.identify(wire._endpoints["carl"].identity)  # type: ignore[attr-defined]
     other["keys"]["carl"] = stranger.predictor.public_key
     other["signatures"]["carl"] = stranger.predictor.signature
     texts = dict(zip(NAMES, (json.dumps(other), asked.text, asked.text), strict=True))
@@ -423,13 +423,13 @@ def test_a_remote_party_predicts_for_nobody_by_default() -> None:
     with pytest.raises(RefusedError, match=r"anna: it takes no part in predictions for 'coordinator'; .*predict_for"):
         fitted.predict(remote)
     for party in parties:
-        party.holder.policy = Policy(predict_for=("ben",), trains=False, approve_models=True)
+        party.policy = Policy(predict_for=("ben",), trains=False, approve_models=True)
     with pytest.raises(RefusedError, match="no part in predictions for 'coordinator'"):
         fitted.predict(remote)
     with pytest.raises(RefusedError, match="no part in predictions for 'carl'"):
         fitted.predict_for(remote, "carl")
     fitted.predict_for(remote, "ben")
-    parties[1].holder.policy = Policy(predict_for=("anna",), trains=False)  # not even itself
+    parties[1].policy = Policy(predict_for=("anna",), trains=False)  # not even itself
     with pytest.raises(RefusedError, match="ben: it takes no part in predictions for 'ben'"):
         fitted.predict_for(remote, "ben")
 
@@ -455,7 +455,7 @@ def test_the_gate_discloses_to_named_recipients_and_hidden_numbers_only() -> Non
 def test_people_to_predict_for_are_not_trained_on() -> None:
     fitted, federation = trained()
     remote, parties, _ = elsewhere(federation, rows(1)[0])
-    parties[0].holder.labelled = parties[1].holder.labelled = parties[2].holder.labelled = True
+    parties[0].labelled = parties[1].labelled = parties[2].labelled = True
     with pytest.raises(RefusedError, match="anna takes part in predictions only"):
         model_of().fit(remote)
     with pytest.raises(InputError, match="nobody of the federation knows the labels"):

@@ -440,7 +440,7 @@ def test_people_of_the_training_need_a_permission_of_their_own(tmp_path: Path) -
     with pytest.raises(RefusedError, match=r"a has rows that may be trained on, .*Policy\(predict_training=True\)"):
         model.predict(federation)
     for party in parties:
-        party.holder.policy = Policy(predict_for=(COORDINATOR,), predict_training=True)
+        party.policy = Policy(predict_for=(COORDINATOR,), predict_training=True)
     with pytest.raises(RefusedError, match=rf"a has a model of plan {model.charged_as_[:12]} .* not approved"):
         model.predict(federation)
     for party in parties:

@@ -357,7 +357,7 @@ def test_points_that_were_not_blinded_are_found(tmp_path: Path, monkeypatch: pyt
 
 def test_a_public_fact_that_is_made_of_identifiers_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def facts(self: Party) -> tuple[Declared, ...]:
-        listed = fingerprint(self.holder.ids or (), "usual")
+        listed = fingerprint(self.identifiers or (), "usual")
         return (Declared("aligned", listed, "random, it says", made_by=GATE),)
 
     monkeypatch.setattr(Party, "alignment_fact", facts)

@@ -368,7 +368,7 @@ def large(plan: Plan) -> list[bytes]:
 
 def overspent(party: Party, said: list[tuple[Frame, Frame]], genuine_plan: Plan) -> Iterator[str]:
     """Answers that were not charged for, or that differ though their key is the same."""
-    account = party.holder.account
+    account = party.account
     if not isinstance(account, serving.InMemory):
         if genuine_plan.private and said:
             yield "answers of a party without an account"
@@ -489,8 +489,8 @@ class _Remembering(serving.ForTheRun):
 
     def _answer(self, frame: Frame) -> Any:
         answer = super()._answer(frame)
-        if frame.kind == "plan" and self.holder.run is not None:
-            self.accepted[self.holder.run.plan.digest] = self.holder.run.plan
+        if frame.kind == "plan" and self.run is not None:
+            self.accepted[self.run.plan.digest] = self.run.plan
         return answer
 
 

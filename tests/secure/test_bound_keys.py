@@ -196,8 +196,8 @@ def replay_with_other_numbers(folder: Path, solver: str) -> int:
     for number, ((_, name), changed) in enumerate(first.items()):
         shutil.copytree(folder / "copy", folder / f"life {number}")
         account = sv.Ledger(folder / f"life {number}" / "l.db").account()
-        life = Party("a", *victim.holder.all_rows, account=account, policy=victim.holder.policy)
-        life.identify(victim.holder.identity)
+        life = Party("a", *victim.all_rows, account=account, policy=victim.policy)
+        life.identify(victim.identity)
         for said in opening:
             assert decode(life.handle(encode(said)).data).kind == "accept"
         for place, said in enumerate(asks):

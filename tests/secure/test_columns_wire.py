@@ -22,7 +22,7 @@ from sottovoce.data.block import Block
 from sottovoce.data.identifiers import fingerprint, identifiers
 from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.alignment.party import AlignmentFile
-from sottovoce.federation.party import Holder, Party
+from sottovoce.federation.party import Party
 from sottovoce.federation.run_keys import check_pinned
 from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.federation.secure_columns.party import ColumnRun
@@ -131,7 +131,7 @@ def test_an_end_that_is_not_pinned_is_refused_before_data_are_touched(
     federation = by_columns(dealer=Dealer(NOTARY))
     fitted = model().fit(federation)
     party = federation._parties[0]
-    party.identify(Shy(party.holder.identity, known))
+    party.identify(Shy(party.identity, known))
     monkeypatch.setattr(Block, "prepare", None)
     with pytest.raises(RefusedError, match=f"has not pinned the key of {unknown}"):
         model().fit(federation)
@@ -151,7 +151,7 @@ def test_who_was_not_told_who_it_is_knows_nobody() -> None:
 def test_where_it_was_left_open_columns_are_not_secure_with_whom_is_not_known() -> None:
     federation = by_columns(products="auto", labels="shared")
     for party in federation._parties:
-        party.identify(Shy(party.holder.identity, "a b"))
+        party.identify(Shy(party.identity, "a b"))
     fitted = model(solver="auto").fit(federation)
     assert fitted.plan_.aggregation is None
     assert "has not pinned the key of c" in federation.why
@@ -239,7 +239,7 @@ def test_what_is_said_of_a_restarted_party_is_true(tmp_path: Path) -> None:
 def test_planted_charges_that_are_said_wrongly_are_found(
     fault: bool, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Holder, "charged", lambda self, plan: fault)
+    monkeypatch.setattr(Party, "charged", lambda self, plan: fault)
     with pytest.raises(AssertionError):
         restarted(tmp_path / "run", at, keys=False)
 

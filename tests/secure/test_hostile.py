@@ -267,7 +267,7 @@ def test_another_sum_of_a_message_is_refused() -> None:
     each = h.messages(work, 1)
     honest = h.stage(OTHERS, stage, "gradient", 1, each[OTHERS])
     assert honest.kind == "answer"
-    run: Any = h.parties["party 1"].holder.run.columns  # type: ignore[union-attr]
+    run: Any = h.parties["party 1"].run.columns  # type: ignore[union-attr]
     refusals = 0
     for shift in (16, 48, 64, 80, 112):  # eight bits looked up elsewhere are the same with the chance 2^-8: all, 2^-40
         masked = tuple(field + shift for field in run._turn.masked)

@@ -171,7 +171,7 @@ def test_a_file_names_its_column_of_identifiers(tmp_path: Path, suffix: str) -> 
 
     party = read_party("clinic", SourceTable(file=path.name, label="out", id="patient"), here)
     assert party.ids == tuple(identifiers(columns["patient"], 3, "clinic"))
-    assert party.holder.feature_names == ("age",)
+    assert party.feature_names == ("age",)
     assert source_shape(SourceTable(file=path.name, label="out", id="patient"), here) == (3, ("age",))
     schema = sv.Schema({"age": {"range": (0, 1)}}, label="out")
     encoded = read_party("clinic", SourceTable(file=path.name, id="patient"), here, schema=schema)

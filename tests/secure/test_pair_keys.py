@@ -331,7 +331,7 @@ class Run:
             name: sv.Ledger.create(folder / f"{name}.db").open("x", epsilon=9.0, delta=1e-4) for name in plan.names
         }
         self.parties = {name: self.party(name) for name in plan.names}
-        publics = {name: party.holder.keys.new() for name, party in self.parties.items()}
+        publics = {name: party.keys.new() for name, party in self.parties.items()}
         self.publics = packed_rows([bytes.fromhex(public) for public in publics.values()], PUBLIC)
         prints = tuple((name, fingerprint_of(public)) for name, public in publics.items())
         self.plan = plan.model_copy(update={"keys": prints})
@@ -383,13 +383,13 @@ def test_a_party_that_is_stopped_at_any_moment_goes_on_with_the_same_keys(tmp_pa
     run.offers()  # others, which are not passed on
     for name in run.names:
         assert run.said(name, "pair", 1, **first[name]).kind == "accept"
-    keys = {name: dict(run.parties[name].holder.keys._pairs[run.plan.digest][1]) for name in run.names}
+    keys = {name: dict(run.parties[name].keys._pairs[run.plan.digest][1]) for name in run.names}
     assert all(keys[one][two] == keys[two][one] for one, two in itertools.combinations(run.names, 2))
     for query in ("check", ""):
         restarted()
         for name in run.names:
             assert run.said(name, query).kind == "accept"
-            assert dict(run.parties[name].holder.keys._pairs[run.plan.digest][1]) == keys[name]
+            assert dict(run.parties[name].keys._pairs[run.plan.digest][1]) == keys[name]
 
 
 def test_a_secret_that_is_drawn_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +428,7 @@ def test_a_fit_by_rows_opens_what_a_restarted_party_masks(tmp_path: Path) -> Non
 
     wire = Restarting(list(run.parties.values()))
     for name in run.names:
-        run.identities[name] = wire._endpoints[name].holder.identity  # type: ignore[attr-defined]
+        run.identities[name] = wire._endpoints[name].identity  # type: ignore[attr-defined]
     federation = sv.Federation.connect(wire, split="rows", sums="secure")
     model = sv.PrivateLogisticRegression(epsilon=5.0, delta=1e-5, row_norm=1.0, classes=(0, 1))
     fitted = model.fit(federation)

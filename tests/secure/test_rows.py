@@ -229,7 +229,7 @@ class TestDoor:
     def test_equal_keys_are_refused_before_data_are_touched(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With them two masks would be one."""
         party = Party("p00", *data_of(0), policy=sv.Policy(secure=True))
-        own, (plan, _) = fingerprint_of(party.holder.keys.new()), made(3)
+        own, (plan, _) = fingerprint_of(party.keys.new()), made(3)
         party.identify(local_identities(plan.names)["p00"])
         monkeypatch.setattr(Block, "prepare", lambda *_, **__: pytest.fail("rows were touched"))
 

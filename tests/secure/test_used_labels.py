@@ -56,7 +56,7 @@ def scores(h: Hostile, weight: float, number: int) -> Frame:
     """What a party answers that is asked for its scores by a weight."""
     told = told_of(h, weight)
     deals = LocalDeals(h.plan, h.deals._keys, SystemRandomness())  # type: ignore[union-attr]
-    deals._transcript = copy.deepcopy(h.parties[WHO].holder.run.columns._transcript)  # type: ignore[union-attr]
+    deals._transcript = copy.deepcopy(h.parties[WHO].run.columns._transcript)  # type: ignore[union-attr]
     work = h.work("look-up", "gradient", number, told, (0, RECORDS))
     try:
         receiver, words = deals.deal(work)
@@ -128,7 +128,7 @@ def test_a_copy_that_is_asked_by_other_numbers_refuses_and_alike_says_the_same(t
 def test_after_the_end_no_copy_masks_or_runs_the_plan_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     h = opened(tmp_path)
     party, number = h.parties[WHO], h.plan.release("gradient").first
-    run, keys, charged = party.holder.run, dict(party.holder.keys._known), party.holder.account.balance()  # type: ignore[union-attr]
+    run, keys, charged = party.run, dict(party.keys._known), party.account.balance()  # type: ignore[union-attr]
     kept, folder = (run.gate, run.columns), tmp_path / f"{WHO}.db.secure"  # type: ignore[union-attr]
     files = sorted(folder.iterdir())
     assert [file.suffix for file in files] == [".key", ".labels", ".rows"]
@@ -137,29 +137,29 @@ def test_after_the_end_no_copy_masks_or_runs_the_plan_again(tmp_path: Path, monk
     assert not list(folder.iterdir())
     with pytest.raises(RefusedError, match="the run of this plan is over"):
         kept[0].masked("message", ["look-up 0", number, 0, RECORDS, ""], lambda: (np.zeros(3, dtype=np.int64),))  # type: ignore[attr-defined]
-    party.holder.keys._known |= keys  # as it was before the plan, when all had agreed on keys
-    monkeypatch.setattr(party.holder.keys, "check_agreed", lambda plan: None)
+    party.keys._known |= keys  # as it was before the plan, when all had agreed on keys
+    monkeypatch.setattr(party.keys, "check_agreed", lambda plan: None)
     again = h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json()))
     assert again.kind == "refuse"
     assert "this plan was run before" in json.loads(again.text)["refused"]
     assert not list(folder.glob("*.labels"))
-    assert party.holder.account.balance() == charged  # type: ignore[union-attr]
+    assert party.account.balance() == charged  # type: ignore[union-attr]
 
 
 def test_while_it_runs_a_restarted_party_goes_on_with_the_same_register(tmp_path: Path) -> None:
     h = opened(tmp_path)
     party, number = h.parties[WHO], h.plan.release("gradient").first
-    before, charged = scores(h, 2.0, number).arrays["envelope"].tobytes(), party.holder.account.balance()  # type: ignore[union-attr]
-    party.holder.run = None
+    before, charged = scores(h, 2.0, number).arrays["envelope"].tobytes(), party.account.balance()  # type: ignore[union-attr]
+    party.run = None
     assert h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json())).kind == "accept"
-    assert party.holder.account.balance() == charged  # type: ignore[union-attr]
+    assert party.account.balance() == charged  # type: ignore[union-attr]
     signatures = {name: identity.sign(PLAN, h.plan.digest) for name, identity in h.identities.items()}
     h.said(WHO, Frame("plan", 0, h.plan.digest, query="start", text=json.dumps(signatures)))
     h.deals = LocalDeals(h.plan, h.deals._keys, SystemRandomness())  # type: ignore[union-attr]
     h.set_up()
     assert scores(h, 2.0, number).arrays["envelope"].tobytes() == before
-    party.holder.run.columns._turn = None  # type: ignore[union-attr]
-    party.holder.run.columns._transcript = TranscriptHash()  # type: ignore[union-attr]
+    party.run.columns._turn = None  # type: ignore[union-attr]
+    party.run.columns._transcript = TranscriptHash()  # type: ignore[union-attr]
     assert "something else was masked under this label" in scores(h, 1.0, number).text
 
 
@@ -167,7 +167,7 @@ def test_a_party_whose_register_is_gone_does_not_go_on(tmp_path: Path) -> None:
     h = opened(tmp_path)
     (labels,) = (tmp_path / f"{WHO}.db.secure").glob("*.labels")
     labels.unlink()
-    h.parties[WHO].holder.run = None
+    h.parties[WHO].run = None
     again = h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json()))
     assert "this plan was run before" in json.loads(again.text)["refused"]
 
@@ -176,21 +176,21 @@ def test_who_is_stopped_between_its_register_and_its_charge_goes_on(tmp_path: Pa
     """And one whose charge is refused leaves no register behind."""
     h = opened(tmp_path)
     party = h.parties[WHO]
-    party.holder.run, account = None, party.holder.account
+    party.run, account = None, party.account
     other = sv.Ledger.create(tmp_path / "other.db").open("other", epsilon=50.0, delta=1e-2)
-    party.holder.account = other  # of a ledger that has not charged it, beside a register that is there
-    monkey = party.holder.keys._account
-    party.holder.keys._account = other.dataset
+    party.account = other  # of a ledger that has not charged it, beside a register that is there
+    monkey = party.keys._account
+    party.keys._account = other.dataset
     refused = h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json()))
     assert "on another account of its ledger" in json.loads(refused.text)["refused"]
     assert list((tmp_path / f"{WHO}.db.secure").glob("*.labels"))  # it is of a run that goes on
-    party.holder.account, party.holder.keys._account = account, monkey
+    party.account, party.keys._account = account, monkey
     assert h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json())).kind == "accept"
 
 
 def test_a_party_with_a_ledger_masks_nothing_that_is_not_registered(tmp_path: Path) -> None:
     h = opened(tmp_path)
-    gate: Any = h.parties[WHO].holder.run.gate  # type: ignore[union-attr]
+    gate: Any = h.parties[WHO].run.gate  # type: ignore[union-attr]
     gate.used = UsedLabels()
     with pytest.raises(LeakError, match="no key to leave under"):
         gate.masked("message", ["look-up 0", 1, 0, 3, ""], lambda: (np.zeros(3, dtype=np.int64),))
@@ -200,12 +200,12 @@ def read_by_another_party(h: Hostile, file: Path) -> tuple[Any, Any]:
     """What another party has of the difference of two envelopes of a copied party, and the column that it would be."""
     number, whole = h.plan.release("gradient").first, (0, RECORDS)
     envelopes = {w: in_a_copy(lambda w=w: scores(h, w, number).arrays["envelope"], file) for w in (1.0, 2.0)}
-    group, masked = h.parties["party 2"].holder.run.columns._masker.group, []  # type: ignore[union-attr]
+    group, masked = h.parties["party 2"].run.columns._masker.group, []  # type: ignore[union-attr]
     for weight, envelope in envelopes.items():
         at = TranscriptHash().after("gradient", number, told_of(h, weight)).label("look-up 0", whole)
         masked.append(np.frombuffer(open_envelope(group, at, WHO, unpacked_envelope(envelope)), dtype=np.int8))
     table = h.query("gradient").lookup(told_of(h, 1.0))
-    run: Any = h.parties[WHO].holder.run
+    run: Any = h.parties[WHO].run
     return (masked[1] - masked[0]) * (table.level / 2**FINE), run.rows.dense_rows(1)[:, 0]
 
 

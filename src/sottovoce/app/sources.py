@@ -231,7 +231,7 @@ def read_ids(source: SourceTable, resolve: Callable[[str], Path], name: str) -> 
 
 def join(parties: Sequence[Party]) -> None:
     """Parties of this process, by columns: the records that all have, in the order of the first, if all have ids."""
-    lists = [party.holder.ids for party in parties]
+    lists = [party.identifiers for party in parties]
     known = [ids for ids in lists if ids is not None]
     if len(known) < max(len(lists), 2):
         return
@@ -280,7 +280,7 @@ def read_holder(job: PartyJob, policy: Policy) -> Party:
     labelled = source.has_label if schema is None else None
     aligned = AlignmentFile(job.aligned)
     holder = read_party(source.name, source, job.resolve, policy, schema=schema, labelled=labelled, aligned=aligned)
-    holder.holder.resources = Resources(source.n_jobs, source.device)
+    holder.resources = Resources(source.n_jobs, source.device)
     return holder
 
 

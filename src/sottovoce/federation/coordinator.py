@@ -23,14 +23,7 @@ from sottovoce.federation.alignment.coordinator import AlignmentResult, Alignmen
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.prediction import COORDINATOR, check_aligned, predict_jointly
-from sottovoce.federation.replies import (
-    RECEIPT,
-    CheckedReply,
-    check_reply,
-    crossed_offers,
-    pack_receipt,
-    read_answer,
-)
+from sottovoce.federation.replies import RECEIPT, CheckedReply, check_reply, crossed_offers, pack_receipt, read_answer
 from sottovoce.federation.rounds import Answers, Each, Queries, Resumed, make_sums
 from sottovoce.federation.run_keys import PAIR, key_purpose, known_keys
 from sottovoce.gate.frames import Frame, encode
@@ -180,12 +173,6 @@ class Coordinator:
         self.journal.add_plan(plan, public_keys=[self._publics[known] for _, known in plan.keys])
         return plan
 
-    @property
-    def secure_before(self) -> bool | None:
-        """Whether an interrupted run of this fit had secure sums; None if there is none."""
-        plans = self.journal.plans
-        return plans[0].channel.secure if plans else None
-
     def _with_keys(self, plan: Plan, aggregation: SecureAggregation) -> Plan:
         """The plan with the public keys that its parties made for it, and the alignment whose records they serve."""
         members, columns = plan.channel.signers, plan.split.same_people
@@ -209,14 +196,21 @@ class Coordinator:
             aggregation = aggregation.changed(aligned=facts[plan.names[0]].get("aligned", ""))
         return plan.model_copy(update={"keys": keys, "aggregation": aggregation})
 
-    def refusal_to_secure(self) -> str | None:
-        """Why a party takes no part in secure sums, or None; nothing is charged."""
+    def refusal_to_secure(self, reason: str | None) -> str | None:
+        """Why sums are not secure, where that was left open: a `reason`, or a party takes no part in them; None if not.
+
+        An interrupted fit goes on as it began. Nothing is charged.
+        """
+        if self.journal.plans:
+            secure = self.journal.plans[0].channel.secure
+            return reason if secure else reason or "a party refused it when this fit began"
         ends = self._parties if self._dealer is None else (*self._parties, self._dealer)
         try:
-            self.exchange(self._parties, Frame("hello", 0, query="secure", text=json.dumps({"members": ends})))
+            if not reason:
+                self.exchange(self._parties, Frame("hello", 0, query="secure", text=json.dumps({"members": ends})))
         except RefusedError as error:
             return str(error)
-        return None
+        return reason or None
 
     def check(self, plan: Plan) -> None:
         """Raise what a party would answer to a plan; nothing is charged.

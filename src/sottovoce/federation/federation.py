@@ -24,7 +24,7 @@ from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import PartialModel
-from sottovoce.federation.party import Holder, Party, check_rows
+from sottovoce.federation.party import Party, check_rows
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Predictions, check_people
 from sottovoce.federation.secure_columns.dealer import Dealer
@@ -64,7 +64,7 @@ class Federation:
         self.names = tuple(transport.parties)  # of the parties, as on the wire
         self.remote = not self._parties
         # Whether each has a ledger; remote ones always have.
-        self.counted = None not in map(attrgetter("holder.account"), self._parties)
+        self.counted = None not in map(attrgetter("account"), self._parties)
         if COORDINATOR in transport.parties:
             raise InputError(f"names: {COORDINATOR!r} is no party's name; choose another.")
         if self.dealer is not None:
@@ -265,10 +265,7 @@ class Federation:
 
     def secure_where_allowed(self, coordinator: Coordinator, reason: str | None) -> None:
         """By columns, where it was left open: sums are secure unless there is a `reason` not to, or a party refuses."""
-        if (before := coordinator.secure_before) is not None:  # an interrupted fit goes on as it began
-            reason = reason if before else reason or "a party refused it when this fit began"
-        else:
-            reason = reason or coordinator.refusal_to_secure()
+        reason = coordinator.refusal_to_secure(reason)
         self.secure = reason is None
         self.why = f"each party adds its own noise: {reason}" if reason else "secure: every party allows it"
 
@@ -319,7 +316,7 @@ class Federation:
         """Give the parties of this process their parts of a model; remote ones have what they were told in its run."""
         for party in self._parties:
             if party.name in models:
-                party.holder.predictor.learn(digest, models[party.name])
+                party.predictor.learn(digest, models[party.name])
 
     @property
     def predictions(self) -> dict[str, Predictions]:
@@ -343,7 +340,7 @@ class Federation:
     @property
     def unlabelled(self) -> bool:
         """Whether no party of this process knows the labels: then there are people to predict for, none to train on."""
-        return bool(self._parties) and not any(map(attrgetter("holder.labelled"), self._parties))
+        return bool(self._parties) and not any(map(attrgetter("labelled"), self._parties))
 
     def check_labels(self) -> None:
         """Refuse parties of this process that know different labels: their records are in different orders.
@@ -351,7 +348,7 @@ class Federation:
         Whoever runs several parties in one process holds the records of all of them.
         """
         for first, other in itertools.pairwise(party for party in self._parties if party.labelled):
-            if list(map(str, first.holder.labels.tolist())) != list(map(str, other.holder.labels.tolist())):
+            if list(map(str, first.labels.tolist())) != list(map(str, other.labels.tolist())):
                 raise InputError(
                     f"parties {first.name!r} and {other.name!r} have different labels; by columns every party has the "
                     "same people in the same order. Align the records first. Nothing was charged."
@@ -375,12 +372,9 @@ class Federation:
         if self.remote and insecure_seed is not None:
             raise InputError("insecure_seed cannot be set for remote parties; each draws its own noise.")
         for end in self._ends:
-            own = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, end.name)
-            if isinstance(end, Party):
-                end.holder.randomness = own
-                end.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.names))
-            else:
-                end.randomness = own
+            end.randomness = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, end.name)
+        for party in self._parties:
+            party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.names))
         own = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, COORDINATOR)
         journal = self.journal if fits and insecure_seed is None else None
         return Coordinator(
@@ -396,15 +390,15 @@ class Federation:
     @contextmanager
     def lend(self, resources: Resources) -> Iterator[None]:
         """Resources for the parties of this process that have none of their own, for as long as it lasts."""
-        own = list[tuple[Holder, Resources]]()
+        own = list[tuple[Party, Resources]]()
         try:
             for party in self._parties:
-                own.append((party.holder, party.holder.resources))
-                party.holder.resources = party.holder.resources.over(resources)
+                own.append((party, party.resources))
+                party.resources = party.resources.over(resources)
             yield
         finally:
-            for holder, before in own:
-                holder.resources = before
+            for party, before in own:
+                party.resources = before
 
     def raise_failure(self) -> None:
         """Raise what went wrong inside a party of this process: here its holder is the caller."""

@@ -297,9 +297,14 @@ class Journal(_Content):
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            whose = ""  # as far as one can read that without having the file
+            with contextlib.suppress(OSError, InputError, ValueError, KeyError, TypeError):
+                for entry, _ in self._entries(self._data(), len(_MAGIC)):
+                    if entry.kind == "process":
+                        whose = f" (process {entry.said['id']} on {entry.said['host']}, since {entry.said['since']})"
             raise InputError(
-                f"{self.path}: another process is at this run now{self._whose()}; let it end, or stop it first. This "
-                "one has charged nothing."
+                f"{self.path}: another process is at this run now{whose}; let it end, or stop it first. This one has "
+                "charged nothing."
             ) from None
         except OSError as error:
             raise InputError(
@@ -313,15 +318,6 @@ class Journal(_Content):
             return self.path is not None and os.path.samestat(os.fstat(self._handle), os.lstat(self.path))
         except FileNotFoundError:
             return False
-
-    def _whose(self) -> str:
-        """Which process has the file, as far as one can read that without having it."""
-        found = ""
-        with contextlib.suppress(OSError, InputError, ValueError, KeyError, TypeError):
-            for entry, _ in self._entries(self._data(), len(_MAGIC)):
-                if entry.kind == "process":
-                    found = f" (process {entry.said['id']} on {entry.said['host']}, since {entry.said['since']})"
-        return found
 
     def _data(self) -> bytes:
         with os.fdopen(os.dup(self._handle), "rb") as file:

@@ -47,7 +47,7 @@ from sottovoce.secure.pair_keys import OFFERS, PUBLIC, RunKey, packed_rows
 from sottovoce.transports.identity import PREDICTION_KEY
 
 if TYPE_CHECKING:
-    from sottovoce.federation.party import Holder
+    from sottovoce.federation.party import Party
 
 _log = logging.getLogger("sottovoce.holder")
 
@@ -162,7 +162,7 @@ class Models:
     @classmethod
     def beside(cls, ledger: Path, party: str) -> Models:
         """Those of a party with an account in that ledger."""
-        return cls(_folder(ledger), party)
+        return cls(ledger.with_name(f"{ledger.name}.models"), party)
 
     def keep(self, digest: bytes, model: PartialModel) -> None:
         earlier = self.get(digest)
@@ -233,15 +233,11 @@ class StoredModel:
 
 def kept_beside(ledger: Path) -> Iterator[StoredModel]:
     """Every model that parties with accounts in that ledger have kept, the oldest first."""
-    found = [(path.stat().st_mtime, path) for path in _folder(ledger).glob("*.json")]
+    found = [(path.stat().st_mtime, path) for path in ledger.with_name(f"{ledger.name}.models").glob("*.json")]
     for written, path in sorted(found):
         model, digest = _read_model(path), bytes.fromhex(path.name.partition(".")[0])
         approved = Models.beside(ledger, model.party).approved(digest)
         yield StoredModel(digest, model, datetime.fromtimestamp(written, UTC), approved)
-
-
-def _folder(ledger: Path) -> Path:
-    return ledger.with_name(f"{ledger.name}.models")
 
 
 def _read_model(path: Path) -> PartialModel:
@@ -263,7 +259,7 @@ def _read_model(path: Path) -> PartialModel:
 class Predictor:
     """Answers "predict": a party's side of joint predictions, its partial models, and what it received."""
 
-    _holder: Holder
+    _holder: Party
     _party: str
     models: Models
     _aligned: str  # the digest of the alignment whose rows it serves
@@ -326,7 +322,19 @@ class Predictor:
                 f"{self._party} has rows that may be trained on, and predicts for no people of a training; its holder "
                 "can allow that with Policy(predict_training=True), or serve other people with Policy(trains=False)."
             )
-        model = self._find_model(frame.plan)
+        given = self._given.get(frame.plan)
+        model = given or self.models.get(frame.plan)
+        if model is None or model.party != self._party:
+            raise RefusedError(
+                f"{self._party} keeps no model of that plan: it took no part in the training, or kept what it learned "
+                "there elsewhere. Start it with the ledger of the training, or train again."
+            )
+        if given is None and not policy.approve_models and not self.models.approved(frame.plan):
+            name = frame.plan.hex()[:12]
+            raise RefusedError(
+                f"{self._party} has a model of plan {name} that its holder has not approved. The holder sees it with "
+                f"`sottovoce models show LEDGER {name}` and allows it with `sottovoce models approve LEDGER {name}`."
+            )
         features, names = model.plan.part(self._party).preparation.features, model.feature_names
         own_names = self._holder.feature_names
         if rows.shape[1] != features:
@@ -370,19 +378,3 @@ class Predictor:
                 "charged to, and signed by, all of these and nobody else."
             )
         return scores
-
-    def _find_model(self, digest: bytes) -> PartialModel:
-        given = self._given.get(digest)
-        model = given or self.models.get(digest)
-        if model is None or model.party != self._party:
-            raise RefusedError(
-                f"{self._party} keeps no model of that plan: it took no part in the training, or kept what it learned "
-                "there elsewhere. Start it with the ledger of the training, or train again."
-            )
-        if given is None and not self._holder.policy.approve_models and not self.models.approved(digest):
-            name = digest.hex()[:12]
-            raise RefusedError(
-                f"{self._party} has a model of plan {name} that its holder has not approved. The holder sees it with "
-                f"`sottovoce models show LEDGER {name}` and allows it with `sottovoce models approve LEDGER {name}`."
-            )
-        return model

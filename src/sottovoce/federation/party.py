@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -35,63 +34,6 @@ from sottovoce.secure.pair_keys import RunKey
 from sottovoce.transports.identity import Identity
 
 MOST_READ: Final = 20  # classes that are read from labels which nobody declared
-
-
-@dataclass(eq=False, repr=False)
-class Holder:
-    """What the handlers of one party share: rows, identity, policy, ledger, keys and the run.
-
-    `run` is the plan that it has charged and answers under, if there is one.
-    """
-
-    name: str
-    rows: Matrix
-    labels: np.ndarray[Any, Any]
-    labelled: bool
-    feature_names: tuple[str, ...]
-    account: Account | None
-    policy: Policy
-    agreed: bool  # whether the policy is the holder's own
-    keys: RunKeys
-    randomness: Randomness
-    resources: Resources  # for work on its rows
-    models: Models | None
-    all_rows: tuple[Matrix, np.ndarray[Any, Any]]  # also those that an alignment leaves out
-    ids: Identifiers | None = None  # of all rows
-    places: NDArray[np.int64] | None = None  # of the records that it serves, if not all
-    aligned: str = ""  # the digest of the alignment whose records it serves
-    identity: Identity | None = None
-    run: PartyRun | None = None
-
-    @cached_property
-    def predictor(self) -> Predictor:
-        """Its side of joint predictions, with models from a folder next to the ledger, or in memory, if none are given.
-
-        Made when first needed: only runs over columns leave models.
-        """
-        models = self.models or Models()
-        if self.models is None and self.account is not None:
-            models = Models.beside(self.account.path, self.name)
-        return Predictor(self, self.name, models, self.aligned)
-
-    def run_of(self, frame: Frame) -> PartyRun | None:
-        """The run of a message's plan; None after a restart, or if there is no such run."""
-        return self.run if self.run is not None and self.run.plan.digest == frame.plan else None
-
-    def charged(self, plan: Plan) -> bool:
-        """Whether the ledger has the plan."""
-        return self.account is not None and self.account.book().find(plan.digest.hex()) is not None
-
-    def receipt(self, frame: Frame) -> tuple[Declared, ...]:
-        """How far the ledger goes, with every acceptance and at the end of a run: it shows a ledger that was set back.
-
-        A plan that is only checked gets none.
-        """
-        if self.account is None or not frame.plan or frame.query == "check":
-            return ()
-        reason = "entries follow from plans; the hash is by a key of the ledger"
-        number, hash_ = self.account.receipt()
-        return (declare_public("receipt", f"{number:012}:{hash_}", reason=reason),)  # as long as any other
 
 
 class Party(Answering):
@@ -127,46 +69,45 @@ class Party(Answering):
         device: str | None = None,
     ) -> None:
         super().__init__()
-        resources = Resources(n_jobs, device)
-        check_resources(resources)
-        self.name = name
-        rows = check_rows(X, y, name)
+        check_resources(Resources(n_jobs, device))
+        self.name, self.resources = name, Resources(n_jobs, device)  # for work on its rows
+        self.rows, self.labels = self.all_rows = check_rows(X, y, name)  # all: also those that an alignment leaves out
+        self.labelled = X.labelled if isinstance(X, Dataset) else y is not None
+        self.feature_names = feature_names or tuple(map(str, getattr(X, "columns", ())))
         if account is not None:
             account.book()  # the whole file is checked before anything is served
-        self.holder = own = Holder(
-            name,
-            *rows,
-            labelled=X.labelled if isinstance(X, Dataset) else y is not None,
-            feature_names=feature_names or tuple(map(str, getattr(X, "columns", ()))),
-            account=account,
-            policy=policy or Policy(),
-            agreed=policy is not None,
-            keys=RunKeys(account, name),
-            randomness=randomness or SystemRandomness(),
-            resources=resources,
-            models=models,
-            all_rows=rows,
-        )
+        self.account, self.keys = account, RunKeys(account, name)
+        self.policy, self.agreed = policy or Policy(), policy is not None  # agreed: the policy is the holder's own
+        self.randomness: Randomness = randomness or SystemRandomness()
+        self.identity: Identity | None = None
+        self.run: PartyRun | None = None  # the plan that it has charged and answers under, if there is one
+        self.plans, self.training = Plans(self), Training(self)
+        self.identifiers: Identifiers | None = None  # of all rows
         if ids is not None:
-            own.ids = identifiers(ids, int(own.rows.shape[0]), name, id_rule)
-        self.plans, self.training = Plans(own), Training(own)
-        self._alignment = aligned, id_rule
+            self.identifiers = identifiers(ids, int(self.rows.shape[0]), name, id_rule)
+        self.places: NDArray[np.int64] | None = None  # of the records that it serves, if not all
+        self.aligned = ""  # the digest of the alignment whose records it serves
+        self._models, self._alignment = models, (aligned, id_rule)
         if aligned is not None and (kept := aligned.kept) is not None:
-            aligned.check(own.ids, id_rule)
+            aligned.check(self.identifiers, id_rule)
             self.use(kept.places, kept.digest)
 
     @cached_property
     def aligner(self) -> Aligner:
         """Its side of alignments."""
         file, rule = self._alignment
-        return Aligner(self.holder, rule, file or AlignmentFile(), self.use)
+        return Aligner(self, rule, file or AlignmentFile(), self.use)
 
-    @property
+    @cached_property
     def predictor(self) -> Predictor:
-        return self.holder.predictor
+        """Its side of joint predictions, made when first needed: only runs over columns leave models."""
+        models = self._models or Models()
+        if self._models is None and self.account is not None:
+            models = Models.beside(self.account.path, self.name)
+        return Predictor(self, self.name, models, self.aligned)
 
     def _answer(self, frame: Frame) -> Outgoing:
-        check_text(frame.text, int(self.holder.rows.shape[1]))
+        check_text(frame.text, int(self.rows.shape[1]))
         if frame.kind == "hello":
             return self._introduce(frame)
         if frame.kind == "plan":
@@ -184,20 +125,19 @@ class Party(Answering):
 
         A key for secure sums is told by columns only among ends whose keys this party has pinned.
         """
-        own = self.holder
         if frame.query == "secure":
-            if not own.policy.secure:
-                raise RefusedError(f"{own.name} takes no part in secure sums; its holder can, by Policy(secure=True).")
+            if not self.policy.secure:
+                raise RefusedError(f"{self.name} takes no part in secure sums; its holder can, by Policy(secure=True).")
             try:
                 members = tuple(json.loads(frame.text)["members"])
             except (ValueError, TypeError, KeyError, RecursionError):
                 members = (None,)
             if not set(map(type, members)) <= {str}:
                 raise RefusedError("a key of secure sums is asked for with the members of the run.")
-            check_pinned(own.name, members, own.identity)
-            if members and (reason := left_out(own.policy, members, own.name, own.identity)):
-                raise RefusedError(f"{own.name} refuses: {reason}.")
-            key = declare_public("public_key", own.keys.new(), reason="random, made to be told")
+            check_pinned(self.name, members, self.identity)
+            if members and (reason := left_out(self.policy, members, self.name, self.identity)):
+                raise RefusedError(f"{self.name} refuses: {reason}.")
+            key = declare_public("public_key", self.keys.new(), reason="random, made to be told")
             return reply("facts", frame, (key, *self.alignment_fact()))
         facts = self.facts(classes=frame.query == "classes")
         if frame.query == "predict":
@@ -212,44 +152,61 @@ class Party(Answering):
 
         Row counts do not differ between neighbours.
         """
-        own = self.holder
         facts = [
-            declare_public("records", int(own.rows.shape[0]), reason="the count is the same for neighbours"),
-            declare_public("features", int(own.rows.shape[1]), reason="the schema is public"),
-            declare_public("feature_names", list(map(str, own.feature_names)), reason="the schema is public"),
+            declare_public("records", int(self.rows.shape[0]), reason="the count is the same for neighbours"),
+            declare_public("features", int(self.rows.shape[1]), reason="the schema is public"),
+            declare_public("feature_names", list(map(str, self.feature_names)), reason="the schema is public"),
             *self.alignment_fact(),
         ]
-        kind = kind_of_rows(own.resources, by_pieces=isinstance(own.rows, Dataset))
+        kind = kind_of_rows(self.resources, by_pieces=isinstance(self.rows, Dataset))
         if kind is not RecordRows:
             reason = "where the rows lie is the holder's choice"
             facts.append(declare_public("solvers", list(served(kind)), reason=reason))
-        if classes and own.labelled and not own.policy.tell_classes:
+        if classes and self.labelled and not self.policy.tell_classes:
             raise RefusedError(
-                f"{own.name} does not tell which labels occur in its data; declare them with classes=(one, other)."
+                f"{self.name} does not tell which labels occur in its data; declare them with classes=(one, other)."
             )
         if classes:
-            labels = own.rows.distinct_labels(MOST_READ) if isinstance(own.rows, Dataset) else own.labels
-            values = label_values(labels) if own.labelled else []
+            labels = self.rows.distinct_labels(MOST_READ) if isinstance(self.rows, Dataset) else self.labels
+            values = label_values(labels) if self.labelled else []
             facts.append(declare_public("classes", values, reason="not declared, so read and made public"))
         return tuple(facts)
 
     def alignment_fact(self) -> tuple[Declared, ...]:
         """The digest of the alignment whose records it serves, if there was one."""
         reason = "a hash by keys that are forgotten, the same at all parties"
-        return (declare_public("aligned", self.holder.aligned, reason=reason),) if self.holder.aligned else ()
+        return (declare_public("aligned", self.aligned, reason=reason),) if self.aligned else ()
+
+    def run_of(self, frame: Frame) -> PartyRun | None:
+        """The run of a message's plan; None after a restart, or if there is no such run."""
+        return self.run if self.run is not None and self.run.plan.digest == frame.plan else None
+
+    def charged(self, plan: Plan) -> bool:
+        """Whether the ledger has the plan."""
+        return self.account is not None and self.account.book().find(plan.digest.hex()) is not None
+
+    def receipt(self, frame: Frame) -> tuple[Declared, ...]:
+        """How far the ledger goes, with every acceptance and at the end of a run: it shows a ledger that was set back.
+
+        A plan that is only checked gets none.
+        """
+        if self.account is None or not frame.plan or frame.query == "check":
+            return ()
+        reason = "entries follow from plans; the hash is by a key of the ledger"
+        number, hash_ = self.account.receipt()
+        return (declare_public("receipt", f"{number:012}:{hash_}", reason=reason),)  # as long as any other
 
     def identify(self, identity: Identity) -> None:
         """Set by its own end of a wire: how this party signs, and knows the others."""
-        self.holder.identity = identity
+        self.identity = identity
 
     def permit(self, *, without_privacy: bool, predict_for: tuple[str, ...] = ()) -> None:
         """What the holder may do with its own rows in its process: read the classes, run without privacy, predict.
 
         A policy that was given holds as it is.
         """
-        own = self.holder
-        if not own.agreed:
-            own.policy = Policy(
+        if not self.agreed:
+            self.policy = Policy(
                 allow_without_privacy=without_privacy,
                 tell_classes=True,
                 predict_for=predict_for,
@@ -258,8 +215,8 @@ class Party(Answering):
                 secure=True,
                 colluding=1,
             )
-        if own.run is not None and not own.run.plan.private and not own.policy.allow_without_privacy:
-            own.run = None  # what an interrupted run was allowed, the next one is not
+        if self.run is not None and not self.run.plan.private and not self.policy.allow_without_privacy:
+            self.run = None  # what an interrupted run was allowed, the next one is not
 
     def use(self, places: NDArray[np.int64], digest: str) -> None:
         """Serve these records alone, in this order, from now on: an alignment of that digest has found them.
@@ -267,43 +224,30 @@ class Party(Answering):
         The digest is random to all who lack the scalars of a single party: it goes into plans, and no other function of
         identifiers does.
         """
-        own, (rows, labels) = self.holder, self.holder.all_rows
+        rows, labels = self.all_rows
         if isinstance(rows, Dataset):
-            raise InputError(f"{own.name}: a Dataset cannot be aligned: its rows are not in memory; give arrays.")
+            raise InputError(f"{self.name}: a Dataset cannot be aligned: its rows are not in memory; give arrays.")
         all_in_order = np.array_equal(places, np.arange(rows.shape[0]))  # then nothing is copied
-        own.rows, own.labels = (rows, labels) if all_in_order else (rows[places], labels[places])
-        own.places, own.aligned, own.run = places, digest, None
-        if "predictor" in vars(own):  # else it is made for these records
-            own.predictor.renew(digest)
-
-    @property
-    def randomness(self) -> Randomness:
-        return self.holder.randomness
-
-    @randomness.setter
-    def randomness(self, randomness: Randomness) -> None:
-        self.holder.randomness = randomness
+        self.rows, self.labels = (rows, labels) if all_in_order else (rows[places], labels[places])
+        self.places, self.aligned, self.run = places, digest, None
+        if "predictor" in vars(self):  # else it is made for these records
+            self.predictor.renew(digest)
 
     @property
     def features(self) -> int:
         """How many columns it has; public."""
-        return int(self.holder.rows.shape[1])
+        return int(self.rows.shape[1])
 
     @property
     def ids(self) -> tuple[str, ...] | None:
         """The identifiers of the records that it serves, in their order; for the holder's eyes."""
-        known, places = self.holder.ids, self.holder.places
+        known, places = self.identifiers, self.places
         return None if known is None else tuple(known if places is None else known.at(places))
-
-    @property
-    def labelled(self) -> bool:
-        """Whether it knows the labels."""
-        return self.holder.labelled
 
     @property
     def predictions(self) -> Predictions | None:
         """The last joint predictions that this party was the recipient of; for the holder's eyes."""
-        return self.predictor.received if "predictor" in vars(self.holder) else None
+        return self.predictor.received if "predictor" in vars(self) else None
 
 
 class StandIn:

@@ -35,7 +35,7 @@ from sottovoce.queries.pricing import coalition_epsilon, queries_of
 from sottovoce.transports.identity import Identity
 
 if TYPE_CHECKING:
-    from sottovoce.federation.party import Holder
+    from sottovoce.federation.party import Party
 
 Cost = Callable[[Relation], tuple[Event, ...]]  # the events of a plan under a relation of neighbours
 
@@ -248,7 +248,7 @@ DEMANDS: Final[Mapping[str, Callable[[Proposal], str | None]]] = {
 }
 
 
-def check_plan(plan: Plan, own: Holder, known: Known) -> tuple[Algorithm, Mapping[str, Query]]:
+def check_plan(plan: Plan, own: Party, known: Known) -> tuple[Algorithm, Mapping[str, Query]]:
     """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""
     name, rows, by_pieces = own.name, own.rows, isinstance(own.rows, Dataset)
     try:

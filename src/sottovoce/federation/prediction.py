@@ -1,8 +1,7 @@
 """Joint prediction over columns: each party scores its own columns, and only one recipient learns the sums.
 
 A party answers with its partial scores hidden by masks. Every two parties agree on a key for one request, by an offer
-of one to the other (`secure/pair_keys.py`); both derive one mask from it, which one adds and the other subtracts,
-modulo
+of one to the other (`secure/pair_keys.py`); both derive one mask from it, which one adds and the other subtracts modulo
 2^128.
 
     answer_m = s_m + sum_{k > m} mask_mk - sum_{k < m} mask_km,        sum_m answer_m = sum_m s_m
@@ -241,10 +240,8 @@ def predict_jointly(
     counts = {name: reply.facts["records"] for name, reply in replies.items()}
     check_people(counts)
     check_aligned({name: reply.facts for name, reply in replies.items()})
-    keys, signatures = (
-        {name: reply.facts[what] for name, reply in replies.items()} for what in ("public_key", "signature")
-    )
-    request = Request.new(digest, recipient, keys, signatures)
+    told = [{name: reply.facts[what] for name, reply in replies.items()} for what in ("public_key", "signature")]
+    request = Request.new(digest, recipient, *told)
     said = Frame("predict", 0, digest, query=recipient, text=request.text)
     offers = {name: reply.frame.arrays for name, reply in exchange(parties, said, {}).items()}
     pairs = crossed_offers(sorted(parties), offers)

@@ -16,13 +16,7 @@ from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.data.block import Block, Matrix, Preparation, SumRows, is_sparse, prepare_rows
 from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, LedgerError, RefusedError
-from sottovoce.federation.answering import (
-    acknowledged,
-    answer_or_accept,
-    check_plan_size,
-    read_plan,
-    unknown_plan,
-)
+from sottovoce.federation.answering import acknowledged, answer_or_accept, check_plan_size, read_plan, unknown_plan
 from sottovoce.federation.models import PartialModel, own_part
 from sottovoce.federation.policy import Known, charge_of, check_plan, check_samplers, part_of_fit
 from sottovoce.federation.replies import RECEIPT, unpack_receipt
@@ -41,7 +35,7 @@ from sottovoce.secure.sums import Call, ColumnMasker, Masker
 from sottovoce.transports.identity import PLAN
 
 if TYPE_CHECKING:
-    from sottovoce.federation.party import Holder
+    from sottovoce.federation.party import Party
 
 Stored = tuple[Any, Memory | None]  # what a form remembers at the holder between rounds, and its files
 MOST_PREPARED: Final = 8  # times that the rows of a data set are prepared for one plan
@@ -55,7 +49,7 @@ class Plans:
     charged it. Proof: privacy/proofs/ledger.md.
     """
 
-    _holder: Holder
+    _holder: Party
     seen: set[bytes] = field(default_factory=set)  # plans that were charged
     _prepared: Counter[bytes] = field(default_factory=Counter)  # by plan, of a data set
 
@@ -99,7 +93,7 @@ class Plans:
                 f"{own.name} was not told who it is, and so takes only plans of which it is the only party; serve it "
                 "over a wire (InProcess, serve_party)."
             )
-        known = Known(own.identity, unaligned=own.ids is not None and not own.aligned)
+        known = Known(own.identity, unaligned=own.identifiers is not None and not own.aligned)
         form, queries = check_plan(plan, own, known)
         if plan.secure_columns:
             self.check_aligned(plan)
@@ -299,7 +293,7 @@ class PartyRun:
     `columns`, masked messages for the other parties.
     """
 
-    _holder: Holder
+    _holder: Party
     plan: Plan
     form: Algorithm
     queries: Mapping[str, Query]
@@ -344,7 +338,7 @@ class PartyRun:
         return True
 
 
-def recall_state(holder: Holder, form: Algorithm, plan: Plan, fresh: Any, files: Memory) -> tuple[Any] | None:
+def recall_state(holder: Party, form: Algorithm, plan: Plan, fresh: Any, files: Memory) -> tuple[Any] | None:
     """The memory as it was after the last release of a plan that was stored; None if that is lost."""
     last = None if holder.account is None else holder.account.last_release(plan.digest.hex())
     if last is None:
@@ -367,7 +361,7 @@ def _not_in_turn(frame: Frame) -> RefusedError:
 class Training:
     """Answers "ask" and, over secure columns, "secure" under a plan that has started, and "done" at its end."""
 
-    _holder: Holder
+    _holder: Party
 
     def answer(self, frame: Frame) -> Outgoing:
         if frame.kind == "done":

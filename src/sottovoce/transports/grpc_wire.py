@@ -205,10 +205,7 @@ class GrpcCoordinator:
                 raise WireError(f"waited {patience:g} s for {quoted(absent)} to connect; start them, or wait longer.")
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Send one request to each named party at the same time and wait for one reply from each.
-
-        Raises `WireError` when a party did not answer in time, or ended its side instead of answering.
-        """
+        """At the same time; a `WireError` if a party did not answer in time, or ended its side instead of answering."""
         with self._one_exchange:
             serials = check_requests(self.parties, messages, self._limit)
             pending = {name: _Pending(message, serials[name]) for name, message in messages.items()}

@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sottovoce.errors import InputError, RefusedError
@@ -59,11 +59,9 @@ class Local:
     _check: Callable[[str, str, bytes, str], None]  # by the table
 
     def sign(self, purpose: str, message: bytes) -> str:
-        """The signature alone."""
         return json.dumps({"signature": self._key.sign(signed_bytes(self._name, purpose, message)).hex()})
 
     def verify(self, name: str, purpose: str, message: bytes, text: str) -> None:
-        """By the table."""
         self._check(name, purpose, message, text)
 
 
@@ -131,13 +129,11 @@ class Certified:
             raise InputError(f"peers.{other} is the key of {self._name} itself; ask the holder of {other} for its pin.")
 
     def sign(self, purpose: str, message: bytes) -> str:
-        """Signature and certificate."""
         signature = _sign_bytes(self._key, signed_bytes(self._name, purpose, message))
         own = x509.load_pem_x509_certificate(self._credentials.certificate)  # without what a file may say around it
         return json.dumps({"certificate": own.public_bytes(Encoding.PEM).decode("ascii"), "signature": signature.hex()})
 
     def verify(self, name: str, purpose: str, message: bytes, text: str) -> None:
-        """By the certificate that comes with the signature."""
         if name == COORDINATOR:
             raise RefusedError(f"{COORDINATOR!r} is no party's name: it signs no plan and no key of a party.")
         parts = read_signature(name, text, "certificate", "signature")
@@ -150,7 +146,19 @@ class Certified:
                 f"the certificate of {name} has the key {pin}, and another one is pinned for {name}: ask its holder "
                 "which is right before you change the pin."
             )
-        _check_signature(key, name, parts["signature"], signed_bytes(name, purpose, message))
+        data = signed_bytes(name, purpose, message)
+        try:
+            found = bytes.fromhex(parts["signature"])
+            if isinstance(key, ec.EllipticCurvePublicKey):
+                key.verify(found, data, _ECDSA)
+            elif isinstance(key, rsa.RSAPublicKey):
+                key.verify(found, data, _PSS, hashes.SHA256())
+            elif isinstance(key, Ed25519PublicKey):
+                key.verify(found, data)
+            else:
+                raise ValueError("a key of another kind")
+        except (ValueError, InvalidSignature):
+            raise wrong_signature(name) from None
 
     @property
     def pinned(self) -> frozenset[str]:
@@ -166,18 +174,3 @@ def _sign_bytes(key: PrivateKeyTypes, data: bytes) -> bytes:
     if isinstance(key, Ed25519PrivateKey):
         return key.sign(data)
     raise InputError(f"a {type(key).__name__} signs no plan; issue a certificate with an elliptic-curve or RSA key.")
-
-
-def _check_signature(key: PublicKeyTypes, name: str, signature: str, data: bytes) -> None:
-    try:
-        found = bytes.fromhex(signature)
-        if isinstance(key, ec.EllipticCurvePublicKey):
-            key.verify(found, data, _ECDSA)
-        elif isinstance(key, rsa.RSAPublicKey):
-            key.verify(found, data, _PSS, hashes.SHA256())
-        elif isinstance(key, Ed25519PublicKey):
-            key.verify(found, data)
-        else:
-            raise ValueError("a key of another kind")
-    except (ValueError, InvalidSignature):
-        raise wrong_signature(name) from None

@@ -33,7 +33,6 @@ class InProcess:
         self._closed = False
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Send one request to each named party and return the reply of each."""
         if self._closed:
             raise WireError("the wire is closed; open a new one.")
         serials = check_requests(self.parties, messages, self._limit)
@@ -54,5 +53,4 @@ class InProcess:
         return replies
 
     def close(self) -> None:
-        """End the connection; a second call does nothing."""
         self._closed = True

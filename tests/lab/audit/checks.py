@@ -1008,7 +1008,7 @@ def _kept(
     with quiet():
         if decode(handle(party, encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data).kind != "accept":
             return None
-        run = party.holder.run
+        run = party.run
         assert run is not None
         summary = run.queries["gram" if "gram" in run.queries else "sums"]
         run.gate.release(summary, Round(plan, 0, {}, run.rows, run.memory))

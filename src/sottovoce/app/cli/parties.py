@@ -165,7 +165,7 @@ def _serve_records(job: PartyJob, watch: Watch, say: Callable[[str], None], *, o
     if account and (rests := account.balance().rests_on):
         say(secure_balance(sum(bool(known.rests_on) for known in account.book().reservations), rests))
     say(f"connecting to {address}; Ctrl-C stops")
-    holder.holder.resources = Resources(progress=report_rows(say)).over(holder.holder.resources)
+    holder.resources = Resources(progress=report_rows(say)).over(holder.resources)
     end = WatchedEnd(holder, watch, account, results)
     serve = functools.partial(serve_party, end, address, credentials, pins=job.peers)
     _serve_until_stopped(serve, watch, stop, once=once, patience=patience)

@@ -36,7 +36,7 @@ from sottovoce.secure.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import ALIGN_KEY
 
 if TYPE_CHECKING:
-    from sottovoce.federation.party import Holder
+    from sottovoce.federation.party import Party
 
 _log = logging.getLogger("sottovoce.holder")
 _UNKNOWN = "knows of no such alignment; it may have been restarted. Start it again."
@@ -142,7 +142,7 @@ class Aligner:
     records alone.
     """
 
-    _holder: Holder
+    _holder: Party
     rule: str
     file: AlignmentFile
     _use: Use
@@ -170,7 +170,7 @@ class Aligner:
         if session.counted is not None:
             self.say(f"shares {session.counted:,} people with {' and '.join(self._others(session.terms))}")
             session.counted = None
-        if session.places is not None and (ids := self._holder.ids) is not None:  # all parties have agreed
+        if session.places is not None and (ids := self._holder.identifiers) is not None:  # all parties have agreed
             marks = fingerprint(ids, self.rule)
             found = self.file.keep(session.terms.members, session.agreed, session.places, marks)
             session.places = None
@@ -188,7 +188,7 @@ class Aligner:
             raise RefusedError(f"{party} was not told who it is; serve it over a wire (InProcess, serve_party).")
         terms = AlignmentTerms.read(text)
         others = self._others(terms)
-        if self._holder.ids is None or len(others) == len(terms.members):
+        if self._holder.identifiers is None or len(others) == len(terms.members):
             raise RefusedError(f"{party} has no identifiers (`id` names their column), or is no member.")
         # An alignment is with all whom the holder named: else two of three parties could learn whom they share.
         policy, named = self._holder.policy, ", ".join(others)
@@ -205,7 +205,7 @@ class Aligner:
             )
         check_pinned(party, others, identity)
         key = RunKey()
-        own = Member(key.public, len(self._holder.ids), self.rule)
+        own = Member(key.public, len(self._holder.identifiers), self.rule)
         if self._session is not None:
             self._session.close()
         self._session, self._invited = None, (terms, own, key)
@@ -219,7 +219,7 @@ class Aligner:
     def _open(self, frame: Frame) -> None:
         """A session with members who have signed what this party signed, and whose lists it can take."""
         party, policy, identity = self._holder.name, self._holder.policy, self._holder.identity
-        if self._invited is None or identity is None or self._holder.ids is None:
+        if self._invited is None or identity is None or self._holder.identifiers is None:
             raise RefusedError(f"{party} {_UNKNOWN}")
         terms, own, key = self._invited
         wrong = RefusedError("an alignment is opened with the key and the signature of every member.")
@@ -252,7 +252,7 @@ class Aligner:
         peers = known_keys(party, prints, identity)
         leaving = partial(self.file.leaving, policy.align_times)
         folder = named_place(None, None if self.file.path is None else self.file.path.parent)
-        session = AlignmentSession(terms, members, party, key, peers, self._holder.ids, folder, leaving)
+        session = AlignmentSession(terms, members, party, key, peers, self._holder.identifiers, folder, leaving)
         if session.digest != frame.plan:
             raise RefusedError("the name of the alignment is not that of its terms; start it again.")
         self._invited, self._session = None, session
