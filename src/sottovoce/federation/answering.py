@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.gate.frames import MAX_BYTES, Frame, decode, peek
-from sottovoce.gate.outgoing import Declared, Disclosed, Masked, Outgoing, declare_public, reply
+from sottovoce.gate.outgoing import Outgoing, declare_public, reply
 from sottovoce.gate.query import Query, Scheduled
 from sottovoce.plan.plan import Plan
 
@@ -33,6 +33,7 @@ MOST_RELEASES: Final = 64
 MOST_DRAWN: Final = 2**22  # rounds, where a public coin draws for each of them who answers
 MOST_TEXT: Final = 2**24  # characters of a message, and for each column of the party:
 TEXT_OF_A_COLUMN: Final = 256
+ACCEPTED: Final = (declare_public("accepted", True, reason="an acknowledgement"),)  # it did what it was told
 MOST_REASON: Final = 2000  # characters of a refusal
 
 
@@ -114,19 +115,9 @@ def read_plan(text: str, digest: bytes) -> Plan:
     return plan
 
 
-def acknowledged(accepted: bool) -> tuple[Declared, ...]:
-    """Whether it did what the message asks for."""
-    return (declare_public("accepted", accepted, reason="an acknowledgement"),)
-
-
 def unknown_plan(frame: Frame) -> Outgoing:
     """The reply to a message about a plan that this end does not know, as after a restart."""
-    return reply("unknown-plan", frame, acknowledged(False))
-
-
-def answer_or_accept(frame: Frame, content: Masked | Disclosed | None) -> Outgoing:
-    """The reply with what leaves, or an acknowledgement where nothing does."""
-    return reply("accept", frame, acknowledged(True)) if content is None else reply("answer", frame, content)
+    return reply("unknown-plan", frame, (declare_public("accepted", False, reason="an acknowledgement"),))
 
 
 def check_text(text: str, columns: int) -> None:

@@ -9,7 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -143,11 +143,6 @@ class Coordinator:
     def counts(self) -> dict[str, Any]:
         return {"uplink": dict(self.uplink), "helped": self.helped, "bytes": self.byte_counts}
 
-    def restore_counts(self, stored: Mapping[str, Any]) -> None:
-        """Count what was sent up to the last stored answer as an unbroken run would, and what followed it once."""
-        self.uplink, self.helped = Counter(stored["uplink"]), tuple(stored["helped"])
-        self.restart_counts(*stored["bytes"])
-
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
         replies = self.exchange(self._parties, Frame("hello", 0, query="classes" if classes else ""))
@@ -274,7 +269,7 @@ class Coordinator:
         try:
             while True:
                 number, parties = rounds.assign(ask)
-                asked = {name: queries[name][ask.query] for name in parties}
+                asked = dict(zip(parties, map(itemgetter(ask.query), map(queries.__getitem__, parties)), strict=True))
                 if resumed is None and round_ == 0:  # with a journal, once the stored answers are used up
                     self.charge(plan)
                 values = (resumed or answers).values(number, ask, asked)
@@ -420,9 +415,12 @@ class Coordinator:
                 self.exchange([plan.channel.separate_dealer], said)
         if not plan.split.same_people:
             with contextlib.suppress(WireError, RefusedError, BudgetError, LedgerError):
-                replies = self.exchange([name for name in plan.names if name not in self.away], said)
+                there = dict.fromkeys(plan.names)
+                for name in self.away & set(there):
+                    del there[name]
+                replies = self.exchange(there, said)
                 self._keep_receipts(replies)
-                if forgot := [name for name, reply in replies.items() if reply.frame.kind != "done"]:
+                if forgot := _forgot(replies):
                     self.exchange(forgot, Frame("done", 0))
             for name in set(self.left) & set(self._transport.connected):  # who is back deletes its key of the run
                 with contextlib.suppress(WireError, RefusedError, LedgerError):

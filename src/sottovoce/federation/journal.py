@@ -45,7 +45,6 @@ _NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end 
 _MAGIC: Final = b"sottovoce run %d\n" % JOURNAL.number
 _OTHER: Final = re.compile(rb"sottovoce run ([0-9]{1,9})\n")
 _HEAD: Final = struct.Struct("<Q32s8s")
-_OF_THE_RUN: Final = ("run", "coin", "keys")  # what two plans of one fit differ in
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -461,7 +460,7 @@ def _unpack_entry(body: bytes) -> JournalEntry:
 
 def _meaning(plan: Plan) -> dict[str, Any]:
     """A plan without what is drawn anew each time, and what its parties answered to."""
-    found = plan.model_dump(mode="json", exclude=set(_OF_THE_RUN))
+    found = plan.model_dump(mode="json", exclude={"run", "coin", "keys"})
     if found.get("within"):
         found["within"] = found["within"]["mu"]
     if found.get("aggregation"):

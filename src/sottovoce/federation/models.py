@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from sottovoce.data.block import Matrix
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError, WireError
-from sottovoce.federation.answering import acknowledged
+from sottovoce.federation.answering import ACCEPTED
 from sottovoce.federation.prediction import (
     Predictions,
     Request,
@@ -167,8 +167,19 @@ class Models:
     def keep(self, digest: bytes, model: PartialModel) -> None:
         earlier = self.get(digest)
         if earlier is None and self._folder is not None:
-            self._write(self._path(self._folder, digest), model)
-            earlier = self.get(digest)  # another process may have been first
+            content = {
+                "format": PARTIAL_MODEL.number,
+                "plan": json.loads(model.plan.model_copy(update={"coin": "withheld"}).to_json()),
+                "party": model.party,
+                "coef": model.coef.tolist(),
+                "intercept": model.intercept,
+                "feature_names": list(model.feature_names),
+            }
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            sync_folder(self._folder.parent)
+            with contextlib.suppress(FileExistsError):  # another process was first
+                write_durably(self._path(self._folder, digest), json.dumps(content).encode(), replace=False)
+            earlier = self.get(digest)
         if earlier is None:
             earlier = self._known[digest] = model
         if not np.array_equal(earlier.coef, model.coef) or earlier.intercept != model.intercept:
@@ -205,20 +216,6 @@ class Models:
     def _path(self, folder: Path, digest: bytes, suffix: str = "json") -> Path:
         party = hashlib.sha256(self._party.encode()).hexdigest()[:16]  # a name may be no name of a file
         return folder / f"{digest.hex()}.{party}.{suffix}"
-
-    def _write(self, path: Path, model: PartialModel) -> None:
-        content = {
-            "format": PARTIAL_MODEL.number,
-            "plan": json.loads(model.plan.model_copy(update={"coin": "withheld"}).to_json()),
-            "party": model.party,
-            "coef": model.coef.tolist(),
-            "intercept": model.intercept,
-            "feature_names": list(model.feature_names),
-        }
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(path.parent.parent)
-        with contextlib.suppress(FileExistsError):  # another process was first, and `keep` compares
-            write_durably(path, json.dumps(content).encode(), replace=False)
 
 
 @dataclass(frozen=True)
@@ -360,7 +357,7 @@ class Predictor:
             self.received = Predictions(frame.plan, read_scores(total), model.plan)
         except WireError as error:
             _log.error("party %s: %s", self._party, error)
-        return reply("accept", frame, acknowledged(True))
+        return reply("accept", frame, ACCEPTED)
 
     def scored(self, digest: bytes, parties: tuple[str, ...]) -> Array | None:
         """The scores by a model that this party was last the recipient of, for an evaluation by the model's parties.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -177,10 +178,6 @@ class Party(Answering):
         reason = "a hash by keys that are forgotten, the same at all parties"
         return (declare_public("aligned", self.aligned, reason=reason),) if self.aligned else ()
 
-    def run_of(self, frame: Frame) -> PartyRun | None:
-        """The run of a message's plan; None after a restart, or if there is no such run."""
-        return self.run if self.run is not None and self.run.plan.digest == frame.plan else None
-
     def charged(self, plan: Plan) -> bool:
         """Whether the ledger has the plan."""
         return self.account is not None and self.account.book().find(plan.digest.hex()) is not None
@@ -250,14 +247,14 @@ class Party(Answering):
         return self.predictor.received if "predictor" in vars(self) else None
 
 
+@dataclass
 class StandIn:
     """An endpoint without rows, in the place of a party of which only public facts are known.
 
     A plan can be made for it, and nothing be run.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
     def identify(self, identity: Identity) -> None:
         """It signs nothing."""

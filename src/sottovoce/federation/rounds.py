@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -169,7 +170,8 @@ class Resumed:
         if (ended := self._stored.ended) is not None:
             run.restore(ended)
             run.missing = dict(ended["missing"])
-            run.restore_counts(ended)
+            self._counts = ended
+            self._restore_counts()
             return
         if not self._is_open and self._stored.opened is not None:
             run.restore(self._stored.opened)
@@ -197,6 +199,9 @@ class Resumed:
         self._is_open = True
 
     def _restore_counts(self) -> None:
-        if self._counts is not None:
-            self._coordinator.restore_counts(self._counts)
+        """Count what was sent up to the last stored answer as an unbroken run would, and what followed it once."""
+        run, stored = self._coordinator, self._counts
+        if stored is not None:
+            run.uplink, run.helped = Counter(stored["uplink"]), tuple(stored["helped"])
+            run.restart_counts(*stored["bytes"])
             self._counts = None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from sottovoce.errors import RefusedError
-from sottovoce.federation.answering import acknowledged, unknown_plan
+from sottovoce.federation.answering import ACCEPTED, unknown_plan
 from sottovoce.files import write_durably
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.outgoing import Outgoing, reply
@@ -143,7 +143,7 @@ class RunKeys:
         pairs.agree(publics, frame.arrays.get(OFFERS))
         if self._folder is not None:
             self._write(self._folder, plan)
-        return reply("accept", frame, acknowledged(True))
+        return reply("accept", frame, ACCEPTED)
 
     def keep(self, plan: Plan) -> None:
         """Write the key of an accepted plan, for its holder alone; what there is of other plans is deleted."""

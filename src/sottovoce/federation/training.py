@@ -16,7 +16,7 @@ from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.data.block import Block, Matrix, Preparation, SumRows, is_sparse, prepare_rows
 from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, LedgerError, RefusedError
-from sottovoce.federation.answering import acknowledged, answer_or_accept, check_plan_size, read_plan, unknown_plan
+from sottovoce.federation.answering import ACCEPTED, check_plan_size, read_plan, unknown_plan
 from sottovoce.federation.models import PartialModel, own_part
 from sottovoce.federation.policy import Known, charge_of, check_plan, check_samplers, part_of_fit
 from sottovoce.federation.replies import RECEIPT, unpack_receipt
@@ -58,12 +58,12 @@ class Plans:
         if frame.query == PAIR:
             return own.keys.answer(frame)
         if frame.query == "start":
-            run = own.run_of(frame)
-            if run is None:
+            run = own.run
+            if run is None or run.plan.digest != frame.plan:
                 return unknown_plan(frame)
             check_start(run.plan, own.name, own.identity, frame.text)
             run.started = True
-            return reply("accept", frame, acknowledged(True))
+            return reply("accept", frame, ACCEPTED)
         content = self.accept(frame) + own.receipt(frame)
         if own.account is not None and own.policy.tell_budget and frame.query != "check":
             # What the account had before the plan and has with it.
@@ -84,7 +84,7 @@ class Plans:
         if RECEIPT in frame.arrays:
             self._check_receipt(unpack_receipt(frame.arrays[RECEIPT]))
         plan = read_plan(frame.text, frame.plan)
-        if own.run_of(frame) is not None:
+        if own.run is not None and own.run.plan.digest == frame.plan:
             return self.sign(plan)
         matrix, recipe = self._select_rows(plan)
         alone = plan.names == (own.name,)
@@ -101,7 +101,7 @@ class Plans:
         if frame.query == "check":
             own.keys.hold(plan)
             self._check_charge(form, plan)
-            return acknowledged(True)
+            return ACCEPTED
         if masker is not None:
             own.keys.check_agreed(plan)
         if isinstance(own.rows, Dataset):
@@ -123,9 +123,9 @@ class Plans:
         """The acknowledgement of a plan that was charged, with this party's signature on its digest for the others."""
         own = self._holder
         if own.identity is None or plan.names == (own.name,):
-            return acknowledged(True)
+            return ACCEPTED
         signature = own.identity.sign(PLAN, plan.digest)
-        return (*acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
+        return (*ACCEPTED, declare_public("signature", signature, reason="over the plan's digest"))
 
     def check_aligned(self, plan: Plan) -> None:
         """Refuse a plan over secure columns that is not of the alignment whose records this party serves.
@@ -366,13 +366,14 @@ class Training:
     def answer(self, frame: Frame) -> Outgoing:
         if frame.kind == "done":
             return self._end(frame)
-        own, run = self._holder, self._holder.run_of(frame)
-        if run is None:
+        own, run = self._holder, self._holder.run
+        if run is None or run.plan.digest != frame.plan:
             return unknown_plan(frame)
         if frame.kind == "secure":
             if not run.started or run.columns is None:
                 raise RefusedError(f"{own.name} has no run over secure columns that has started under this plan.")
-            return answer_or_accept(frame, run.columns.stage(frame, run.query_of(frame)))
+            masked = run.columns.stage(frame, run.query_of(frame))
+            return reply("accept", frame, ACCEPTED) if masked is None else reply("answer", frame, masked)
         if not run.started:
             raise RefusedError(
                 f"{own.name} answers nothing under this plan before it has seen that every party of it signed it: "
@@ -407,7 +408,7 @@ class Training:
         Without a plan it is the whole conversation that is over.
         """
         own, run = self._holder, self._holder.run
-        other = bool(frame.plan) and own.run_of(frame) is None
+        other = bool(frame.plan) and (run is None or run.plan.digest != frame.plan)
         if other:
             kept = self._holder.predictor.models.get(frame.plan)  # said before, and the acknowledgement was lost
             if kept is not None or not own.keys.goes_on(frame.plan):  # else it keeps its part of the model first
@@ -425,7 +426,7 @@ class Training:
                 own.keys.forget()
         if own.account is not None:  # of another plan that may go on nothing is deleted
             Memory(own.account.path, own.name, frame.plan).clear(own=True, others=not other)
-        return reply("done", frame, acknowledged(True) + own.receipt(frame))
+        return reply("done", frame, ACCEPTED + own.receipt(frame))
 
     def _keep_model(self, run: PartyRun, frame: Frame) -> None:
         """Keep what this party needs of the model to predict: its own weights of the run, or what comes with its end.

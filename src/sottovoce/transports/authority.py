@@ -242,18 +242,9 @@ def list_certificates(folder: str | os.PathLike[str]) -> list[CertificateEntry]:
         except UNREADABLE:  # an `InputError` among them
             continue
         served = [one.value for one in extensions if isinstance(one.value, x509.SubjectAlternativeName)]
-        found.append(
-            CertificateEntry(
-                name=path.stem,
-                serial=f"{shown.serial_number:x}",
-                start=shown.not_valid_before_utc,
-                end=shown.not_valid_after_utc,
-                days=days_left(shown),
-                revoked=shown.serial_number in taken_back,
-                pin=pin,
-                hosts=tuple(str(name.value) for names in served for name in names),
-            )
-        )
+        hosts, serial = tuple(str(name.value) for names in served for name in names), shown.serial_number
+        valid = shown.not_valid_before_utc, shown.not_valid_after_utc, days_left(shown)
+        found.append(CertificateEntry(path.stem, f"{serial:x}", *valid, serial in taken_back, pin, hosts))
     return found
 
 

@@ -88,7 +88,7 @@ def serve_party(  # noqa: PLR0913
                 on_change(Change(kind, "coordinator", text))
 
     while True:
-        by = f" by {proxy}" if (proxy := proxy_for(_host(address))) else ""
+        by = f" by {proxy}" if (proxy := proxy_for(address.rpartition(":")[0].strip("[]"))) else ""
         there = f"connected to {address}{by}, waiting for what it asks"
         session = _Session(endpoint, limit, functools.partial(tell, "connected", there))
         try:
@@ -118,10 +118,6 @@ def serve_party(  # noqa: PLR0913
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _host(address: str) -> str:
-    return address.rpartition(":")[0].strip("[]")
-
-
 @contextlib.contextmanager
 def _open_channel(address: str, credentials: Credentials, limit: int) -> Iterator[grpc.Channel]:
     """A channel to the coordinator at an address, which trusts the certificate that it showed and no other."""
@@ -134,7 +130,7 @@ def _open_channel(address: str, credentials: Credentials, limit: int) -> Iterato
             # Each attempt stands alone: gRPC's own waiting between attempts starts at a second.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.min_reconnect_backoff_ms", 5_000),
-            *grpc_options(_host(address)),
+            *grpc_options(address.rpartition(":")[0].strip("[]")),
         ],
     )
     try:

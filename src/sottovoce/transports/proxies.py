@@ -53,7 +53,13 @@ class Proxy:
             failing.enter_context(plain)
             try:
                 plain.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{password}\r\n".encode())
-                said = _head(plain, until)
+                said = b""
+                while b"\r\n\r\n" not in said and len(said) < _LONGEST_ANSWER:
+                    plain.settimeout(max(0.01, until - time.monotonic()))
+                    received = plain.recv(1)  # no byte of what comes behind it
+                    if not received or time.monotonic() > until:
+                        raise TimeoutError("it ended the connection" if not received else "timed out")
+                    said += received
             except OSError as error:
                 why = error.strerror or error
                 raise WireError(f"{self} says nothing ({why}), asked for {target}. {_REMEDY}") from None
@@ -112,15 +118,3 @@ def _named(host: str, exceptions: str) -> bool:
             if ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False):
                 return True
     return False
-
-
-def _head(plain: socket.socket, until: float) -> bytes:
-    """The head of an answer, in time."""
-    said = b""
-    while b"\r\n\r\n" not in said and len(said) < _LONGEST_ANSWER:
-        plain.settimeout(max(0.01, until - time.monotonic()))
-        received = plain.recv(1)  # no byte of what comes behind it
-        if not received or time.monotonic() > until:
-            raise TimeoutError("it ended the connection" if not received else "timed out")
-        said += received
-    return said

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from sottovoce.data.identifiers import Identifiers, fingerprint
 from sottovoce.data.resources import named_place
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.federation.answering import answer_or_accept
+from sottovoce.federation.answering import ACCEPTED
 from sottovoce.federation.run_keys import check_pinned, known_keys
 from sottovoce.files import read_plain, write_durably
 from sottovoce.formats import ALIGNMENT
@@ -179,7 +179,7 @@ class Aligner:
             self.say(f"aligned with {others}: {len(found.places):,} of {len(ids):,} records are common{where}")
             self._use(found.places, found.digest)
             self._holder.keys.forget()  # of a plan that is about other records
-        return answer_or_accept(frame, masked)
+        return reply("accept", frame, ACCEPTED) if masked is None else reply("answer", frame, masked)
 
     def _announce(self, text: str) -> tuple[Declared, ...]:
         """The key for an alignment, signed with its terms; or a refusal."""

@@ -20,10 +20,10 @@ from sottovoce import algorithms
 from sottovoce.algorithms import check_sums
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
 from sottovoce.federation.answering import (
+    ACCEPTED,
     MOST_COLUMNS,
     MOST_RELEASES,
     Answering,
-    acknowledged,
     check_answer_sizes,
     check_text,
     read_plan,
@@ -205,7 +205,7 @@ class Dealer(Answering):
         if frame.kind == "done":
             self._run = None
             self._keys.forget()
-            return reply("done", frame, acknowledged(True))
+            return reply("done", frame, ACCEPTED)
         if frame.kind not in ("plan", "secure", "ask"):
             raise RefusedError(f"{self.name} is a dealer: it has no records, and answers no {frame.kind!r}.")
         run = self._run
@@ -214,7 +214,7 @@ class Dealer(Answering):
         if frame.kind == "plan":  # to deal from now on, if every party has signed this very digest
             check_start(run.plan, self.name, self._identity, frame.text)
             run.started = True
-            return reply("accept", frame, acknowledged(True))
+            return reply("accept", frame, ACCEPTED)
         if not run.started:
             raise RefusedError(f"{self.name} deals nothing under this plan before every party of it has signed it.")
         return self._asked(run, frame) if frame.kind == "ask" else self._dealt(run, frame)
@@ -226,7 +226,7 @@ class Dealer(Answering):
             run = self._checked(plan)
             if frame.query == "check":
                 self._keys.hold(plan)
-                return acknowledged(True)
+                return ACCEPTED
             self._keys.check_agreed(plan)
             self._keys.labels(plan).begin()
             self._keys.keep(plan)
@@ -234,7 +234,7 @@ class Dealer(Answering):
         if self._identity is None:
             raise RefusedError(f"{self.name} was not told who it is; serve it over a wire (InProcess, serve_party).")
         signature = self._identity.sign(PLAN, plan.digest)
-        return (*acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
+        return (*ACCEPTED, declare_public("signature", signature, reason="over the plan's digest"))
 
     def _checked(self, plan: Plan) -> _Run:
         if plan.channel.separate_dealer != self.name:
@@ -282,7 +282,7 @@ class Dealer(Answering):
         work = ProgramPiece(stage.program, frame.round, query, told, stage.piece)
         if stage.name == "recall":
             deals.recall(work)
-            return reply("accept", frame, acknowledged(True))
+            return reply("accept", frame, ACCEPTED)
         if stage.name != "deal":
             raise RefusedError(f"{self.name} deals, and has no stage {stage.name!r}.")
         receiver, words = deals.deal(work)
