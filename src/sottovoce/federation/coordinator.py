@@ -218,23 +218,18 @@ class Coordinator:
             return
         names, prints = zip(*plan.keys, strict=True)
         publics = packed_rows(list(map(bytes.fromhex, map(self._publics.__getitem__, prints))), PUBLIC)
-        said = Frame("plan", 0, plan.digest, query=PAIR, arrays={PUBLIC_KEYS: publics})
-        replies = self._tell_again(plan, members, said)
-        offers = dict(zip(replies, map(attrgetter("frame.arrays"), replies.values()), strict=True))
-        each = crossed_offers(names, offers)
-        self._tell_again(plan, members, dataclasses.replace(said, round=1), each)
+        each: Each = {}
+        for round_ in (0, 1):
+            said = Frame("plan", 0, plan.digest, round_, PAIR, {PUBLIC_KEYS: publics})
+            replies = self.exchange(members, said, each)
+            if forgot := _forgot(replies):  # who was restarted checks the plan again first
+                self.propose(plan, forgot, "check")
+                replies |= self.exchange(forgot, said, each)
+            if round_ == 0:
+                offers = dict(zip(replies, map(attrgetter("frame.arrays"), replies.values()), strict=True))
+                each = crossed_offers(names, offers)
         if (own := self.dealer_keys(plan)) is not None:
             own.agree(publics, each[COORDINATOR][OFFERS])
-
-    def _tell_again(
-        self, plan: Plan, parties: Iterable[str], said: Frame, each: Each | None = None
-    ) -> dict[str, CheckedReply]:
-        """The replies to a message about a plan that is not charged yet; who was restarted checks it again first."""
-        replies = self.exchange(parties, said, each)
-        if forgot := _forgot(replies):
-            self.propose(plan, forgot, "check")
-            replies |= self.exchange(forgot, said, each)
-        return replies
 
     def dealer_keys(self, plan: Plan) -> PairKeys | None:
         """The keys that this end shares with each party, where it deals."""

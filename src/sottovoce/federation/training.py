@@ -95,8 +95,15 @@ class Plans:
             )
         known = Known(own.identity, unaligned=own.identifiers is not None and not own.aligned)
         form, queries = check_plan(plan, own, known)
-        if plan.secure_columns:
-            self.check_aligned(plan)
+        # All parties sign the digest of the alignment: so all serve the same people, in one order. Identifiers are
+        # compared with nobody: whoever could test a list could test guesses.
+        if plan.secure_columns and plan.channel.aggregation.aligned != own.aligned:
+            mine = "the records of an alignment" if own.aligned else "no aligned records"
+            other = "records of another one" if plan.channel.aggregation.aligned else "records that were not aligned"
+            raise RefusedError(
+                f"{own.name} serves {mine}, and the plan is about {other}. Align all parties again, each with `id` "
+                "(`sottovoce align`); nothing was charged."
+            )
         masker = self._make_masker(plan) if plan.channel.secure else None
         if frame.query == "check":
             own.keys.hold(plan)
@@ -126,22 +133,6 @@ class Plans:
             return ACCEPTED
         signature = own.identity.sign(PLAN, plan.digest)
         return (*ACCEPTED, declare_public("signature", signature, reason="over the plan's digest"))
-
-    def check_aligned(self, plan: Plan) -> None:
-        """Refuse a plan over secure columns that is not of the alignment whose records this party serves.
-
-        All parties sign the plan, with the digest of the alignment in it: so all serve the same people, in one order.
-        Identifiers themselves are compared with nobody: whoever could test a list could test guesses.
-        """
-        own = self._holder
-        if plan.channel.aggregation.aligned == own.aligned:
-            return
-        mine = "the records of an alignment" if own.aligned else "no aligned records"
-        other = "records of another one" if plan.channel.aggregation.aligned else "records that were not aligned"
-        raise RefusedError(
-            f"{own.name} serves {mine}, and the plan is about {other}. Align all parties again, each with `id` "
-            "(`sottovoce align`); nothing was charged."
-        )
 
     def _check_receipt(self, known: Receipt) -> None:
         """Refuse to go on with a ledger that does not have the entry of the receipt that the coordinator has."""
