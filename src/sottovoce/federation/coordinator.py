@@ -153,9 +153,7 @@ class Coordinator:
 
         A new one is stored, so that it comes back if the fit is interrupted.
         """
-        if self.journal.path is None:
-            return made if made.aggregation is None else self._with_keys(made, made.aggregation)
-        plan = self.journal.next_plan(made)
+        plan = None if self.journal.path is None else self.journal.next_plan(made)
         if plan is not None:
             if plan.channel.secure and plan.channel.separate_dealer is None and not self.journal.ended:
                 self.run_keys[plan.keys] = RunKey(bytes.fromhex(self.journal.keys_of(plan, "key")["key"]))
@@ -163,9 +161,10 @@ class Coordinator:
             self._publics |= {fingerprint_of(public): public for public in publics}
             return plan
         plan = made if made.aggregation is None else self._with_keys(made, made.aggregation)
-        if (key := self.run_keys.get(plan.keys)) is not None:
-            self.journal.keep_keys(plan, {"key": key.private_bytes().hex()})
-        self.journal.add_plan(plan, public_keys=[self._publics[known] for _, known in plan.keys])
+        if self.journal.path is not None:
+            if (key := self.run_keys.get(plan.keys)) is not None:
+                self.journal.keep_keys(plan, {"key": key.private_bytes().hex()})
+            self.journal.add_plan(plan, public_keys=[self._publics[known] for _, known in plan.keys])
         return plan
 
     def _with_keys(self, plan: Plan, aggregation: SecureAggregation) -> Plan:

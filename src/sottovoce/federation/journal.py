@@ -164,9 +164,8 @@ class Journal(_Content):
 
     def add_plan(self, plan: Plan, **said: Any) -> None:
         """Take in a new plan: on disk with the next entry that is synced."""
-        if self.path is not None:
-            self.plans.append(plan)
-            self._append(_pack_entry("plan", plan.digest.hex(), {"text": plan.to_json(), **said}, {}), sync=False)
+        self.plans.append(plan)
+        self._append(_pack_entry("plan", plan.digest.hex(), {"text": plan.to_json(), **said}, {}), sync=False)
 
     def of(self, plan: Plan) -> Stored:
         return self._runs.setdefault(plan.digest.hex(), Stored())
