@@ -180,7 +180,7 @@ def fetch(url: str, target: Path, *, sha256: str | None = None) -> None:
             if sha256 is not None and digest != sha256:
                 raise InputError(f"{url} has the SHA-256 {digest}, not the expected {sha256}; not kept.")
             # The record goes first: a crash in between leaves no file rather than one nothing vouches for.
-            _record(target).write_text(f"{digest}  {target.name}\n")
+            target.with_name(f"{target.name}.sha256").write_text(f"{digest}  {target.name}\n")
             part.replace(target)
     except urllib.error.HTTPError as error:
         error.close()
@@ -268,16 +268,12 @@ def _fetch(name: str, part: _Part, folders: list[Path], download: bool) -> Path:
 
 def _check_cached(path: Path, name: str, part: _Part) -> None:
     """Refuse a cached download that is not what was pinned, or not what came the first time."""
-    record = _record(path)
+    record = path.with_name(f"{path.name}.sha256")
     expected = CHECKSUMS.get(f"{name}/{part.file}") if path.name == part.file else None
     if expected is None and record.is_file():
         expected = record.read_text().split(" ")[0]
     if expected is not None and sha256_of(path) != expected:
         raise InputError(f"{path} has changed since it was downloaded (SHA-256). Delete it to download it again.")
-
-
-def _record(path: Path) -> Path:
-    return path.with_name(path.name + ".sha256")
 
 
 _LIBSVM_PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"

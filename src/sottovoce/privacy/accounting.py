@@ -254,7 +254,7 @@ def gaussian_mu(events: Sequence[Event], relation: Relation) -> float | None:
 def _sum_events(events: Sequence[Event], relation: Relation) -> tuple[float, float, tuple[PoissonGaussian, ...]] | None:
     """(mu, rho, sampled releases) of events that are not repeated, each kind added up; None if nothing finite holds."""
     check_relation(relation)
-    squared_mu, rho, sampled = 0.0, 0.0, dict[tuple[float, float], int]()
+    squared_mu, rho, sampled = 0.0, 0.0, dict[tuple[float, float], PoissonGaussian]()
     for event in events:
         if isinstance(event, Unbounded):
             return None
@@ -268,11 +268,11 @@ def _sum_events(events: Sequence[Event], relation: Relation) -> tuple[float, flo
             squared_mu += _unsampled_mu(event, relation) ** 2
         else:
             key = (float(event.rate), float(event.noise_multiplier))
-            sampled[key] = sampled.get(key, 0) + int(event.rounds)
+            before = sampled[key].rounds if key in sampled else 0
+            sampled[key] = PoissonGaussian(*key, before + int(event.rounds))
     if squared_mu == math.inf or rho == math.inf:
         return None
-    merged = tuple(PoissonGaussian(rate, noise, rounds) for (rate, noise), rounds in sorted(sampled.items()))
-    return math.sqrt(squared_mu), rho, merged
+    return math.sqrt(squared_mu), rho, tuple(map(sampled.__getitem__, sorted(sampled)))
 
 
 def _best_order_epsilon(events: Sequence[Event], delta: float, relation: Relation) -> float:

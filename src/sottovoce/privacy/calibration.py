@@ -16,18 +16,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import ndtri
 
 from sottovoce.arguments import is_whole
-from sottovoce.privacy.accounting import (
-    LARGE_MU,
-    decreasing_root,
-    drawn_one_renyi,
-    epsilon_of,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_log_delta,
-    renyi_conversion,
-    renyi_of,
-    renyi_to_epsilon,
-)
+from sottovoce.privacy import accounting
 from sottovoce.privacy.events import (
     PoissonGaussian,
     Relation,
@@ -56,15 +45,15 @@ def mu_for(epsilon: float, delta: float) -> float:
     root = math.sqrt(quantile**2 + 2 * epsilon)
     # The mu that solves mu^2/2 - mu quantile = epsilon, written without cancellation.
     simple = 2 * epsilon / (root - quantile) if quantile < 0 else quantile + root
-    if simple > LARGE_MU / 4:
+    if simple > accounting.LARGE_MU / 4:
         return simple
     upper = 2 * simple
-    while gaussian_delta(upper, epsilon) <= delta:
+    while accounting.gaussian_delta(upper, epsilon) <= delta:
         upper *= 2
     scale = math.log(delta)
 
     def excess(mu: float) -> float:
-        return math.log(max(gaussian_delta(mu, epsilon), 1e-320)) - scale
+        return math.log(max(accounting.gaussian_delta(mu, epsilon), 1e-320)) - scale
 
     root = float(brentq(excess, simple / 2, upper, xtol=1e-300, rtol=1e-12, maxiter=500))
     return root * (1 - 1e-9)
@@ -78,7 +67,7 @@ def part_of(epsilon: float, delta: float, share: float) -> float:
     require(0 < share <= 1, "share", share, "above 0 and at most 1", "shares of a budget sum to 1")
     if share == 1 or epsilon == math.inf:
         return epsilon
-    return gaussian_epsilon(mu_for(epsilon, delta) * math.sqrt(share), delta)
+    return accounting.gaussian_epsilon(mu_for(epsilon, delta) * math.sqrt(share), delta)
 
 
 @lru_cache(maxsize=256)
@@ -90,7 +79,7 @@ def rho_for(epsilon: float, delta: float) -> float:
         return math.inf
 
     def excess(log_rho: float) -> float:
-        return epsilon_of([Selection(math.exp(log_rho))], delta, "zero-out") - epsilon
+        return accounting.epsilon_of([Selection(math.exp(log_rho))], delta, "zero-out") - epsilon
 
     high = math.log(mu_for(epsilon, delta) ** 2 / 2)  # a Gaussian costs no more than its rho says
     low = high - 1.0
@@ -112,7 +101,7 @@ def repeated_mu_for(epsilon: float, delta: float, mean: float) -> float:
     check_delta(delta)
 
     def excess(log_mu: float) -> float:
-        return epsilon_of([Repeated(math.exp(log_mu), mean)], delta, "zero-out") - epsilon
+        return accounting.epsilon_of([Repeated(math.exp(log_mu), mean)], delta, "zero-out") - epsilon
 
     high = math.log(mu_for(epsilon, delta))  # one run costs no more than several
     low = high - 1.0
@@ -151,7 +140,7 @@ def noise_multiplier_for(epsilon: float, delta: float, relation: Relation, rate:
         return distance(relation) * math.sqrt(rounds) / mu * (1 + 1e-12)
 
     def excess(log_noise: float) -> float:
-        found = epsilon_of([PoissonGaussian(rate, math.exp(log_noise), rounds)], delta, relation)
+        found = accounting.epsilon_of([PoissonGaussian(rate, math.exp(log_noise), rounds)], delta, relation)
         return 1.0 if found == math.inf else (found - epsilon) / (found + epsilon)
 
     # Start from the central limit of the privacy loss: mu^2 = rounds * variance of one release's loss.
@@ -183,7 +172,7 @@ def renyi_budget(epsilon: float, delta: float, order: float) -> float:
     check_order(order)
     if epsilon == math.inf:
         return math.inf
-    conversion = renyi_conversion(order, delta)
+    conversion = accounting.renyi_conversion(order, delta)
     return max(0.0, epsilon - conversion - 1e-12 * (epsilon + abs(conversion)))
 
 
@@ -200,7 +189,7 @@ def renyi_order_for(epsilon: float, delta: float) -> float:
 
     def loss(log_excess: float) -> float:
         order = 1 + math.exp(log_excess)
-        return (renyi_conversion(order, delta) - epsilon) / order
+        return (accounting.renyi_conversion(order, delta) - epsilon) / order
 
     grid = np.linspace(math.log(1e-6), math.log(1e12), 400)
     best = int(np.argmin([loss(float(point)) for point in grid]))
@@ -222,7 +211,9 @@ def moments_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: fl
         return math.inf
     event = PoissonGaussian(rate, noise_multiplier, rounds)
     moments = sorted({*range(1, min(most, 32) + 1), *(int(k) for k in np.geomspace(32, max(most, 32), 40))})
-    return float(min(renyi_of([event], k + 1.0, "zero-out") - math.log(delta) / k for k in moments if k <= most))
+    return float(
+        min(accounting.renyi_of([event], k + 1.0, "zero-out") - math.log(delta) / k for k in moments if k <= most)
+    )
 
 
 @lru_cache(maxsize=256)
@@ -281,9 +272,9 @@ def visible_uses_epsilon(mu_once: float, rate: float, rounds: int, delta: float)
     mus = mu_once * np.sqrt(uses)
 
     def delta_at(epsilon: float) -> float:
-        return 2 * rare + float(weights @ np.exp(gaussian_log_delta(mus, epsilon)))
+        return 2 * rare + float(weights @ np.exp(accounting.gaussian_log_delta(mus, epsilon)))
 
-    return decreasing_root(delta_at, delta, gaussian_epsilon(float(mus[-1]), delta - 3 * rare))
+    return accounting.decreasing_root(delta_at, delta, accounting.gaussian_epsilon(float(mus[-1]), delta - 3 * rare))
 
 
 def sampled_one_epsilon(source_size: int, noise_multiplier: float, rounds: int, delta: float) -> float:
@@ -305,15 +296,15 @@ def sampled_one_epsilon(source_size: int, noise_multiplier: float, rounds: int, 
     )
     if noise_multiplier == 0:
         return math.inf
-    unsampled = gaussian_epsilon(math.sqrt(rounds) / noise_multiplier, delta)
+    unsampled = accounting.gaussian_epsilon(math.sqrt(rounds) / noise_multiplier, delta)
     if source_size == 1:
         return unsampled
     orders = (*range(2, 64), *(int(order) for order in np.geomspace(64, 1024, 33)))
-    per_round = drawn_one_renyi(source_size, noise_multiplier, orders)
+    per_round = accounting.drawn_one_renyi(source_size, noise_multiplier, orders)
     return min(
         unsampled,
         *(
-            renyi_to_epsilon(float(rounds * value), float(order), delta)
+            accounting.renyi_to_epsilon(float(rounds * value), float(order), delta)
             for order, value in zip(orders, per_round, strict=True)
         ),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -135,7 +136,8 @@ class Guarantee:
         for optional in ("assumes", "computational", "if_broken", "view", "knows_part"):
             if not said[optional]:
                 del said[optional]
-        said["trade_off"] = {f"{false_alarms:g}": missed for false_alarms, missed in self.trade_off}
+        curve = dict(self.trade_off)
+        said["trade_off"] = dict(zip(map("{:g}".format, curve), curve.values(), strict=True))
         return said | {"sentence": self.sentence()}
 
     @classmethod
@@ -143,7 +145,7 @@ class Guarantee:
         """The guarantee that `to_dict` wrote; an infinite epsilon may be the text "inf"."""
         fields = {key: value for key, value in said.items() if key != "sentence"}
         curve = tuple((float(false_alarms), missed) for false_alarms, missed in said["trade_off"].items())
-        assumes, epsilon = tuple(said.get("assumes", ())), _read_number(said["epsilon"])
+        assumes, epsilon = tuple(said.get("assumes", ())), math.inf if said["epsilon"] == "inf" else said["epsilon"]
         made = _check_types(cls(**{**fields, "epsilon": epsilon, "trade_off": curve, "assumes": assumes}))
         if not (made.epsilon >= 0 and 0 <= made.delta <= 1 and all(0 <= missed <= 1 for _, missed in curve)):
             raise ValueError("a guarantee has epsilon from 0 on, and delta and a trade-off between 0 and 1")
@@ -155,11 +157,6 @@ class Guarantee:
 def as_power(epsilon: float) -> str:
     """e^epsilon in few digits; as a power where no float holds it."""
     return f"{math.exp(epsilon):.4g}" if epsilon <= _LARGEST else f"e^{epsilon:.4g}"
-
-
-def _read_number(said: Any) -> Any:
-    """An infinite number may be a text."""
-    return math.inf if said == "inf" else said
 
 
 def _check_types(made: _Form) -> _Form:
@@ -298,7 +295,7 @@ class PrivacyReport:
             **{name: Guarantee.from_dict(said["against"][name]) for name in VIEWS},
             assumptions=tuple(said["assumptions"]),
             public=said["public"],
-            colluding={name: _read_number(epsilon) for name, epsilon in said.get("colluding", {}).items()},
+            colluding={name: math.inf if e == "inf" else e for name, e in said.get("colluding", {}).items()},
             noise=said.get("noise"),
             left=tuple(map(tuple, said.get("left", ()))),
         )
@@ -356,8 +353,8 @@ def weakest(profiles: Iterable[Profile]) -> Profile:
     if len(different) == 1:
         return different[0]
     return Profile(
-        lambda delta: max(profile.epsilon(delta) for profile in different),
-        lambda alarms: np.min([profile.missed(alarms) for profile in different], axis=0),
+        lambda delta: max(map(operator.methodcaller("epsilon", delta), different)),
+        lambda alarms: np.min(list(map(operator.methodcaller("missed", alarms), different)), axis=0),
     )
 
 
@@ -367,8 +364,8 @@ def strongest(*profiles: Profile) -> Profile:
     if len(different) == 1:
         return different[0]
     return Profile(
-        lambda delta: min(profile.epsilon(delta) for profile in different),
-        lambda alarms: np.max([profile.missed(alarms) for profile in different], axis=0),
+        lambda delta: min(map(operator.methodcaller("epsilon", delta), different)),
+        lambda alarms: np.max(list(map(operator.methodcaller("missed", alarms), different)), axis=0),
     )
 
 

@@ -352,17 +352,12 @@ def lower_bound(first: Array, second: Array, measure: Measure, delta: float, ala
         return mu_of(errors) if measure == "mu" else epsilon_of_errors(errors, delta)
 
     part = len(first) // (4 if first.ndim == 1 else 2)
-    if first.ndim > 1:
-        direction = discriminant(first[:part], second[:part])
+    if first.ndim > 1:  # Fisher's discriminant: the inverse of the common covariance times the difference of the means
+        spread = np.atleast_2d(np.cov(first[:part].T) + np.cov(second[:part].T))
+        spread += RIDGE * max(float(np.trace(spread)), 1e-300) * np.eye(len(spread))
+        direction = np.linalg.solve(spread, first[:part].mean(axis=0) - second[:part].mean(axis=0))
         first, second = first @ direction, second @ direction
     tail = TAILS[measure]
     chosen = np.quantile(np.concatenate([first[:part], second[:part]]), np.linspace(tail, 1 - tail, THRESHOLDS))
     best = max(chosen, key=lambda threshold: value(errors_at(first[:part], second[:part], float(threshold), alarm)))
     return value(errors_at(first[part:], second[part:], float(best), alarm))
-
-
-def discriminant(first: Array, second: Array) -> Array:
-    """Fisher's: the inverse of the common covariance times the difference of the means."""
-    spread = np.atleast_2d(np.cov(first.T) + np.cov(second.T))
-    spread += RIDGE * max(float(np.trace(spread)), 1e-300) * np.eye(len(spread))
-    return np.asarray(np.linalg.solve(spread, first.mean(axis=0) - second.mean(axis=0)))

@@ -210,7 +210,7 @@ class Shadow:
     def _walk(self, query: Walk, release: Release, round: Round) -> None:
         """Each number of a walk depends on those released before it: the noise that leads to them is found in turn."""
         grid = self.observed.arrays["grid"]
-        seen = self._seen(query.name, grid)
+        seen = (self._view.visible or {}).get(query.name, len(grid))
 
         def values(at: Round) -> Array:
             noise = np.zeros_like(grid)
@@ -262,15 +262,12 @@ class Shadow:
         place = 2 * size if code == 0 else code - 1 if code > 0 else size - code - 1
         return np.concatenate([signed, -signed, stay]), place
 
-    def _seen(self, query: str, grid: Integers) -> int:
-        return (self._view.visible or {}).get(query, len(grid))
-
     def _weigh(
         self, release: Release, weights: Any, grid: Integers, round: Round, values: Callable[[Round], Array]
     ) -> None:
         """The density of a Gaussian release; of a secret sample, of the mixture over whether its record was drawn."""
         scale = release.std / release.step / weights
-        seen, block = self._seen(release.query, grid), round.rows
+        seen, block = (self._view.visible or {}).get(release.query, len(grid)), round.rows
 
         def density(rows: Block) -> float:
             return float(-0.5 * np.sum(((grid - values(round._replace(rows=rows))) / scale)[:seen] ** 2))

@@ -232,11 +232,7 @@ class _LinearIterate(Iterate):
 
     def __init__(self, objective: Composite, x: Vector, offsets: Integers) -> None:
         super().__init__(objective, x, offsets)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        self.q = np.asarray(self.objective.matrix @ self.x, dtype=np.float64)
-        self.moved = 0
+        self.q, self.moved = np.asarray(objective.matrix @ self.x, dtype=np.float64), 0
 
     def value(self) -> float:
         return self.objective.g.value(self.q)
@@ -279,7 +275,7 @@ class _LinearIterate(Iterate):
     def _count(self, columns: Integers) -> None:
         self.moved += len(columns)
         if self.moved >= REFRESH * self.objective.dimension:
-            self._refresh()
+            self.q, self.moved = np.asarray(self.objective.matrix @ self.x, dtype=np.float64), 0
 
 
 def golden_section(value: Callable[[float], float], step: float) -> float:
