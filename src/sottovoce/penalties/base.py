@@ -162,12 +162,6 @@ def check_number(argument: str, value: float, accept: Callable[[float], bool], a
         raise InputError(f"{argument}={value!r} must be {allowed}; {remedy}")
 
 
-def check_alpha(alpha: float) -> None:
-    """Refuse a penalty weight that is negative or not finite."""
-    remedy = "it weighs the penalty against the mean loss, and 0 switches it off"
-    check_number("alpha", alpha, lambda x: 0 <= x < math.inf, "zero or a positive finite number", remedy)
-
-
 def check_interval(low: float, high: float, *, bounded: bool = False) -> None:
     """Refuse ends that are NaN, out of order or, where the set must be bounded, infinite."""
     for argument, end in (("low", low), ("high", high)):

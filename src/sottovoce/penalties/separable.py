@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.penalties.base import Penalty, Vector, check_alpha, check_interval, check_number, register_penalty
+from sottovoce.penalties.base import Penalty, Vector, check_interval, check_number, register_penalty
 
 
 class NormPenalty(Penalty):
@@ -56,17 +56,23 @@ class NoPenalty(NormPenalty):
     weights: ClassVar[tuple[float, float]] = (0.0, 0.0)
 
 
-@register_penalty
 @dataclass(frozen=True)
-class L2(NormPenalty):
-    """r(w) = (alpha / 2) |w|_2^2."""
+class AlphaPenalty(NormPenalty):
+    """One that is weighed against the mean loss."""
 
     alpha: float
 
-    name: ClassVar[str] = "l2"
-
     def __post_init__(self) -> None:
-        check_alpha(self.alpha)
+        remedy = "it weighs the penalty against the mean loss, and 0 switches it off"
+        check_number("alpha", self.alpha, lambda x: 0 <= x < math.inf, "zero or a positive finite number", remedy)
+
+
+@register_penalty
+@dataclass(frozen=True)
+class L2(AlphaPenalty):
+    """r(w) = (alpha / 2) |w|_2^2."""
+
+    name: ClassVar[str] = "l2"
 
     @property
     def weights(self) -> tuple[float, float]:
@@ -75,15 +81,10 @@ class L2(NormPenalty):
 
 @register_penalty
 @dataclass(frozen=True)
-class L1(NormPenalty):
+class L1(AlphaPenalty):
     """r(w) = alpha |w|_1."""
 
-    alpha: float
-
     name: ClassVar[str] = "l1"
-
-    def __post_init__(self) -> None:
-        check_alpha(self.alpha)
 
     @property
     def weights(self) -> tuple[float, float]:
@@ -92,16 +93,15 @@ class L1(NormPenalty):
 
 @register_penalty
 @dataclass(frozen=True)
-class ElasticNet(NormPenalty):
+class ElasticNet(AlphaPenalty):
     """r(w) = alpha l1_ratio |w|_1 + (alpha (1 - l1_ratio) / 2) |w|_2^2, as in scikit-learn."""
 
-    alpha: float
     l1_ratio: float = 0.5
 
     name: ClassVar[str] = "elastic_net"
 
     def __post_init__(self) -> None:
-        check_alpha(self.alpha)
+        super().__post_init__()
         check_number(
             "l1_ratio",
             self.l1_ratio,
