@@ -24,19 +24,21 @@ from sottovoce.data.matrix import is_sparse
 from sottovoce.errors import InputError
 from sottovoce.lab.bcfw import kernels
 from sottovoce.lab.bcfw.objectives import Blocks, Objective
-from sottovoce.lab.bcfw.samplings import Distributed, Nice, Sampling, check_pairs, check_proper
+from sottovoce.lab.bcfw.samplings import (
+    Distributed,
+    Integers,
+    Matrix,
+    Nice,
+    Sampling,
+    Vector,
+    check_pairs,
+    check_proper,
+)
 from sottovoce.penalties import ConstraintSet
-
-Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Matrix = NDArray[np.float64]
 
 CORNERS = 12  # coordinates of a box whose corners are gone through
 LARGE = 2000  # size of a matrix above which its largest eigenvalue is bounded rather than computed
 ASCENTS = 50
-
-
-# What a run is promised
 
 
 def theorem_bound(
@@ -76,9 +78,6 @@ def _check_bound(gap0: float, curvature: float, p_min: float, rho: float) -> Non
     for argument, value in (("gap0", gap0), ("curvature", curvature), ("rho", rho)):
         if not 0 <= value < math.inf:
             raise InputError(f"{argument}={value!r} must be zero or a positive finite number")
-
-
-# Sizes of blocks and of pairs of blocks
 
 
 def block_curvatures(objective: Objective, constraint: ConstraintSet) -> Vector:
@@ -216,9 +215,6 @@ class _Majorant:
         return min(float(np.linalg.eigvalsh(gram)[-1]) * (1 + 1e-9), float(self.blocks.count))
 
 
-# Bounds of the expected curvature
-
-
 def eso_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
     """sum_i p_i beta_i D_i^2, beta_i = min(c(P), c(A'A)) |A_i|^2, any sampling (Proposition 1).
 
@@ -300,9 +296,6 @@ def _products(objective: Objective, constraint: ConstraintSet, sampling: Samplin
 def _check_blocks(sampling: Sampling, blocks: Blocks) -> None:
     if sampling.blocks != blocks.count:
         raise InputError(f"the sampling has {sampling.blocks} blocks and the constraint {blocks.count}; match the two")
-
-
-# A lower estimate
 
 
 def curvature_estimate(  # noqa: PLR0913

@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sottovoce import losses
 from sottovoce.errors import InputError
 from sottovoce.lab.bcfw import kernels
+from sottovoce.lab.bcfw.samplings import Integers, Vector
 from sottovoce.losses import Loss
 from sottovoce.penalties import BoxSet, ConstraintSet, L1Ball, L2Ball, Product, Simplex
-
-Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 REFRESH = 1000  # passes over the matrix after which Ax is computed anew, so that rounding errors cannot pile up
 GOLDEN = (math.sqrt(5) - 1) / 2

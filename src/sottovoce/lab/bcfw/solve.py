@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sottovoce.errors import InputError
 from sottovoce.lab.bcfw import kernels
 from sottovoce.lab.bcfw.objectives import Blocks, Gradients, Iterate, Objective
-from sottovoce.lab.bcfw.samplings import Nice, Sampling, check_proper, check_whole
+from sottovoce.lab.bcfw.samplings import Integers, Nice, Sampling, Vector, check_proper, check_whole
 from sottovoce.penalties import ConstraintSet, Product
 
-Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Step = Literal["universal", "line-search"] | Callable[[int], float]
 
 PATIENCE = 0.05  # seconds after which a waiting thread looks whether the run is over
