@@ -193,7 +193,7 @@ def test_a_record_causes_no_warning() -> None:
     np.testing.assert_array_equal(total, -block.rows.sum(axis=0, dtype=np.float64))
 
 
-class Hostile(losses.classification.Logistic):
+class Hostile(losses.single.Logistic):
     """A loss whose slopes are whatever is asked for."""
 
     def derivative(self, u: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

@@ -5,9 +5,8 @@ the kind "regression" and `PrivateLinearSVC(loss=...)` those of the kind "classi
 """
 
 from sottovoce.losses.base import Kind, Loss, check_units, coded, get, names, register, takes
-from sottovoce.losses.classification import Hinge, Logistic, Sigmoid, SmoothedHinge
-from sottovoce.losses.regression import Huber, Squared
 from sottovoce.losses.several import ClassesLoss, OneVsRest, Softmax, Weighted, weighted
+from sottovoce.losses.single import Hinge, Huber, Logistic, Sigmoid, SmoothedHinge, Squared
 
 __all__ = [
     "ClassesLoss",

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sottovoce.data.matrix import shrink_slopes
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses.base import Loss
-from sottovoce.losses.regression import Huber, Squared
+from sottovoce.losses.single import Huber, Squared
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
