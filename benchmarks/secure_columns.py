@@ -33,9 +33,9 @@ from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.newton import PrivateNewton
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
 from sottovoce.data.bounds import Bounds
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.solvers import Newton, Whitened
 
 Array = NDArray[np.float64]

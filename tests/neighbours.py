@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from dealing import Run, look_up
 from sottovoce.data.bounds import Bounds
 from sottovoce.gate.query import Query
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.events import Relation
 from sottovoce.queries.joint import JointGradient, JointScores, JointSquares, ScaleLookup, WholeGradient, WholeLength
 from sottovoce.queries.sums import GramMatrix

@@ -10,9 +10,9 @@ from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.lab.audit.catalogue import BALL, EVALUATED, STIFF, audit_plan
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.split import SecureAggregation
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "newton": {"rounds": 3},

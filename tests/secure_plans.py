@@ -11,9 +11,9 @@ from sottovoce.algorithms import plan_by
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
 from sottovoce.data.bounds import Bounds
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.solvers import Whitened
 
 CLASSES: dict[str, Any] = {"loss": Named(name="logistic"), "classes": (-1, 1)}

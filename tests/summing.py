@@ -14,9 +14,9 @@ from sottovoce.federation.run_keys import key_purpose
 from sottovoce.gate.outgoing import Share
 from sottovoce.gate.query import Round
 from sottovoce.gate.secure_gate import SecureGate
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.mechanisms import Randomness, SeededRandomness
 from sottovoce.secure.pair_keys import PairKeys, RunKey
 from sottovoce.secure.sums import Call, Masker

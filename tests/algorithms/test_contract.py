@@ -34,10 +34,10 @@ from sottovoce.federation.policy import Policy
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.query import Choice, Derived, Query, Reals, Together
 from sottovoce.losses import Loss
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named, Problem
 from sottovoce.plan.release import Release
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.events import RELATIONS, Event, Gaussian, PoissonGaussian, Relation, Selection
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import JointSum

@@ -45,9 +45,9 @@ from sottovoce.data.projection import short_rows
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.gate.query import Choice, Query, Reals, Round, Walk
 from sottovoce.lab.audit.catalogue import audit_plan
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.events import RELATIONS, Relation
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import HeldSum, JointSum

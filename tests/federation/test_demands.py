@@ -18,10 +18,9 @@ from sottovoce.federation.policy import DEMANDS, NOTHING, Known, Policy
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan import secure_text
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.secure_text import ASSUMPTIONS, assumed, made_assumptions
-from sottovoce.plan.split import Coalition
+from sottovoce.plan.split import Coalition, SecureAggregation
 from sottovoce.queries.pricing import coalition_epsilon
 from sottovoce.secure.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import local_identities

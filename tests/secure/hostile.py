@@ -20,8 +20,8 @@ from sottovoce.federation.secure_columns.dealer import LocalDeals
 from sottovoce.federation.secure_columns.messages import ProgramPiece, Stage, adder_of, cut_records, widths_of
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
-from sottovoce.plan.aggregation import COORDINATOR, SecureAggregation
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.split import COORDINATOR, SecureAggregation
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of

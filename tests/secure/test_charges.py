@@ -25,9 +25,9 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.policy import Known, Policy, charge_of
 from sottovoce.lab.audit.catalogue import audit_plan
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Named
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import RELATIONS, Event, Gaussian, PoissonGaussian, Relation, inside
 from sottovoce.privacy.ledger import FitPart

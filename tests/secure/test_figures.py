@@ -22,8 +22,8 @@ from sottovoce.algorithms.newton import PrivateNewton
 from sottovoce.data.block import Block
 from sottovoce.gate.query import Query, Round
 from sottovoce.lab.audit.secure import OpenedSum, SecureColumns, with_keys
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import JointGradient, JointSum
 from sottovoce.queries.pricing import queries_of

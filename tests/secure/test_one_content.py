@@ -29,7 +29,7 @@ from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.gate import secure_gate
 from sottovoce.gate.frames import decode
 from sottovoce.lab.audit.catalogue import audit_plan
-from sottovoce.plan.aggregation import SecureAggregation
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.mechanisms import SystemRandomness
 from sottovoce.secure import streams, sums

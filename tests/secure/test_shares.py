@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sottovoce.errors import RefusedError
-from sottovoce.plan.aggregation import SecureAggregation
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.secure.streams import masks
 from sottovoce.secure.sums import Call, Noise, Opener, label_of

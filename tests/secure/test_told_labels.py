@@ -24,8 +24,8 @@ from sottovoce.federation.secure_columns import coordinator as coordinator_side
 from sottovoce.federation.secure_columns import dealer as dealing_side
 from sottovoce.federation.secure_columns import party as party_side
 from sottovoce.lab.audit.secure import Keys, SecureColumns, _Protocol, with_keys
-from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.split import COORDINATOR
 from sottovoce.privacy.mechanisms import SeededRandomness, SystemRandomness
 from sottovoce.secure import dealer, streams, sums
 from sottovoce.secure.streams import pack_fields

@@ -22,8 +22,8 @@ from sottovoce.federation.secure_columns.messages import place_of, widths_of
 from sottovoce.gate.query import Round
 from sottovoce.lab.audit import secure as audited
 from sottovoce.lab.audit.secure import AttackingView, Keys, OpenedSum, SecureColumns, SecureRows, _Protocol, with_keys
-from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.split import COORDINATOR
 from sottovoce.privacy.mechanisms import SeededRandomness, wide_gaussian
 from sottovoce.queries.joint import JointGradient, WholeGradient
 from sottovoce.secure import sums

@@ -17,7 +17,7 @@ from sottovoce.errors import WireError
 from sottovoce.federation.secure_columns import dealer
 from sottovoce.lab.audit import secure as audited
 from sottovoce.lab.audit.secure import SecureColumns, _Protocol, with_keys
-from sottovoce.plan.aggregation import COORDINATOR
+from sottovoce.plan.split import COORDINATOR
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import JointGradient
 from sottovoce.secure import ring, sums

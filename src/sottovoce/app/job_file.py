@@ -25,7 +25,7 @@ from pydantic.fields import FieldInfo
 
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import MOST_FEATURES, parse_file
-from sottovoce.plan.aggregation import COORDINATOR
+from sottovoce.plan.split import COORDINATOR
 from sottovoce.privacy.events import SMALLEST_DELTA, Relation
 
 if TYPE_CHECKING:

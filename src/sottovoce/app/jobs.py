@@ -19,9 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from sottovoce.app import job_file as tables
 from sottovoce.app.job_file import JobFile, key, needed, unknown_key
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import About
-from sottovoce.plan.split import CENTRAL, COLUMNS, ROWS, Split
+from sottovoce.plan.split import CENTRAL, COLUMNS, COORDINATOR, ROWS, Split
 
 if TYPE_CHECKING:
     from sottovoce.estimators import PrivateLinearModel

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from operator import itemgetter
 from typing import Any, get_args
 
@@ -98,15 +98,13 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts; None for what cannot be told."""
         return {
-            "metrics": {name: _plain_numbers(metric) for name, metric in self.metrics.items()},
+            "metrics": _plain_numbers(self.metrics),
             "classes": None if self.plan_.classes is None else list(self.plan_.classes),
-            "by_class": [
-                {name: _plain_numbers(metric) for name, metric in metrics.items()} for metrics in self.by_class.values()
-            ],
-            "confusion": [[_plain_numbers(metric) for metric in row] for row in self.confusion],
+            "by_class": _plain_numbers(tuple(self.by_class.values())),
+            "confusion": _plain_numbers(self.confusion),
             "roc": None if self.roc is None else [rates.tolist() for rates in self.roc],
-            "rates": [_plain_numbers(point) for point in self.rates],
-            "calibration": [_plain_numbers(group) for group in self.calibration],
+            "rates": _plain_numbers(self.rates),
+            "calibration": _plain_numbers(self.calibration),
             "nodes": self.nodes.tolist(),
             "cells": self.cells.tolist(),
             "noise": self.noise,
@@ -144,9 +142,13 @@ def _metric_text(metric: Metric) -> str:
 
 
 def _plain_numbers(value: Any) -> Any:
-    """The numbers of a dataclass by their names, also those within; one that cannot be told is None."""
+    """The numbers of mappings, tuples and dataclasses as those of JSON; one that cannot be told is None."""
+    if isinstance(value, tuple):
+        return list(map(_plain_numbers, value))
     if is_dataclass(value):
-        return {field.name: _plain_numbers(getattr(value, field.name)) for field in fields(value)}
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return dict(zip(value, map(_plain_numbers, value.values()), strict=True))
     return float(value) if math.isfinite(value) else None
 
 

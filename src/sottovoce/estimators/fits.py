@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sklearn.exceptions import ConvergenceWarning
 
@@ -31,9 +31,9 @@ from sottovoce.estimators.declarations import (
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.coordinator import Progress
 from sottovoce.federation.federation import Federation
-from sottovoce.plan.aggregation import MOST_PARTIES
 from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.split import MOST_PARTIES
 from sottovoce.privacy.accounting import gaussian_mu
 from sottovoce.privacy.calibration import mu_for, part_of
 from sottovoce.privacy.events import inside
@@ -122,18 +122,17 @@ class Session:
         )
 
 
+@dataclass(eq=False)
 class Purchase(ABC):
     """One more plan after a fit's own, on the same people: for an epsilon, which is a `share` of the fit's mu squared.
 
     `refused` says what remains if a party has no room for it.
     """
 
-    form: Algorithm
-    share: float
-    refused: str
-
-    def __init__(self, epsilon: float) -> None:
-        self.epsilon = epsilon
+    form: ClassVar[Algorithm]
+    share: ClassVar[float]
+    refused: ClassVar[str]
+    epsilon: float
 
     def check(self, fit: Fit, problem: Problem) -> None:  # noqa: B027
         """Refuse a fit that it does not serve, before anything is charged."""
@@ -151,14 +150,15 @@ class Purchase(ABC):
         """Give the model what was bought."""
 
 
-def check_gaussian(plan: Plan, form: Algorithm) -> None:
-    """Refuse a solver with releases other than Gaussian ones, where something is bought with the fit's budget."""
+def check_gaussian(plan: Plan, form: Algorithm) -> float:
+    """The mu of a plan; a solver with others than Gaussian releases is refused, as mu squared is what is shared."""
     mu = gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation)
     if mu is None or not math.isfinite(mu):
         raise InputError(
             f"solver={plan.algorithm!r}: what is bought beside a fit shares mu squared with it, which needs a solver "
             "with Gaussian releases alone, such as 'whitened' or 'newton'."
         )
+    return mu
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from sottovoce.estimators.report import assumptions, warn_of_repeats
 from sottovoce.federation.federation import Federation, as_account
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
+from sottovoce.privacy.accounting import gaussian_epsilon
 from sottovoce.privacy.calibration import part_of, repeated_mu_for
 from sottovoce.privacy.events import SAMPLER_SHARE, Event, Relation, Repeated, distance, inside
 from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport, profile_of, with_errors
@@ -159,7 +159,23 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         if score == -math.inf:
             raise SottovoceError("no trial gave a model; the search is charged. Give it other parameters.")
         self.best_params_, self.best_estimator_ = parameters, model
-        self.privacy_: PrivacyReport = self._report(model)
+        relation, delta = self.estimator.relation, self.delta
+        profile = profile_of(self._events(relation), relation)
+        missed = with_errors(profile.missed, FALSE_ALARMS, SAMPLER_SHARE * delta)
+        views: dict[str, Any] = {
+            name: Guarantee(
+                epsilon=profile.epsilon(inside(delta)),
+                delta=delta,
+                relation=relation,
+                adversary=name,
+                void=None if self.insecure_seed is None else "Draws and noise came from a known seed (insecure_seed).",
+                trade_off=tuple(zip(FALSE_ALARMS, missed.tolist(), strict=True)),
+            )
+            for name in VIEWS
+        }
+        words = WORDS.format(mean=self.mean_trials, epsilon=self.trial_epsilon)
+        public = {**model.privacy_.public, "search": words}
+        self.privacy_ = PrivacyReport(**views, assumptions=(*assumptions(model.plan_), words), public=public)
         model.privacy_ = self.privacy_
         model.set_params(epsilon=self.epsilon)  # what it cost; the trial's own part is in its plan
         if hasattr(model, "path_"):
@@ -188,10 +204,8 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         model.set_params(epsilon=self._part(1 - TrialScore.share), delta=self.delta, insecure_seed=seed)
         fit = Fit(model, federation)
         plan, form = fit.plan, fit.form
-        check_gaussian(plan, form)
-        spent = gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation)
         most = math.sqrt(1 - TrialScore.share) * self.event.mu * (1 + 1e-9)
-        if plan.protects != "record" or spent is None or spent > most:
+        if check_gaussian(plan, form) > most or plan.protects != "record":
             raise LeakError(f"solver={plan.algorithm!r}: a trial would cost more than its part; nothing was charged.")
         if plan.scaled_loss.outputs > 1:
             raise InputError("y has more than two classes; a search scores two classes, or numbers.")
@@ -222,27 +236,6 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         factor = max(distance(relation) / distance(self.estimator.relation), 1.0)
         return (Repeated(self.event.mu * factor, self.mean_trials),)
 
-    def _report(self, model: Any) -> PrivacyReport:
-        relation, share = self.estimator.relation, SAMPLER_SHARE * self.delta
-        profile = profile_of(self._events(relation), relation)
-        missed = with_errors(profile.missed, FALSE_ALARMS, share)
-        void = None if self.insecure_seed is None else "Draws and noise came from a known seed (insecure_seed)."
-        views: dict[str, Any] = {
-            name: Guarantee(
-                epsilon=profile.epsilon(inside(self.delta)),
-                delta=self.delta,
-                relation=relation,
-                adversary=name,
-                void=void,
-                trade_off=tuple(zip(FALSE_ALARMS, missed.tolist(), strict=True)),
-            )
-            for name in VIEWS
-        }
-        words = WORDS.format(mean=self.mean_trials, epsilon=self.trial_epsilon)
-        return PrivacyReport(
-            **views, assumptions=(*assumptions(model.plan_), words), public={**model.privacy_.public, "search": words}
-        )
-
     def _check(self) -> None:
         if not isinstance(self.estimator, PrivateLinearModel):
             raise InputError(f"estimator={type(self.estimator).__name__} must be an estimator of this library.")
@@ -253,14 +246,8 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
                 raise InputError(f"{name}={value!r} must be a positive number, for a search a finite one.")
         if not (is_number(self.mean_trials) and 1 <= self.mean_trials <= 1e4):
             raise InputError(f"mean_trials={self.mean_trials!r} must be from 1 to 10000; 10 is usual.")
-        distributions = self.param_distributions
-        tables = (
-            [distributions]
-            if isinstance(distributions, Mapping)
-            else list(distributions)
-            if isinstance(distributions, Sequence)
-            else []
-        )
+        given = self.param_distributions
+        tables = [given] if isinstance(given, Mapping) else list(given) if isinstance(given, Sequence) else []
         if not tables or not all(isinstance(table, Mapping) and table for table in tables):
             raise InputError("param_distributions must be a mapping of parameters to values, or a list of such.")
         parameters = self.estimator.get_params(deep=False)
@@ -296,11 +283,8 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
 
     def __sklearn_tags__(self) -> Any:
         tags, own = super().__sklearn_tags__(), self.estimator.__sklearn_tags__()
-        tags.estimator_type, tags.classifier_tags, tags.regressor_tags = (
-            own.estimator_type,
-            own.classifier_tags,
-            own.regressor_tags,
-        )
+        for name in ("estimator_type", "classifier_tags", "regressor_tags"):
+            setattr(tags, name, getattr(own, name))
         tags.input_tags.sparse = own.input_tags.sparse
         return tags
 

@@ -28,8 +28,8 @@ from sottovoce.federation.rounds import Answers, Each, Queries, Resumed, make_su
 from sottovoce.federation.run_keys import PAIR, key_purpose, known_keys
 from sottovoce.gate.frames import Frame, encode
 from sottovoce.gate.intersection import AlignmentTerms
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.ledger import Balance, Receipt
 from sottovoce.privacy.mechanisms import Randomness, SystemRandomness
 from sottovoce.queries.pricing import queries_of, rounds_of

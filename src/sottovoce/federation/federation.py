@@ -28,10 +28,9 @@ from sottovoce.federation.party import Party, check_rows
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Predictions, check_people
 from sottovoce.federation.secure_columns.dealer import Dealer
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import About
 from sottovoce.plan.problem import Labels
-from sottovoce.plan.split import SPLITS
+from sottovoce.plan.split import SPLITS, SecureAggregation
 from sottovoce.privacy.ledger import Account, Ledger, Receipt
 from sottovoce.privacy.mechanisms import SeededRandomness, SystemRandomness
 from sottovoce.transports.base import Transport

@@ -23,11 +23,10 @@ from sottovoce.federation.answering import check_answer_sizes
 from sottovoce.federation.run_keys import check_pinned
 from sottovoce.gate.gate import fits_mechanism
 from sottovoce.gate.query import Query
-from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import FAMILIES, Plan
 from sottovoce.plan.release import Release
 from sottovoce.plan.secure_text import ASSUMPTIONS, made_assumptions
-from sottovoce.plan.split import Coalition, SecureSums
+from sottovoce.plan.split import COORDINATOR, Coalition, SecureSums
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Event, Gaussian, Relation, Unbounded, distance, inside
 from sottovoce.privacy.ledger import Account, FitPart

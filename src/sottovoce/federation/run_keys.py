@@ -25,8 +25,8 @@ from sottovoce.files import write_durably
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.outgoing import Outgoing, reply
 from sottovoce.gate.secure_gate import UsedLabels, offered
-from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.split import COORDINATOR
 from sottovoce.privacy.ledger import Account
 from sottovoce.secure.pair_keys import CHECKED, OFFERS, PUBLIC_KEYS, PairKeys, PeerKey, RunKey, fingerprint_of
 from sottovoce.transports.identity import PLAN, Identity

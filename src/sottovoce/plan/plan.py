@@ -20,10 +20,9 @@ from pydantic import AfterValidator, ConfigDict, Field, SerializeAsAny, model_va
 from sottovoce.data.bounds import party_norms
 from sottovoce.errors import RefusedError
 from sottovoce.formats import PLAN
-from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Count, Frozen, Release
-from sottovoce.plan.split import SecureSums
+from sottovoce.plan.split import COORDINATOR, SecureSums
 from sottovoce.privacy.guarantee import Unit
 
 ModelsOf = Literal["shared", "kept"]

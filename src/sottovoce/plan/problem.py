@@ -20,9 +20,8 @@ from sottovoce.data.cells import is_class
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.base import ScaledRegulariser
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.release import Count, Frozen
-from sottovoce.plan.split import Channel, RowPart, SecureSums, Split
+from sottovoce.plan.split import Channel, RowPart, SecureAggregation, SecureSums, Split
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import SMALLEST_DELTA, Relation, distance, inside
 

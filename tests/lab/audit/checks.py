@@ -51,10 +51,10 @@ from sottovoce.gate.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.lab.audit.catalogue import EVALUATED, STIFF, audit_plan
 from sottovoce.lab.audit.secure import OpenedSum, SecureColumns, with_keys
 from sottovoce.lab.audit.transcript import Answered, Question, Side, Transcript
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.release import Release
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import noise_multiplier_for

@@ -48,8 +48,8 @@ from sottovoce.gate.frames import Frame
 from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.gate.secure_gate import DealingGate, UsedLabels, noise_of
-from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.split import COORDINATOR
 from sottovoce.privacy.mechanisms import Randomness, SystemRandomness, wide_gaussian
 from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.dealer import ColumnDealer

@@ -13,10 +13,9 @@ from sottovoce.algorithms import forms, make_plan, plan_by
 from sottovoce.algorithms.evaluation import Subject, score_weights
 from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.games import Game
-from sottovoce.plan.aggregation import SecureAggregation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.plan.split import SPLITS
+from sottovoce.plan.split import SPLITS, SecureAggregation
 from sottovoce.privacy.events import RELATIONS, Relation, either
 from sottovoce.solvers import by_name
 

@@ -26,8 +26,8 @@ from sottovoce.algorithms.sharing.admm_exact import WeightUpdate
 from sottovoce.data.block import Matrix
 from sottovoce.lab.audit.secure import Anew, AttackingView, SecureColumns, SecureRows, with_keys
 from sottovoce.lab.audit.transcript import AdversaryView, Question, Side, Transcript, log_likelihood
-from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.split import COORDINATOR
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import PoissonGaussian, Relation, Selection, either, inside

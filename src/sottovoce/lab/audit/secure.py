@@ -36,8 +36,8 @@ from sottovoce.gate.outgoing import GATE, Released
 from sottovoce.gate.query import MessageArrays, Query, Round
 from sottovoce.gate.secure_gate import SecureGate, noise_of
 from sottovoce.lab.audit.transcript import Answered, Side, Transcript, play_rounds
-from sottovoce.plan.aggregation import COORDINATOR
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.split import COORDINATOR
 from sottovoce.privacy.mechanisms import Randomness, SystemRandomness
 from sottovoce.queries.joint import JointGradient
 from sottovoce.queries.pricing import queries_of
