@@ -40,7 +40,7 @@ from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import Gaussian, Selection
 from sottovoce.privacy.mechanisms import SeededRandomness, largest_signed
-from sottovoce.queries.sketches import (
+from sottovoce.queries.parts import (
     Kind,
     make_sketch,
     sketch_of,

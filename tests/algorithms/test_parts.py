@@ -25,6 +25,7 @@ from sottovoce.privacy.events import Relation, Unbounded
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.parts import (
     FLOAT,
+    LabelSketch,
     NoisyLabels,
     PartGradient,
     PartGram,
@@ -35,7 +36,6 @@ from sottovoce.queries.parts import (
     cut_slopes,
 )
 from sottovoce.queries.pricing import together_event
-from sottovoce.queries.sketches import LabelSketch
 from support import at
 
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")

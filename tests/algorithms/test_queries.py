@@ -51,9 +51,8 @@ from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.events import RELATIONS, Relation
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import HeldSum, JointSum
-from sottovoce.queries.parts import PartGradient
+from sottovoce.queries.parts import ColumnSketch, PartGradient, sketch_of
 from sottovoce.queries.pricing import queries_of
-from sottovoce.queries.sketches import ColumnSketch, sketch_of
 from sottovoce.queries.sums import GramMatrix, ProjectedGradient
 from sottovoce.solvers import Rule
 from support import epsilons_of, forgeries, told_to

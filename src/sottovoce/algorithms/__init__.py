@@ -220,8 +220,10 @@ def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: 
         problem = problem.changed(aggregation=problem.channel.aggregation.changed(reserve=reserve))
         design = form.design(problem, options)
     if problem.channel.secure:
-        plain = tuple(release.model_copy(update={"dropped": 0}) for release in design.releases)
-        design = design.changed(releases=plain)
+        plain = list[Release]()
+        for release in design.releases:
+            plain.append(release.model_copy(update={"dropped": 0}))
+        design = design.changed(releases=tuple(plain))
     plan = Plan(**problem.fields(), **design.fields(), run=run, coin=coin, algorithm=form.name, form=form.form)
     if isinstance(plan.channel, SecureSums):
         plan = on_the_ring(form, plan, options, plan.channel)

@@ -212,13 +212,13 @@ class ScoreSums(JointSum):
     def __init__(self, problem: Problem) -> None:
         self.takes = {"weights": Reals((problem.dimension,))}
 
-    def means(self, scores: Array) -> Array:
-        """Of the bits at scores."""
-        raise NotImplementedError
-
     def lookup(self, _told: MessageArrays) -> LookUp:
-        chances = chances_of(self.means(scores_at(LEVELS, self.level)))[None]
-        return LookUp(chances, self.level, "score", "null", "one", self.twice, False, UNIT)
+        """Of scores clipped to +-1, whose kinks are on levels, or of squares less what rounding to levels adds."""
+        scores = scores_at(LEVELS, self.level)
+        means = (1 + np.clip(scores, -1.0, 1.0)) / 2
+        if not self.twice:
+            means = np.clip(scores**2 - self.level**2 / 6, 0.0, 1.0)
+        return LookUp(chances_of(means)[None], self.level, "score", "null", "one", self.twice, False, UNIT)
 
 
 class JointScores(ScoreSums):
@@ -226,10 +226,6 @@ class JointScores(ScoreSums):
 
     name = "score"
     title: ClassVar[str] = "the mean score"
-
-    def means(self, scores: Array) -> Array:
-        """Kinks are on levels."""
-        return np.asarray((1 + np.clip(scores, -1.0, 1.0)) / 2)
 
 
 class JointSquares(ScoreSums):
@@ -239,10 +235,6 @@ class JointSquares(ScoreSums):
     title: ClassVar[str] = "the mean square of the scores"
     twice: ClassVar[bool] = False
     replacement: ClassVar[float | None] = 1.0  # no bit is below 0
-
-    def means(self, scores: Array) -> Array:
-        """Less what rounding to levels adds to a square on average."""
-        return np.asarray(np.clip(scores**2 - self.level**2 / 6, 0.0, 1.0))
 
 
 class ScaleLookup(ScoreSums):

@@ -260,8 +260,9 @@ def coalition_epsilon(runs: Sequence[Run], relation: Relation, coalition: Coalit
 
     Without secure sums a record pays what it pays against everybody.
     """
-    first, every = runs[0][1], set[tuple[Event, ...]]()
-    alike = all(plan.channel.secure for _, plan, _ in runs)  # all parties answer everything
+    first, every, alike = runs[0][1], set[tuple[Event, ...]](), True  # the last: all parties answer everything
+    for _, plan, _ in runs:
+        alike = alike and plan.channel.secure
     for name in first.names[:1] if alike else first.channel.priced:
         events: tuple[Event, ...] = ()
         for form, plan, pricing in runs:
@@ -271,7 +272,7 @@ def coalition_epsilon(runs: Sequence[Run], relation: Relation, coalition: Coalit
             else:
                 events += pricing.events(form, plan, relation, name)
         every.add(events)
-    return max(_epsilon(events, inside(delta), relation) for events in every)
+    return max(map(functools.partial(_epsilon, delta=inside(delta), relation=relation), every))
 
 
 _epsilon = functools.lru_cache(maxsize=1024)(epsilon_of)  # of coalitions that see the same

@@ -30,7 +30,7 @@ from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.split import RowPart
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import distance, inside
-from sottovoce.queries.sketches import FeatureSketch, LabelSketch, Sketch, sketch_of
+from sottovoce.queries.parts import FeatureSketch, LabelSketch, Sketch, sketch_of
 from sottovoce.queries.sums import clipped_derivative
 from sottovoce.solvers import FrankWolfe
 

@@ -22,7 +22,7 @@ from sottovoce.gate.query import Integers, MessageArrays, Plain, Query, Reals, R
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import Mechanism, grid_step
 from sottovoce.plan.split import RowPart
-from sottovoce.queries.sketches import FeatureSketch
+from sottovoce.queries.parts import FeatureSketch
 from sottovoce.solvers import FrankWolfe
 
 ROUNDS = 5000

@@ -17,8 +17,7 @@ from sottovoce.gate.query import Query, Round, World
 from sottovoce.penalties.quadratic import minimise
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import Count
-from sottovoce.queries.parts import NoisyLabels
-from sottovoce.queries.sketches import make_sketch
+from sottovoce.queries.parts import NoisyLabels, make_sketch
 from sottovoce.solvers import OneShot, Sketch
 
 SIZE = 16  # numbers for each person and party

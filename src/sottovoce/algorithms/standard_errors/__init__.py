@@ -297,7 +297,7 @@ def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, fl
     first = Clips(min(max(clear, LENGTHS[0] * usual), LENGTHS[1] * usual), min(steepest, REACH * units.slope))
     known = size * math.sqrt(0.1 * math.sqrt(d) / _sum_noise(plan, "squared-slopes"))
     allowed = min(size / _sum_noise(plan, "gradient"), known)
-    growth = max(1.0, allowed / first.product)
+    growth = max(1.0, allowed / (first.cut * first.slope))
     steeper = min(steepest / first.slope, math.sqrt(growth))
     longest = min(max(first.cut, clear / 2), math.sqrt(q.max()))
     cut, projection = min(first.cut * growth / steeper, longest), np.zeros((d, d))

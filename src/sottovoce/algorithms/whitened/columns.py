@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import NEWTON_FEATURES
-from sottovoce.algorithms.base import Array, Asking, Solution, total
-from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, mean_of
-from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedScore, White
+from sottovoce.algorithms.base import Array, Asking, total
+from sottovoce.algorithms.whitened.private import PrivateWhitened, mean_of
+from sottovoce.algorithms.whitened.rule import Clips, Descent, White
 from sottovoce.data.matrix import shrink_slopes
 from sottovoce.errors import InputError
 from sottovoce.gate.query import MessageArrays, Query
@@ -98,7 +97,9 @@ class ColumnsWhitened(PrivateWhitened):
         noise = super().noise(plan, query)
         if query != "rescale":
             return noise / (WHOLE if query == "gradient" else 1.0)
-        length = 1.0 if clips is None else float(np.linalg.norm(_bounds(clips, 1 + plan.fit_intercept)))
+        length = 1.0
+        if clips is not None:
+            length = float(np.linalg.norm(np.array([1.0, 1.0 / max(1.0, clips.cut)])[: 1 + plan.fit_intercept]))
         return math.hypot(noise * length, math.sqrt(BITS / plan.release("rescale").count / plan.records))
 
     def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
@@ -119,7 +120,7 @@ class ColumnsWhitened(PrivateWhitened):
         if units.loss.kind == "regression":
             steps = plan.records * plan.rounds * units.curvature
             slope = min(slope, max(units.slope, math.sqrt(units.tolerance * steps / float(white.squares.sum()))))
-        cut = max(clips.cut, min(clips.product / slope, longest))
+        cut = max(clips.cut, min(clips.cut * clips.slope / slope, longest))
         clips = Clips(least_clip(plan, white, cut, longest), slope)
         return clips, mean_factor(white.length / clips.cut)
 
@@ -141,14 +142,14 @@ class ColumnsWhitened(PrivateWhitened):
             weights = start + white.matrix @ descent.along_columns(descent.point)
             chances = slope_chances(loss, clips.slope, level)
             answer = yield from total(query, weights=weights, level=np.array([level]), chances=chances, **first)
-            descent.step(descent.along_directions(answer) * (clips.product / WHOLE / plan.records))
+            descent.step(descent.along_directions(answer) * (clips.cut * clips.slope / WHOLE / plan.records))
             first = {}
 
     def rescale_gradients(self, plan: Plan, descent: Descent, clips: Clips, message: MessageArrays) -> Asking[None]:
         """Gradients of the slope and the intercept: bits of the mean l'(a t + b, y) (t, 1) / max(|(t, 1)|, C)."""
         size, loss = len(descent.point), descent.units.loss
         weights = np.ascontiguousarray(ProjectionShape(plan.dimension, "vectors", size).matrix(message)[:, 0])
-        bounds = _bounds(clips, size)
+        bounds = np.array([1.0, 1.0 / max(1.0, clips.cut)])[:size]  # of the entries of a row (t, 1) that is clipped
         scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**UNIT_BITS).astype(np.int64)
         levels = scores_at(LEVELS // 2, joint.ScaleLookup.level)
         rounding = 1 / 12 + (1 + len(plan.parties)) / (24 * 4**FINE)  # half of its variance, in levels
@@ -156,24 +157,13 @@ class ColumnsWhitened(PrivateWhitened):
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
         for _ in range(descent.rounds):
             scores = rows @ descent.point + message["offset"][0]
-            slopes = [shrink_slopes(loss, clips.slope, scores, np.full(len(scores), label)) for label in (1.0, -1.0)]
-            means = np.hstack([sharpened(shares * each, rounding) for each in slopes])
-            chances = chances_of((1 + means) / 2)
+            means = list[Array]()
+            for label in (1.0, -1.0):
+                slopes = shrink_slopes(loss, clips.slope, scores, np.full(len(scores), label))
+                means.append(sharpened(shares * slopes, rounding))
+            chances = chances_of((1 + np.hstack(means)) / 2)
             answer = yield from total("rescale", weights=weights, chances=chances, scales=scales)
-            descent.step(answer * bounds * 2.0**UNIT_BITS / scales * (clips.product / plan.records))
-
-    def rescale(self, plan: Plan, white: White, descent: Descent, start: ConstantModel) -> Asking[Solution]:
-        """Of classes; numbers need none, and the moments say how their scores are spread."""
-        if plan.has("rescale"):
-            return (yield from super().rescale(plan, white, descent, start))
-        regulariser, constant = plan.scaled_regulariser, plan.preparation.intercept_entry
-        weights = start.weights + white.weights(np.mean(descent.taken, axis=0), descent.stiffness, regulariser)
-        found = regulariser.prox(weights, 0.0)
-        score = FittedScore(np.where(np.arange(plan.dimension) < plan.features, found, 0.0), constant)
-        intercept = float(found[-1]) * constant
-        mean, radius = score.expected(white.moments, intercept)
-        spread = (mean + intercept, radius / rule.SPREAD)
-        return Solution(found, spread=spread, model=Evidence.of(white, descent, start.weights, found))
+            descent.step(answer * bounds * 2.0**UNIT_BITS / scales * (clips.cut * clips.slope / plan.records))
 
 
 def whole_projection(plan: Plan, white: White, cut: float) -> NDArray[np.int64]:
@@ -202,8 +192,3 @@ def mean_factor(length: float) -> float:
     found = factors()
     level = min(CLIP_LEVELS * length**2, 13.5 * CLIP_LEVELS)
     return float(np.interp(level, np.arange(len(found)), found)) / MOST_FACTOR
-
-
-def _bounds(clips: Clips, size: int) -> Array:
-    """Of the entries of a row (t, 1) that is clipped."""
-    return np.array([1.0, 1.0 / max(1.0, clips.cut)])[:size]

@@ -174,7 +174,8 @@ class PrivateWhitened(Algorithm):
     def descend(self, plan: Plan, white: White, start: ConstantModel) -> Asking[Descent]:
         """3. Gradients of whitened rows, one after the other, each at the point that those before led to."""
         clips, left = self.clips(plan, white)
-        descent = self.descent(plan, white, start, left, self.noise(plan, "gradient", clips) * clips.product)
+        noise = self.noise(plan, "gradient", clips) * (clips.cut * clips.slope)
+        descent = self.descent(plan, white, start, left, noise)
         message = {"offset": start.offset, **projection_shape(plan).message(white.matrix)}
         yield from self.gradients(plan, "gradient", descent, clips, message)
         return descent
@@ -182,13 +183,20 @@ class PrivateWhitened(Algorithm):
     def rescale(self, plan: Plan, white: White, descent: Descent, start: ConstantModel) -> Asking[Solution]:
         """4. The weights with the slope and the intercept that two numbers more say, which are the scores' spread too.
 
-        Both are shrunk toward the constant model at the start, so where noise rules that is what is left.
+        Both are shrunk toward the constant model at the start, so where noise rules that is what is left. Numbers over
+        columns have no rescale: the moments say how their scores are spread.
         """
-        constant, regulariser = plan.preparation.intercept_entry, plan.scaled_regulariser
+        constant, regulariser, rescales = plan.preparation.intercept_entry, plan.scaled_regulariser, plan.has("rescale")
         weights = start.weights + white.weights(np.mean(descent.taken, axis=0), descent.stiffness, regulariser)
+        weights = weights if rescales else regulariser.prox(weights, 0.0)
         score = FittedScore(np.where(np.arange(plan.dimension) < plan.features, weights, 0.0), constant)
-        intercept, offset = float((weights - start.weights)[-1]) * constant, float(start.weights[-1]) * constant
+        intercept = float((weights - start.weights if rescales else weights)[-1]) * constant
+        offset, known = float(start.weights[-1]) * constant, descent.curvature
         mean, radius = score.expected(white.moments, intercept)
+        about = (white.moments, known / white.q, (descent.stiffness - known) / white.q, start.weights)
+        if not rescales:
+            spread = (mean + intercept, radius / rule.SPREAD)
+            return Solution(weights, spread=spread, model=Evidence(*about, weights, white.units))
         if constant:
             mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, radius))
             mean += radius * mean_score / (1 + (rule.SPREAD * self.noise(plan, "score")) ** 2)
@@ -202,7 +210,7 @@ class PrivateWhitened(Algorithm):
             rescaled[-1] = (offset + shift[0] - max(slope, 0.0) / unit * mean) / constant
         rescaled = regulariser.prox(rescaled, 0.0)
         spread = (float(offset + shift[0] if constant else 0.0), float(max(slope, 0.0)))
-        return Solution(rescaled, spread=spread, model=Evidence.of(white, descent, start.weights, rescaled))
+        return Solution(rescaled, spread=spread, model=Evidence(*about, rescaled, white.units))
 
     def slope_and_shift(
         self, plan: Plan, score: FittedScore, at: tuple[float, float, float, float], units: Units
@@ -227,7 +235,7 @@ class PrivateWhitened(Algorithm):
             damping=0.0,
             prior=units.variance,
             variance=units.variance / 2,
-            noise=self.noise(plan, "rescale", clips) * clips.product,
+            noise=self.noise(plan, "rescale", clips) * (clips.cut * clips.slope),
             rounds=plan.release("rescale").count,
             units=units,
             penalised=penalised,
@@ -273,12 +281,12 @@ class PrivateWhitened(Algorithm):
         """P and C are told once, or when lost; P of "gradient" was told with the lengths."""
         kept = {"cut": np.array([clips.cut]), **message}
         offset = kept.pop("offset")
-        first = {"cut": kept["cut"]} if query == "gradient" else kept
+        first, most = {"cut": kept["cut"]} if query == "gradient" else kept, clips.cut * clips.slope
         for _ in range(descent.rounds):
             point = descent.along_columns(descent.point)
             asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": offset, **first}
             answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
-            descent.step(descent.along_directions(answer) * clips.product / plan.records)
+            descent.step(descent.along_directions(answer) * most / plan.records)
             first = {}
 
 

@@ -42,12 +42,10 @@ class Moments:
         """The coordinates of a vector along the directions."""
         return vector if self.vectors is None else self.vectors.T @ vector
 
-    def out(self, coordinates: Array) -> Array:
-        """The inverse."""
-        return coordinates if self.vectors is None else self.vectors @ coordinates
-
-    def step(self, values: Array, centre: Array, regulariser: ScaledRegulariser) -> Array:
-        """The least 1/2 |u - centre|^2 + penalty, in the metric that has these values along the directions."""
+    def step(self, values: Array, along: Array, regulariser: ScaledRegulariser, start: Array | None = None) -> Array:
+        """The u of least 1/2 |u - start - along|^2 + penalty: values of the metric, and `along`, are by directions."""
+        centre = along if self.vectors is None else self.vectors @ along
+        centre = centre if start is None else start + centre
         metric = DiagonalMetric(values) if self.vectors is None else QuadraticMetric(values, self.vectors)
         return metric.step(centre, np.zeros_like(centre), regulariser, 1)
 
@@ -134,15 +132,10 @@ def whitening(moments: Moments, units: Units, noise: float) -> Array:
 
 @dataclass(frozen=True)
 class Clips:
-    """Rows are clipped to length `cut`, slopes to `slope`."""
+    """Rows are clipped to length `cut`, slopes to `slope`: a record moves a sum by their product at most."""
 
     cut: float
     slope: float
-
-    @property
-    def product(self) -> float:
-        """By how much a record moves a sum at most."""
-        return self.cut * self.slope
 
     def widened(self, units: Units, noise: float, size: float, longest: float) -> Clips:
         """Both grow while the noise costs less than the tolerance, so they vanish at large signal, with their bias.
@@ -150,7 +143,7 @@ class Clips:
         Noise of the standard deviation s on a mean gradient of rows of the mean square `size` costs s^2 size / (2 k).
         """
         allowed = math.sqrt(2 * units.tolerance * units.curvature / size) / noise
-        growth = max(1.0, allowed / self.product)
+        growth = max(1.0, allowed / (self.cut * self.slope))
         steeper = min(units.steepest / self.slope, math.sqrt(growth))
         return Clips(min(self.cut * growth / steeper, max(longest, self.cut)), self.slope * steeper)
 
@@ -176,7 +169,7 @@ class White:
 
     def weights(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
         """The w = P u, of the rows as they were, with the least 1/2 |u - point|^2 in the metric + penalty."""
-        return self.moments.step(stiffness / self.q, self.moments.out(np.sqrt(self.q) * point), regulariser)
+        return self.moments.step(stiffness / self.q, np.sqrt(self.q) * point, regulariser)
 
     def penalised(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
         """The u of these weights."""
@@ -331,18 +324,11 @@ class Evidence:
     weights: Array
     units: Units
 
-    @classmethod
-    def of(cls, white: White, descent: Descent, start: Array, weights: Array) -> Evidence:
-        """Of the last round, for rows as they were before they were whitened."""
-        known = descent.curvature
-        return cls(white.moments, known / white.q, (descent.stiffness - known) / white.q, start, weights, white.units)
-
     def model(self, regulariser: ScaledRegulariser, share: float) -> Array:
         """The weights of least loss + penalty, where only this share of R is left: a penalty takes its place."""
         values = self.curvature + share * self.restraint
-        along = self.moments.into(self.weights - self.start)
-        centre = self.start + self.moments.out((self.curvature + self.restraint) / values * along)
-        return self.moments.step(values, centre, regulariser)
+        along = (self.curvature + self.restraint) / values * self.moments.into(self.weights - self.start)
+        return self.moments.step(values, along, regulariser, self.start)
 
     def degrees_of_freedom(self, weights: Array, regulariser: ScaledRegulariser, share: float) -> float:
         """The trace of (K + share R + P)^-1 K over the weights that are not zero, P the curvature of the penalty.
