@@ -308,11 +308,6 @@ class BoundsTable(JobTable):
     rescale: Literal["symmetric", "unit"] = key('"symmetric" (ranges become [-1, 1]) or "unit" ([0, 1])', "symmetric")
 
     @property
-    def named_ranges(self) -> Mapping[str, list[float]] | None:
-        """The ranges by feature name, where they are given so."""
-        return ranges if isinstance(ranges := self.ranges, Mapping) else None
-
-    @property
     def ranges(self) -> Mapping[str, list[float]] | tuple[list[float], list[float]] | str | None:
         """As an estimator takes them: by name, (lows, highs) in the order of the columns, or "private"."""
         ranges = self.feature_ranges

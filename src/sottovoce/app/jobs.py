@@ -231,10 +231,8 @@ class Job(RecordsFile):
             raise self.fault(
                 f'federation.{other} = {value!r} does not go with data split by {split}; there it is {own} = "secure".'
             )
-        numbers = {
-            key: getattr(table, key) for key in ("dealer", "colluding_with_dealer", "colluding", "dropouts", "retries")
-        }
-        set_here = {key: value for key, value in numbers.items() if value != default[key]}
+        keys = ("dealer", "colluding_with_dealer", "colluding", "dropouts", "retries")
+        set_here = {key: value for key in keys if (value := getattr(table, key)) != default[key]}
         if getattr(table, own) in ("plain", "none"):
             for key, value in set_here.items():
                 raise self.fault(

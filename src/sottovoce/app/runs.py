@@ -59,8 +59,9 @@ class JobRun:
 
 def read_facts(job: Job) -> tuple[list[PartyFacts], list[str]]:
     """The public facts of a job, and notes that say which files were opened for their shape."""
-    schema, opened = job.known_schema, []
-    declared = tuple(job.bounds.named_ranges or ()) if schema is None else schema.feature_names
+    schema, ranges, opened = job.known_schema, job.bounds.ranges, []
+    declared = tuple(ranges) if isinstance(ranges, dict) else ()
+    declared = declared if schema is None else schema.feature_names
     facts = [] if job.federation is None else _declared_facts(job, job.federation, len(declared))
     for party, source in job.sources.items():
         whole = schema is not None and not job.split.same_people

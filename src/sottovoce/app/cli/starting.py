@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final, Literal, get_args
 
 import typer
 
 from sottovoce.app.cli.console import AsJson, Overwrite, argument, cli_option, out, print_json, table
+from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import check_writable, write_text
+
+if TYPE_CHECKING:
+    from sottovoce.solvers.options import Option
 
 
 def demo(
@@ -95,10 +100,6 @@ def solvers(
     - `sottovoce solvers cd`
     - `sottovoce solvers cd --json`
     """
-    from dataclasses import asdict
-
-    from sottovoce.app.solver_list import describe_solver, list_solvers
-
     console = out()
     if name is None:
         entries = list_solvers()
@@ -144,3 +145,89 @@ def solvers(
         listing.add_row(f"{form.name}{chosen}", *names)
     console.print()
     console.print(listing)
+
+
+Promise = Literal["private", "published", "without privacy"]
+
+_PROMISES: Final[tuple[Promise, ...]] = get_args(Promise)
+_BY_PRIVACY: Final[dict[bool | None, tuple[Promise, ...]]] = {
+    True: ("private",),
+    False: ("without privacy",),
+    None: ("private", "without privacy"),
+}
+_PARAMETERS = {"huber": {"threshold": 1.0}}
+
+
+@dataclass(frozen=True)
+class SolverForm:
+    """One way to run a solver, with what it promises, the options that choose it, and those that it takes."""
+
+    name: str
+    title: str
+    splits: tuple[str, ...]
+    promises: tuple[Promise, ...]
+    chosen_by: dict[str, str]
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SolverEntry:
+    """One solver."""
+
+    name: str
+    object: str
+    summary: str
+    remarks: str
+    splits: tuple[str, ...]
+    losses: tuple[str, ...]
+    penalties: tuple[str, ...]
+    promises: tuple[Promise, ...]
+    options: tuple[Option, ...]
+    forms: tuple[SolverForm, ...]
+
+
+def list_solvers() -> tuple[SolverEntry, ...]:
+    """All solvers, in the order of the registry."""
+    from sottovoce import algorithms
+
+    return tuple(map(describe_solver, algorithms.SOLVERS))
+
+
+def describe_solver(name: str) -> SolverEntry:
+    """The solver of that name: what it serves and which options it has, from the registry and from its class."""
+    from sottovoce import algorithms, losses
+    from sottovoce.plan.split import SPLITS
+    from sottovoce.solvers import SOLVERS
+
+    if name not in SOLVERS:
+        raise InputError(
+            f"solver={name!r} is unknown{did_you_mean(name, tuple(SOLVERS))} There are: {', '.join(SOLVERS)}."
+        )
+    kind = SOLVERS[name]
+    known = {name: losses.get(name, **_PARAMETERS.get(name, {})) for name in losses.names()}
+    forms = tuple(
+        SolverForm(
+            name=form.form,
+            title=form.title,
+            splits=form.splits,
+            promises=("published",) if form.published else _BY_PRIVACY[form.private],
+            chosen_by=dict(form.when),
+            options=kind.names() if form.options is None else form.options,
+        )
+        for form in algorithms.forms(name)
+    )
+    splits = tuple(split for split in map(str, SPLITS) if any(split in form.splits for form in forms))
+    return SolverEntry(
+        name=name,
+        object=kind.__name__,
+        summary=kind.summary(),
+        remarks=kind.remarks(),
+        splits=splits,
+        losses=tuple(
+            loss for loss in known if any(algorithms.mismatch(name, known[loss], split) is None for split in splits)
+        ),
+        penalties=kind.penalties,
+        promises=tuple(promise for promise in _PROMISES if any(promise in form.promises for form in forms)),
+        options=kind.described(),
+        forms=forms,
+    )

@@ -278,6 +278,11 @@ class State:
             case "expected":
                 for name in told["ends"]:
                     self.ends.setdefault(name, End(name, since=at))
+            case "planned" if self.plan.get("plan") != told["plan"]:
+                self.plan, self.signatures, self.progress = dict(told), {}, RunProgress(of=told["rounds"])
+                self.recent.clear()
+                self.plans += 1
+                self.phase, self.why = "planned", ""
             case "signed":
                 self.signatures[told["party"]] = told["signed"]
             case "refused":
@@ -287,7 +292,7 @@ class State:
                 self.failures += 1
             case "ended":
                 self.phase, self.why = told["outcome"], told["why"] or told["error"]
-            case "connection" | "planned" | "budget" | "round" | "answer" | "done" as name:
+            case "connection" | "budget" | "round" | "answer" | "done" as name:
                 getattr(self, f"_on_{name}")(at, **told)
         if event.name not in _QUIET:
             self.log.append((at, event.level, event.name, event.text))
@@ -327,14 +332,6 @@ class State:
         other.since = at
         other.connections += change in ("connected", "back")
         other.losses += change in ("lost", "left")
-
-    def _on_planned(self, _at: float, **plan: Any) -> None:
-        if self.plan.get("plan") == plan["plan"]:
-            return
-        self.plan, self.signatures, self.progress = plan, {}, RunProgress(of=plan["rounds"])
-        self.recent.clear()
-        self.plans += 1
-        self.phase, self.why = "planned", ""
 
     def _on_budget(self, _at: float, **budget: Any) -> None:
         if (first := self.budgets.get(budget["party"])) is not None:

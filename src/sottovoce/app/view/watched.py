@@ -98,7 +98,7 @@ class Watch:
             yield
         except Exception as error:
             words = f"what was to be told could not be ({type(error).__name__})"
-            self.tell("logged", logger=__name__, severity="error", words=words)
+            self.tell("logged", logger="sottovoce.app.view.watch", severity="error", words=words)
 
     def changed(self, change: Change) -> None:
         self.tell("connection", end=change.end, change=change.kind, words=str(change))
