@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.app.cli.console import ViewOptions
+from sottovoce.app.cli.console import change_view
 from sottovoce.app.job_file import ViewTable
 from sottovoce.app.jobs import load_dealer_job, load_job
 from sottovoce.app.view.watched import Watch, watching
@@ -44,15 +44,15 @@ def test_a_fit_here_is_logged_and_watched_if_asked(write_job, invoke, folder, op
 
 def test_what_a_file_and_the_command_line_say_of_the_view(write_job, folder):
     table = ViewTable(port=8650, log="a.jsonl")
-    assert ViewOptions().over(table) == table
-    assert ViewOptions(off=True).over(table).off
-    assert ViewOptions(port=0, log="-").over(ViewTable(off=True)) == ViewTable(port=0, log="-")
+    assert change_view(table) == table
+    assert change_view(table, off=True).off
+    assert change_view(ViewTable(off=True), port=0, log="-") == ViewTable(port=0, log="-")
     with pytest.raises(InputError, match="--view and --no-view"):
-        ViewOptions(port=0, off=True).over(table)
+        change_view(table, port=0, off=True)
     plain, asked = load_job(write_job()), load_job(write_job("b.toml", view={"port": "8650"}))
-    assert ViewOptions().over(plain.view, if_asked=True).off
-    assert not ViewOptions(port=0).over(plain.view, if_asked=True).off
-    assert not ViewOptions().over(asked.view, if_asked=True).off
+    assert change_view(plain.view, if_asked=True).off
+    assert not change_view(plain.view, port=0, if_asked=True).off
+    assert not change_view(asked.view, if_asked=True).off
     (folder / "dealer.toml").write_text(
         '[dealer]\nname = "notary"\n[federation]\ncoordinator = "localhost:1"\ncertificates = "c"\n[view]\noff = true\n'
     )

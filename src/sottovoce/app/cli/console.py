@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -84,23 +84,18 @@ _CODES: Mapping[type[SottovoceError], int] = {  # 1 is anything else
 }
 
 
-class ViewOptions(NamedTuple):
-    """What the command line says of the view; a file's table [view] says the rest."""
-
-    port: int | None = None
-    off: bool = False
-    log: str | None = None
-
-    def over(self, table: ViewTable, *, if_asked: bool = False) -> ViewTable:
-        """The table with what the command line says in its place; a page is served, or only `if_asked` for."""
-        if self.off and self.port is not None:
-            raise InputError("--view and --no-view: one serves the page and the other does not; leave one out.")
-        said: dict[str, Any] = {} if self.log is None else {"log": self.log}
-        if self.port is not None:
-            said |= {"port": self.port, "off": False}
-        elif self.off or (if_asked and "port" not in table.model_fields_set):
-            said["off"] = True
-        return table.model_copy(update=said)
+def change_view(
+    table: ViewTable, port: int | None = None, off: bool = False, log: str | None = None, *, if_asked: bool = False
+) -> ViewTable:
+    """A table [view] with what the command line says in its place; a page is served, or only `if_asked` for."""
+    if off and port is not None:
+        raise InputError("--view and --no-view: one serves the page and the other does not; leave one out.")
+    said: dict[str, Any] = {} if log is None else {"log": log}
+    if port is not None:
+        said |= {"port": port, "off": False}
+    elif off or (if_asked and "port" not in table.model_fields_set):
+        said["off"] = True
+    return table.model_copy(update=said)
 
 
 class Commands(TyperGroup):

@@ -18,10 +18,10 @@ from sottovoce.app.cli.console import (
     AsJson,
     LogJson,
     NoView,
-    ViewOptions,
     ViewPort,
     argument,
     aside,
+    change_view,
     cli_option,
     out,
     print_json,
@@ -98,7 +98,7 @@ def party(
     if job is None and not any(options.values()) and "SOTTOVOCE_PARTY_NAME" not in os.environ:
         raise InputError("say who this party is: --job FILE, or --name, --file, --label, --ledger, --coordinator, ...")
     loaded = load_party_job(Path("options"), options) if job is None else load_party_job(job)
-    table = ViewOptions(view, no_view, log_json).over(loaded.view)
+    table = change_view(loaded.view, view, no_view, log_json)
     name, say = loaded.party.name, _speaker(loaded.party.name, table)
     with watching(Watch("party", name, meets_at=loaded.federation.coordinator), table, loaded.resolve, say) as watch:
         _serve_records(loaded, watch, say, once=once, patience=patience)
@@ -219,7 +219,7 @@ def dealer(
     from sottovoce.transports.grpc_party import serve_party
 
     loaded = load_dealer_job(job)
-    table = ViewOptions(view, no_view, log_json).over(loaded.view)
+    table = change_view(loaded.view, view, no_view, log_json)
     name, address = loaded.dealer.name, loaded.federation.coordinator
     warn_as_root()
     credentials = Credentials.load(loaded.resolve(loaded.federation.certificates), name)

@@ -20,9 +20,9 @@ from sottovoce.app.cli.console import (
     LogJson,
     NoView,
     Overwrite,
-    ViewOptions,
     ViewPort,
     aside,
+    change_view,
     cli_option,
     out,
     print_json,
@@ -148,8 +148,7 @@ def fit(
     from sottovoce.app.view.watched import watched_fit
 
     beside, loaded = aside(), load_job(job)
-    options = ViewOptions(view, no_view, log_json)
-    table = options.over(loaded.view, if_asked=quiet or loaded.federation is None)
+    table = change_view(loaded.view, view, no_view, log_json, if_asked=quiet or loaded.federation is None)
     quiet = quiet or table.log == "-"
     with outputs.hold_run(loaded, resume=resume, restart=restart, overwrite=overwrite) as state:
         for plan in state.journal.given_up:
