@@ -28,7 +28,7 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.device import device_block as device
 from sottovoce.data.device import pieces
-from sottovoce.data.device.loops import cupy
+from sottovoce.data.device.pieces import cupy
 from sottovoce.data.matrix import Slope
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import plain_blas

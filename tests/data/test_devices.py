@@ -14,8 +14,7 @@ from plans import PLANS, SECURE, plan_for
 from sottovoce import algorithms
 from sottovoce.data import resources
 from sottovoce.data.block import BlockRows, SumRows, kind_of_rows
-from sottovoce.data.device.loops import loop_shape
-from sottovoce.data.device.pieces import Arrays
+from sottovoce.data.device.pieces import Arrays, loop_shape
 from sottovoce.data.matrix import dense
 from sottovoce.errors import InputError
 from sottovoce.federation.policy import check_place

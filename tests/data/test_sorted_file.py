@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.data import sorted_file
-from sottovoce.data.sorted_file import WORD_KIND, SortedFile, cut_pieces
+from sottovoce.data import row_file as sorted_file
+from sottovoce.data.row_file import WORD_KIND, SortedFile, cut_pieces
 from sottovoce.errors import RefusedError
 
 words = st.binary(min_size=16, max_size=16).map(lambda word: bytes(byte % 3 for byte in word[:3]) + bytes(13))

@@ -142,8 +142,8 @@ def test_pieces_give_what_one_sort_of_all_gives(
     for module in ("gate.intersection", "federation.alignment.coordinator"):
         monkeypatch.setattr(f"sottovoce.{module}.PIECE", piece)
         monkeypatch.setattr(f"sottovoce.{module}.WORDS", words)
-    monkeypatch.setattr("sottovoce.data.sorted_file._HELD", held)
-    monkeypatch.setattr("sottovoce.data.sorted_file._LEAST", 1)
+    monkeypatch.setattr("sottovoce.data.row_file._HELD", held)
+    monkeypatch.setattr("sottovoce.data.row_file._LEAST", 1)
     scalars, salts, honest = dict[str, bytes](), list[bytes](), AlignmentSession._take_salt
 
     def watched(self: AlignmentSession, sent: Any) -> None:

@@ -19,13 +19,13 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.device import device_block as device
-from sottovoce.data.device import loops, pieces
+from sottovoce.data.device import pieces
 from sottovoce.data.matrix import Slope, Slopes
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError, LeakError, RefusedError
 
 try:
-    xp = loops.cupy()
+    xp = pieces.cupy()
 except InputError as error:
     pytest.skip(str(error), allow_module_level=True)
 
@@ -117,9 +117,9 @@ def test_a_device_with_little_shared_memory_has_smaller_tiles(
     features: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = both("dense", 1001, features, monkeypatch)
-    room = 3 * (4 * 2 * loops.fours(rows * (features + 1)) * 4 + 1024)
+    room = 3 * (4 * 2 * pieces.fours(rows * (features + 1)) * 4 + 1024)
     monkeypatch.setattr(device, "shared_memory", lambda: room)
-    assert loops.loop_shape(features + 1, room)[1] == rows
+    assert pieces.loop_shape(features + 1, room)[1] == rows
     weights, slope = np.linspace(-3, 3, features + 1), Slope(losses.get("logistic"), 1.0, here.bits)
     chosen = np.arange(1000, 0, -3)
     for one, two in ((here, there), (here.take(chosen), there.take(chosen))):
@@ -181,7 +181,7 @@ def test_projected_rows_are_those_of_rows_in_memory(
     matrix = np.tril(rng.standard_normal((width, width)))
     told = {"triangular": matrix, "diagonal": np.abs(matrix.diagonal()) + 0.1, "vectors": matrix[:, :2].copy()}[kind]
     one, two = (block.projected(told, made=kind == "vectors") for block in (here, there))
-    lengths = np.concatenate([xp.asnumpy(two._sizes[place]) for place in sorted(two._sizes)])
+    lengths = np.concatenate([xp.asnumpy(two.lengths[place]) for place in sorted(two.lengths)])
     assert np.array_equal(one.lengths, lengths)
     assert one.number_sum(lambda lengths, _: lengths / 3.0) == two.number_sum(lambda lengths, _: lengths / 3.0)
     one.cut(0.7)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.data.sorted_file import SortedFile
+from sottovoce.data.row_file import SortedFile
 from sottovoce.federation.alignment.coordinator import AlignmentRun, new_terms
 from sottovoce.federation.alignment.party import AlignmentFile
 from sottovoce.federation.coordinator import Coordinator

@@ -289,7 +289,7 @@ class Block:
         """
         if self._fused and isinstance(term, Slope) and term.code is not None:
             loops = (kernels.slope_sum_dense, kernels.slope_sum_sparse)
-            arguments = (self.labels, self._exact(weights), term.code, term.numbers, shares)
+            arguments = (self.labels, self._exact(weights), (term.code, term.numbers, shares))
             return np.asarray(self._sum_by_threads(*loops, *arguments))
         exact = self._exact(weights)
         if self.chosen is not None and not is_sparse(self.rows) and exact.ndim == 1:
@@ -316,10 +316,10 @@ class Block:
             starts, count = self.rows.indptr, self.whole.rows.shape[0]
             entries = int(starts[-1]) * len(self) // max(count, 1)
             cuts = self.resources.cuts(len(self), SPARSE * entries, entries // max(4 * wide * self.dimension, 1))
-            held, parts = (starts, self.rows.indices, self.rows.data, chosen), len(cuts) - 1
+            held, parts = (starts, self.rows.indices, self.rows.data), len(cuts) - 1
             if self.chosen is None and parts > 1:  # parts of as many entries each
                 cuts[1:-1] = np.searchsorted(starts, np.arange(1, parts) * int(starts[-1]) // parts).tolist()
-            return sum_parts(functools.partial(sparse, *held, *arguments), cuts)
+            return sum_parts(functools.partial(sparse, held, chosen, *arguments), cuts)
         cuts = self.resources.cuts(len(self), len(self) * self.dimension)
         return sum_parts(functools.partial(dense, self.rows, self.chosen, *arguments), cuts)
 
@@ -336,8 +336,8 @@ class Block:
             return np.concatenate(pieces) if pieces else np.zeros(0)
         found, chosen = np.empty(len(self)), ALL if self.chosen is None else self.chosen
         if is_sparse(self.rows):
-            held = (self.rows.indptr, self.rows.indices, self.rows.data, chosen, exact, found)
-            work, entries = functools.partial(kernels.scores_sparse, *held), len(held[2])
+            held = (self.rows.indptr, self.rows.indices, self.rows.data)
+            work, entries = functools.partial(kernels.scores_sparse, held, chosen, exact, found), len(held[2])
         else:
             work, entries = functools.partial(kernels.scores_dense, self.rows, chosen, exact, found), self.rows.size
         entries = entries if self.chosen is None else len(self) * self.dimension

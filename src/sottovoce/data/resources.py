@@ -112,7 +112,7 @@ def check_resources(resources: Any) -> None:
     if device not in (None, *DEVICES):
         raise InputError(f"device={device!r} must be one of {', '.join(map(repr, DEVICES))}.")
     if device == "cuda":
-        from sottovoce.data.device.loops import cupy
+        from sottovoce.data.device.pieces import cupy
 
         cupy()
 

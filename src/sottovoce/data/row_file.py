@@ -1,9 +1,10 @@
-"""A file of prepared rows: what is written in it, and how a piece is read.
+"""Files of this process alone: prepared rows, read piece by piece, and records in the order of their words.
 
-The file has pieces of a few megabytes: labels, rows and which of them are no null rows, as a `Block` has them.
+A file of rows has pieces of a few megabytes: labels, rows and which of them are no null rows, as a `Block` has them.
+Records that are more than fit in memory are sorted runs, merged whenever they are read.
 
-Guarantee: what bounds a release is that prepared rows are bounded. The file has no name: it is this process's alone,
-and gone with it.
+Guarantee: what bounds a release is that prepared rows are bounded. A file has no name: it is this process's alone,
+and gone with it, also if it is killed. What is in memory of it does not grow with the number of records.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +25,18 @@ from numpy.typing import NDArray
 from sottovoce.data.block import Block
 from sottovoce.data.matrix import Matrix, is_sparse
 from sottovoce.data.resources import open_scratch
-from sottovoce.errors import InputError, LeakError
+from sottovoce.errors import InputError, LeakError, RefusedError
 
 Integers = NDArray[np.int64]
+
+RingArray = NDArray[np.bytes_]  # WORD bytes each
+Records = NDArray[np.void]
+
+WORD: Final = 16  # bytes
+WORD_KIND: Final = f"S{WORD}"
+_KIND: Final = np.dtype([("word", WORD_KIND), ("place", "<i8")])
+_HELD: Final = 2**18  # records in memory while runs are merged
+_LEAST: Final = 64  # records of a run that are read at a time
 
 AHEAD: Final = 2  # pieces that are read while one is summed
 _EDGE, _PAGE = 64, 4096  # bytes to which sections and pieces are padded
@@ -218,3 +228,82 @@ def write(handle: int, array: NDArray[Any], offset: int) -> None:
     while len(part):
         count = os.pwrite(handle, part, offset)
         part, offset = part[count:], offset + count
+
+
+class SortedFile:
+    """Words, each with a place, added in pieces that have no word twice, read in the order of all words."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._handle = open_scratch(folder)
+        except InputError as error:
+            raise _no_room(error) from None
+        self._runs: list[tuple[int, int]] = []  # the first record of each, and that after its last
+        self.close = weakref.finalize(self, os.close, self._handle)
+
+    def __len__(self) -> int:
+        return self._runs[-1][1] if self._runs else 0
+
+    def add(self, words: RingArray, places: NDArray[np.int64] | int) -> None:
+        """A piece; equal words of several pieces are read in the order in which they were added."""
+        order = np.argsort(words, kind="stable")
+        run = np.empty(len(words), dtype=_KIND)
+        run["word"], run["place"] = words[order], places if isinstance(places, int) else places[order]
+        first = len(self)
+        try:
+            write(self._handle, run, first * _KIND.itemsize)
+        except OSError as error:
+            raise _no_room(error) from None
+        self._runs.append((first, first + len(run)))
+
+    def __iter__(self) -> Iterator[Records]:
+        """All records, sorted, a part at a time; equal words are in the same part."""
+        count = max(_LEAST, _HELD // max(1, len(self._runs)))
+        runs = [self._parts(first, end, count) for first, end in self._runs]
+        held = [(part, rest) for rest in runs if (part := next(rest, None)) is not None]
+        while held:
+            last = min(part["word"][-1] for part, _ in held)  # all records up to it are here
+            ready, left = list[Records](), list[tuple[Records, Iterator[Records]]]()
+            for part, rest in held:
+                end = int(np.searchsorted(part["word"], last, side="right"))
+                ready.append(part[:end])
+                more = part[end:] if end < len(part) else next(rest, None)
+                if more is not None:
+                    left.append((more, rest))
+            held, together = left, np.concatenate(ready)
+            yield together[np.argsort(together["word"], kind="stable")]
+
+    def shared(self, lists: int) -> Iterator[Records]:
+        """Of every word that was added so often, and at most so often, the record that was added first."""
+        for part in self:
+            firsts = part[: max(0, len(part) - lists + 1)]
+            yield firsts[firsts["word"] == part["word"][lists - 1 :]]
+
+    def words(self, lists: int = 1) -> Iterator[RingArray]:
+        """The words that were added so often."""
+        return (part["word"] for part in self.shared(lists))
+
+    def _parts(self, first: int, end: int, count: int) -> Iterator[Records]:
+        for at in range(first, end, count):
+            size = _KIND.itemsize * min(count, end - at)
+            data = os.pread(self._handle, size, at * _KIND.itemsize)
+            if len(data) != size:
+                raise RefusedError("the file of an alignment is shorter than it was; start the alignment again.")
+            yield np.frombuffer(data, dtype=_KIND)
+
+
+def cut_pieces(parts: Iterable[NDArray[Any]], size: int) -> Iterator[NDArray[Any]]:
+    """The same in arrays of that size, the last one shorter."""
+    left: NDArray[Any] | None = None
+    for part in parts:
+        left = part if left is None else np.concatenate([left, part])
+        while len(left) >= size:
+            yield left[:size]
+            left = left[size:]
+    if left is not None and len(left):
+        yield left
+
+
+def _no_room(error: Exception) -> RefusedError:
+    why = error.strerror if isinstance(error, OSError) else "no file can be made"
+    return RefusedError(f"there is no room on the disk for an alignment ({why}); make room, and start it again.")

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.identifiers import Identifiers, hash_of_list
-from sottovoce.data.sorted_file import WORD, WORD_KIND, RingArray, SortedFile, cut_pieces
+from sottovoce.data.row_file import WORD, WORD_KIND, RingArray, SortedFile, cut_pieces
 from sottovoce.errors import RefusedError
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.outgoing import GATE, Masked

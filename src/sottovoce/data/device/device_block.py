@@ -7,36 +7,41 @@ piece in every pass.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
-from sottovoce.data.device.loops import (
+from sottovoce.data.device.pieces import (
+    CHUNK,
     DENSE_THREADS,
     GRAM_ROWS,
     SHARED,
     WIDEST,
+    Arrays,
+    DevicePiece,
     Loops,
     cupy,
     fours,
+    gathered,
     has_products,
     loop_numbers,
     loop_shape,
     memory_in_words,
+    on_device,
     processors,
     resident_blocks,
+    sent_to,
     shared_memory,
+    stored,
 )
-from sottovoce.data.device.pieces import CHUNK, Arrays, DevicePiece, gathered, on_device, sent_to, stored
 from sottovoce.data.matrix import Slope, Term, exact_weights, toward_zero
 from sottovoce.data.preparation import Preparation
-from sottovoce.data.projection import Projected, _each, _put_on_grid
+from sottovoce.data.projection import Projected
 from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.errors import InputError, LeakError
 
@@ -259,26 +264,19 @@ class DeviceBlock:
         if self._chosen is not None:
             raise LeakError("projected rows are those of a whole block, never of a batch.")
         with memory_in_words():
-            return (DeviceProjectedRows if made else DeviceProjected)(self, matrix)
+            return (DeviceProjectedRows if made else DeviceProjected)(self, matrix)  # type: ignore[arg-type]
 
 
 class DeviceProjected(Projected):
     """`Projected` on the device: lengths and shares are there, one array for each piece."""
 
-    def __init__(self, block: DeviceBlock, projection: Array) -> None:
-        matrix = projection if projection.ndim == 1 else np.tril(projection)
-        self._start(block, matrix)
-        told = cupy().asarray(self._matrix)
-        self._sizes = {place: _device_lengths(piece, told, block.dimension) for piece, _, place in block._each()}
+    lengths: Any
+    _block: Any
+    _shares: Any
 
-    def _start(self, block: DeviceBlock, matrix: Array) -> None:
-        self.bits, self._matrix = _put_on_grid(block, matrix)  # type: ignore[arg-type]
-        self._block: Any = block
-        self.ready = False
-
-    def number_sum(self, term: Callable[[Any, Any], Any]) -> float:
-        """sum_i of term(|z_i|, y_i) clipped to [0, 1]."""
-        return float(self._block.number_sum(term, numbers=self._sizes))
+    def _find(self, _: Any) -> None:
+        told, block = cupy().asarray(self._matrix), self._block
+        self.lengths = {place: _device_lengths(piece, told, block.dimension) for piece, _, place in block._each()}
 
     def cut(self, length: float) -> None:
         if self.ready:
@@ -286,28 +284,25 @@ class DeviceProjected(Projected):
         xp = cupy()
         room = 1.0 - (self._matrix.shape[-1] + self._block.records + 8) * 2.0**-50
         with memory_in_words():
-            own = {place: room * length / xp.maximum(sizes, length) for place, sizes in self._sizes.items()}
-        self._length, self._own, self.ready = length, own, length > 0.0
-
-    def exact_sum(self, point: Array, term: Term) -> Array:
-        times = functools.partial(np.multiply if self._matrix.ndim == 1 else np.matmul, self._matrix)
-        return np.asarray(self._block.weighted_sum(_each(times, point), term, self._own))
+            own = {place: room * length / xp.maximum(sizes, length) for place, sizes in self.lengths.items()}
+        self._length, self._shares, self.ready = length, own, length > 0.0
 
 
 class DeviceProjectedRows(DeviceProjected):
     """`ProjectedRows` on the device."""
 
-    def __init__(self, block: DeviceBlock, projection: Array) -> None:
-        self._start(block, projection)
-        told = cupy().asarray(self._matrix)
+    triangular: ClassVar[bool] = False
+
+    def _find(self, _: Any) -> None:
+        told, block = cupy().asarray(self._matrix), self._block
         self._made, self._labels = dict[int, Any](), dict[int, Any]()
         for piece, _, place in block._each():
             self._made[place], self._labels[place] = _product(piece, told, block.dimension), piece.labels.copy()
-        self._sizes = {place: _lengths_of(rows.T) for place, rows in self._made.items()}
+        self.lengths = {place: _lengths_of(rows.T) for place, rows in self._made.items()}
 
     def cut(self, length: float) -> None:
         super().cut(length)
-        for place, own in self._own.items():
+        for place, own in self._shares.items():
             own /= self._length
             rows = self._made[place]
             rows *= own[:, None]
@@ -319,7 +314,7 @@ class DeviceProjectedRows(DeviceProjected):
             xp = cupy()
             exact, total = xp.asarray(exact_weights(point, self.bits)), xp.zeros(point.shape)
             for place, rows in self._made.items():
-                total += rows.T @ _device_terms(term, (rows @ exact) / self._own[place], self._labels[place], None)
+                total += rows.T @ _device_terms(term, (rows @ exact) / self._shares[place], self._labels[place], None)
             return np.asarray(xp.asnumpy(total))
 
     def finished(self, total: Array) -> Array:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Entries = NDArray[Any]  # float32 or float64
 Integers = NDArray[Any]  # the int32 or int64 of a sparse matrix
+SparseRows = tuple[Integers, Integers, Entries]  # of a CSR matrix: where rows begin, the columns, and the entries
 
 EXACT_SUM = {"reassoc", "contract", "nsz"}  # leave to add in any order
 PATIENCE = 0.5  # seconds of compiling, in all, before anything is said

@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sottovoce.data.kernels import EXACT_SUM, Array, Entries, Integers, prefetch
+from sottovoce.data.kernels import EXACT_SUM, Array, Entries, Integers, SparseRows, prefetch
 from sottovoce.losses.kernels import fill_terms
 
 TILE = 256  # most rows that get their slopes together
@@ -29,6 +29,7 @@ _NEAR = 6144  # entries of rows that stay in the first cache from their scores t
 _LINE = 16  # entries of float32; a number that the compiler knows
 _ONE = np.uint64(1)
 
+Term = tuple[int, Array, Array]  # what `fill_terms` takes: the code of a loss, its numbers, and shares of rows if any
 Text = NDArray[np.uint8]
 
 _TENS = 10.0 ** np.arange(23)  # every power of ten that is a double
@@ -128,17 +129,10 @@ def scores_dense(rows: Entries, chosen: Integers, weights: Array, found: Array, 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def slope_sum_dense(
-    rows: Entries,
-    chosen: Integers | None,
-    labels: Array,
-    weights: Array,
-    code: int,
-    numbers: Array,
-    shares: Array,
-    start: int,
-    stop: int,
+    rows: Entries, chosen: Integers | None, labels: Array, weights: Array, term: Term, start: int, stop: int
 ) -> Array:
     """sum_i term(x_i'w, y_i) x_i of rows start, ..., stop - 1, in tiles: scores, `fill_terms`, sum."""
+    code, numbers, shares = term
     total = np.zeros(rows.shape[1])
     tile = _rows_near(rows.shape[1])
     scores, spare, terms = np.empty(tile), np.empty(tile), np.empty(tile)
@@ -177,16 +171,10 @@ def chosen_sum(rows: Entries, chosen: NDArray[np.int64], slopes: Array) -> Array
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def _fill_scores_sparse(
-    starts: Integers,
-    columns: Integers,
-    entries: Entries,
-    chosen: Integers,
-    weights: Array,
-    start: int,
-    count: int,
-    found: Array,
+    rows: SparseRows, chosen: Integers, weights: Array, start: int, count: int, found: Array
 ) -> None:
     """x_i'w of `count` rows of a CSR matrix. Places without a sign need no test for negative ones: half of the time."""
+    starts, columns, entries = rows
     for row in range(count):
         place = _row_place(chosen, start + row)
         total = 0.0
@@ -196,55 +184,35 @@ def _fill_scores_sparse(
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
-def scores_sparse(
-    starts: Integers,
-    columns: Integers,
-    entries: Entries,
-    chosen: Integers,
-    weights: Array,
-    found: Array,
-    start: int,
-    stop: int,
-) -> None:
+def scores_sparse(rows: SparseRows, chosen: Integers, weights: Array, found: Array, start: int, stop: int) -> None:
     """As `scores_dense`, of the rows of a CSR matrix."""
-    _fill_scores_sparse(starts, columns, entries, chosen, weights, start, stop - start, found[start:stop])
+    _fill_scores_sparse(rows, chosen, weights, start, stop - start, found[start:stop])
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def slope_sum_sparse(
-    starts: Integers,
-    columns: Integers,
-    entries: Entries,
-    chosen: Integers,
-    labels: Array,
-    weights: Array,
-    code: int,
-    numbers: Array,
-    shares: Array,
-    start: int,
-    stop: int,
+    rows: SparseRows, chosen: Integers, labels: Array, weights: Array, term: Term, start: int, stop: int
 ) -> Array:
     """As `slope_sum_dense`, of the rows of a CSR matrix."""
+    (starts, columns, entries), (code, numbers, shares) = rows, term
     total = np.zeros(len(weights))
     scores, spare, terms = np.empty(TILE), np.empty(TILE), np.empty(TILE)
     for first in range(start, stop, TILE):
         count = min(TILE, stop - first)
         own = shares[first : first + count] if len(shares) > 0 else shares
-        _fill_scores_sparse(starts, columns, entries, chosen, weights, first, count, scores)
+        _fill_scores_sparse(rows, chosen, weights, first, count, scores)
         fill_terms(code, numbers, scores[:count], labels[first : first + count], own, spare[:count], terms[:count])
         for row in range(count):
-            place, term = _row_place(chosen, first + row), terms[row]
+            place, slope = _row_place(chosen, first + row), terms[row]
             for k in range(np.uint64(starts[place]), np.uint64(starts[place + _ONE])):
-                total[np.uint64(columns[k])] += term * entries[k]
+                total[np.uint64(columns[k])] += slope * entries[k]
     return total
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
-def gram_sparse(
-    starts: Integers, columns: Integers, entries: Entries, chosen: Integers, width: int, start: int, stop: int
-) -> Array:
+def gram_sparse(rows: SparseRows, chosen: Integers, width: int, start: int, stop: int) -> Array:
     """The upper triangle of sum_i x_i x_i' of the rows of a CSR matrix; below the diagonal it is 0."""
-    total = np.zeros((width, width))
+    (starts, columns, entries), total = rows, np.zeros((width, width))
     for row in range(start, stop):
         place = _row_place(chosen, row)
         last = np.uint64(starts[place + _ONE])

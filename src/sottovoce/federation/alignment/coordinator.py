@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.resources import named_place
-from sottovoce.data.sorted_file import WORD, WORD_KIND, SortedFile, cut_pieces
+from sottovoce.data.row_file import WORD, WORD_KIND, SortedFile, cut_pieces
 from sottovoce.errors import WireError
 from sottovoce.federation.replies import Envelopes, Exchange, crossed, crossed_offers, envelope_of
 from sottovoce.gate.frames import Frame
