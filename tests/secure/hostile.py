@@ -220,7 +220,9 @@ class Hostile:
 
     def ask(self, name: str, query: str, number: int, call: Call, arrays: Arrays = NOTHING) -> Frame:
         """What a party answers to a request for its share."""
-        return self.said(name, Frame("ask", 0, self.plan.digest, number, query, dict(arrays), call.text))
+        return self.said(
+            name, Frame("ask", 0, self.plan.digest, number, query, dict(arrays), json.dumps(call._asdict()))
+        )
 
     def shares(self, query: str, number: int, told: Arrays, each: Mapping[str, Arrays]) -> NDArray[np.int64]:
         """The sum of all parties' shares, opened, without a look at its size."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class SecureSumAnswers(Answers):
             ask = dataclasses.replace(ask, each=dict.fromkeys(dealer, ask.reminder))  # a dealer keeps no numbers
         replies: dict[str, CheckedReply] = {}
         while not replies:
-            message = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays, call.text)
+            message = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays, json.dumps(call._asdict()))
             try:
                 replies = run.ask(plan, message, ask, call.roster)
             except WireError as error:

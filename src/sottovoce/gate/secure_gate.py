@@ -190,13 +190,13 @@ class SecureGate(Gate):
         """
         with self._one_at_a_time:
             self.unreleased = False
-            masker = self._masker
             if not self._plan.channel.secure:
                 raise LeakError(f"the plan secures no sums, and {query.name!r} is asked as one; nothing was released.")
             if not set(query.takes_at(round.number)) <= set(call.said):
                 raise RefusedError(f"query {query.name!r} in round {round.number} is asked with all that it takes.")
             label = label_of(query.name, round.number, call, query.follows_from(round.told, round.memory))
-            earlier = self._stored_share(query.name, round.number, call.attempt)
+            name = f"{query.name} (attempt {call.attempt + 1})" if call.attempt else query.name  # by which it is stored
+            earlier = self._stored_share(query.name, round.number, name)
             if earlier is not None:
                 if earlier.text != json.dumps(label):
                     raise RefusedError(
@@ -215,9 +215,9 @@ class SecureGate(Gate):
                     if product is None
                     else self._product(query, release, round, product)
                 )
-                words = masker.masked_share(values, noise_of(query, self._plan), label, drawn)
+                words = self._masker.masked_share(values, noise_of(query, self._plan), label, drawn)
             share = Share(query.name, round.number, {"share": words}, json.dumps(label), made_by=GATE)
-            return self._store_share(share, masker, call)
+            return self._store_share(share, name, call)
 
     def _product(
         self, query: Query, release: Release, round: Round, product: Callable[[Own], NDArray[np.int64]]
@@ -265,11 +265,10 @@ class SecureGate(Gate):
         if call.attempt > retries or (call.attempt and self._again >= retries):
             raise RefusedError(f"the plan has {retries} retries for sums without a party, and they are used up.")
         for later in range(call.attempt + 1, retries + 1):
-            if self._stored_share(query, number, later) is not None:
+            if self._stored_share(query, number, f"{query} (attempt {later + 1})") is not None:
                 raise RefusedError(f"query {query!r} in round {number} was answered in a later attempt.")
 
-    def _stored_share(self, query: str, number: int, attempt: int) -> Share | None:
-        name = _attempt_name(query, attempt)
+    def _stored_share(self, query: str, number: int, name: str) -> Share | None:
         if self._account is None:
             last = self._shares.get(name)
             if last is None or number > last.round:
@@ -283,9 +282,8 @@ class SecureGate(Gate):
         frame = decode(data)
         return Share(query, number, {"share": np.array(frame.arrays["share"])}, frame.text, made_by=GATE)
 
-    def _store_share(self, share: Share, masker: Masker, call: Call) -> Share:
+    def _store_share(self, share: Share, name: str, call: Call) -> Share:
         """Durably, before anybody sees it; the roster is kept with it."""
-        name = _attempt_name(share.query, call.attempt)
         if self._account is None:
             self._shares[name] = share
             self._answers[share.query] += 1
@@ -298,7 +296,7 @@ class SecureGate(Gate):
         self.unreleased = False
         self._again += call.attempt > 0
         self._counted.add((share.round, name))
-        masker.roster &= frozenset(call.roster)
+        self._masker.roster &= frozenset(call.roster)
         return share
 
 
@@ -349,8 +347,3 @@ def noise_of(query: Query, plan: Plan) -> Noise:
 def offered(pairs: PairKeys, publics: NDArray[Any] | None) -> Masked:
     """The offers of keys of one end to all later ones of its run."""
     return Masked("offers", {OFFERS: pairs.offers(publics)}, made_by=GATE)
-
-
-def _attempt_name(query: str, attempt: int) -> str:
-    """The name under which a share is stored: a query's own for the first attempt."""
-    return f"{query} (attempt {attempt + 1})" if attempt else query

@@ -67,11 +67,6 @@ class MaskedNumber(NamedTuple):
     opened: Signed
 
 
-def level_of(opened: NDArray[np.int16]) -> Signed:
-    """The level of an index that everybody sees."""
-    return np.asarray(opened.astype(np.int64) & 0xFFFF) >> BELOW
-
-
 class Columns:
     """What one party computes from its columns, the other parties' masked ones and what it is dealt.
 
@@ -243,7 +238,8 @@ class Columns:
         for modulus, table in ((exponent + COARSE, coarse), (exponent + CLOSE, fine)):
             index = ((squares & ((1 << modulus) - 1)) >> (modulus - INDEX)) + more
             packed, opened = yield np.packbits(bits, axis=0), index.astype(np.int16)
-            bits = ring.looked_up(table, np.unpackbits(packed, axis=0, count=count)[:, 0], level_of(opened))
+            levels = np.asarray(opened.astype(np.int64) & 0xFFFF) >> BELOW
+            bits = ring.looked_up(table, np.unpackbits(packed, axis=0, count=count)[:, 0], levels)
         return (yield from self._share_bits(bits, gamma))
 
     def _scores(

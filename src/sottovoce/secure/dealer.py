@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from sottovoce.errors import InputError
 from sottovoce.privacy.mechanisms import Randomness
 from sottovoce.secure import ring
-from sottovoce.secure.columns import COARSE_LEVELS, FINE_LEVELS, KEPT, NULL_LEVELS, Place, level_of, places, said_like
+from sottovoce.secure.columns import BELOW, COARSE_LEVELS, FINE_LEVELS, KEPT, NULL_LEVELS, Place, places, said_like
 from sottovoce.secure.ring import Signed
 from sottovoce.secure.streams import SET_UP, Fields, Piece, RoundLabels, add_fields, column_pieces, stream_fields
 from sottovoce.secure.tables import CHANCE_BITS, CLIP_LEVELS, FACTOR_BITS, FINE, LookUp, Projection, factors
@@ -99,7 +99,8 @@ class ColumnDealer:
     ) -> tuple[str, Fields]:
         """Bits of the mean min(1, |z| / 2C). Noise is that of the whole sum: for one piece, 0 for the others."""
         roots = np.rint(ALWAYS * np.sqrt(np.arange(FINE_LEVELS) / CLIP_LEVELS) / 2)
-        last = np.minimum(ALWAYS, roots).astype(np.int64)[None], _uniform(piece[1] - piece[0], 1, coins)
+        uniform = np.frombuffer(coins.bytes(2 * (piece[1] - piece[0])), dtype="<u2").reshape(-1, 1)
+        last = np.minimum(ALWAYS, roots).astype(np.int64)[None], uniform
         clip = self._clip("length", asked, piece, projection, last)
         return self._rest(asked.label("length dealt", piece), asked, (*clip, np.reshape(noise, 1)))
 
@@ -107,15 +108,15 @@ class ColumnDealer:
         self, asked: RoundLabels, piece: Piece, lookup: LookUp, noise: Noise, coins: Randomness
     ) -> tuple[str, Fields]:
         """The table, what bits are multiplied with, and what the sum lacks."""
-        count = piece[1] - piece[0]
+        count, outputs = piece[1] - piece[0], len(lookup.chances)
         (index,) = self._masks("look-up", 0, asked, piece, lookup)
         shifts = (index.astype(np.int64) & 0xFF) >> FINE
-        uniform, unswapped = _uniform(count, len(lookup.chances), coins), np.zeros(count, dtype=np.uint8)
-        table = ring.tables(lookup.chances[None], uniform, shifts, unswapped)
+        uniform = np.frombuffer(coins.bytes(2 * count * outputs), dtype="<u2").reshape(count, outputs)
+        table = ring.tables(lookup.chances[None], uniform, shifts, np.zeros(count, dtype=np.uint8))
         gamma = self._gammas("look-up", 1, asked, piece, lookup)
         (weight,) = self._masks(lookup.weight, -1, self._asked[lookup.weight], piece)
         product = gamma * weight[:, None]
-        exact = np.zeros(len(lookup.chances), dtype=np.int64)
+        exact = np.zeros(outputs, dtype=np.int64)
         if lookup.matrix != "one":
             (rho,) = self._masks("look-up", 2, asked, piece, lookup)
             exact = ring.sum_weighted(self._masks_of_columns()[slice(*piece)], rho)
@@ -135,13 +136,12 @@ class ColumnDealer:
             squares[start - piece[0] : stop - piece[0]] = np.einsum("ij,ij->i", seen, seen)
         kept = np.full((2, 1, COARSE_LEVELS), ALWAYS)
         kept[0, 0, :KEPT] = 0
-        choice, index = self._masks(program, 0, asked, piece)
-        swaps, certain = np.unpackbits(choice, axis=0, count=count)[:, 0], np.zeros((count, 1), dtype=np.uint16)
-        coarse = ring.tables(kept, certain, level_of(index), swaps)
-        choice, index = self._masks(program, 1, asked, piece)
-        both = np.stack([chances, np.zeros_like(chances)])
-        fine = ring.tables(both, uniform, level_of(index), np.unpackbits(choice, axis=0, count=count)[:, 0])
-        return squares, coarse, fine, self._gammas(program, 2, asked, piece)
+        both, tables = np.stack([chances, np.zeros_like(chances)]), []
+        for number, table in enumerate(((kept, np.zeros((count, 1), dtype=np.uint16)), (both, uniform))):
+            choice, index = self._masks(program, number, asked, piece)
+            levels = np.asarray(index.astype(np.int64) & 0xFFFF) >> BELOW
+            tables.append(ring.tables(*table, levels, np.unpackbits(choice, axis=0, count=count)[:, 0]))
+        return squares, *tables, self._gammas(program, 2, asked, piece)
 
     def _gammas(
         self, program: str, number: int, asked: RoundLabels, piece: Piece, lookup: LookUp | None = None
@@ -181,7 +181,3 @@ class ColumnDealer:
                     of = SET_UP.label("columns", piece)
                     (found[slice(*piece), place],) = stream_fields(self._seeds[party], of, like)
         return self._columns
-
-
-def _uniform(records: int, outputs: int, coins: Randomness) -> Uniform:
-    return np.frombuffer(coins.bytes(2 * records * outputs), dtype="<u2").reshape(records, outputs)

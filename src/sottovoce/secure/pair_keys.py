@@ -207,7 +207,7 @@ def unpacked_rows(words: NDArray[Any] | None, size: int, count: int) -> list[byt
     """Such rows, or a refusal."""
     if words is None or words.dtype != np.int64 or words.shape != (count, size // 8):
         raise RefusedError(f"a message lacks {count} public keys or offers of keys, of {size} bytes each.")
-    return [row.astype("<i8").tobytes() for row in words]
+    return list(map(np.ndarray.tobytes, words.astype("<i8")))
 
 
 def _encapsulated(public: bytes) -> tuple[bytes, bytes]:

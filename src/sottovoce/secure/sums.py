@@ -84,13 +84,9 @@ class Call(NamedTuple):
     attempt: int = 0
     said: tuple[str, ...] = ()
 
-    @property
-    def text(self) -> str:
-        return json.dumps({"roster": self.roster, "attempt": self.attempt, "said": self.said})
-
     @classmethod
     def read(cls, text: str) -> Call:
-        """The call of a message, or a refusal."""
+        """The call of a message, the JSON of its fields, or a refusal."""
         try:
             said = json.loads(text)
             roster, attempt, names = tuple(said["roster"]), said["attempt"], tuple(said["said"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -110,8 +111,10 @@ class ColumnSums:
         query, told = next(iter(queries.values())), ask.arrays
         if isinstance(query, JointSum):
             if query.factored and query.name not in self._factored:
-                over = (work.told for work in self._rounds if work.name == query.name)
-                self._play(ProgramPiece(FACTOR, self._plan.release(query.name).first, query, next(over, told)))
+                first = told  # in the first round of the query
+                for work in reversed(self._rounds):
+                    first = work.told if work.name == query.name else first
+                self._play(ProgramPiece(FACTOR, self._plan.release(query.name).first, query, first))
                 self._factored.add(query.name)
             each = self._play(ProgramPiece(query.program, number, query, told), ended=False)
         else:
@@ -119,7 +122,7 @@ class ColumnSums:
             receiver, envelope = self._deals.deal(ProgramPiece(program, number, query, told))
             each = {receiver: {DEALT: envelope}}
         call = Call(self._plan.names, said=tuple(told))
-        frame = Frame("ask", 0, self._plan.digest, number, query.name, told, call.text)
+        frame = Frame("ask", 0, self._plan.digest, number, query.name, told, json.dumps(call._asdict()))
         replies, shares = self._send(self._plan.names, frame, each), dict[str, NDArray[np.int64]]()
         for party in call.roster:
             shares[party] = read_share(party, query.length + 1, replies[party])
@@ -177,7 +180,10 @@ class ColumnSums:
         return self._send(names, frame, each or {})
 
     def _send(self, names: Iterable[str], frame: Frame, each: Mapping[str, Envelopes]) -> dict[str, CheckedReply]:
-        replies = self._exchange(names, frame, each)
-        if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
+        replies, forgot = self._exchange(names, frame, each), []
+        for name, reply in replies.items():
+            if reply.frame.kind == "unknown-plan":
+                forgot.append(name)
+        if forgot:
             raise RestartedError(forgot)
         return replies
