@@ -16,8 +16,8 @@ from sottovoce import algorithms
 from sottovoce.federation.party import Party
 from sottovoce.federation.replies import crossed_offers
 from sottovoce.federation.run_keys import key_purpose
+from sottovoce.federation.secure_columns.coordinator import ProgramPiece, Stage, adder_of, cut_records, widths_of
 from sottovoce.federation.secure_columns.dealer import LocalDeals
-from sottovoce.federation.secure_columns.messages import ProgramPiece, Stage, adder_of, cut_records, widths_of
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan

@@ -19,8 +19,8 @@ from sottovoce import algorithms
 from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation import training
 from sottovoce.federation.secure_columns import dealer
+from sottovoce.federation.secure_columns.coordinator import Stage, place_of
 from sottovoce.federation.secure_columns.dealer import Dealer, LocalDeals
-from sottovoce.federation.secure_columns.messages import Stage, place_of
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.outgoing import declare_public
 from sottovoce.queries.pricing import queries_of

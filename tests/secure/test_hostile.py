@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import RefusedError
+from sottovoce.federation.secure_columns.coordinator import Stage, adder_of, cut_records
 from sottovoce.federation.secure_columns.dealer import LocalDeals
-from sottovoce.federation.secure_columns.messages import Stage, adder_of, cut_records
 from sottovoce.gate.frames import Frame
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import SystemRandomness

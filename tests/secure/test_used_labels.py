@@ -16,8 +16,8 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import LeakError, LedgerError, RefusedError
+from sottovoce.federation.secure_columns.coordinator import Stage
 from sottovoce.federation.secure_columns.dealer import LocalDeals
-from sottovoce.federation.secure_columns.messages import Stage
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.secure_gate import UsedLabels
 from sottovoce.privacy.mechanisms import SystemRandomness

@@ -18,7 +18,7 @@ from scipy.stats import chi2
 
 from sottovoce.algorithms import Ask
 from sottovoce.federation.secure_columns import dealer
-from sottovoce.federation.secure_columns.messages import place_of, widths_of
+from sottovoce.federation.secure_columns.coordinator import place_of, widths_of
 from sottovoce.gate.query import Round
 from sottovoce.lab.audit import secure as audited
 from sottovoce.lab.audit.secure import AttackingView, Keys, OpenedSum, SecureColumns, SecureRows, _Protocol, with_keys

@@ -213,7 +213,9 @@ class AlignmentSession:
             frame = yield from self._tell(frame)
             if self.terms.purpose == COUNT:
                 self._turn(frame, "counted")
-                self.counted, self.over = _read_count(frame), True
+                if not (frame.text.isascii() and frame.text.isdigit() and len(frame.text) < 20):
+                    raise RefusedError("the number of people that two parties share is no number.")
+                self.counted, self.over = int(frame.text), True
                 yield None
                 return
             frame, places = yield from self._told(frame)
@@ -272,10 +274,11 @@ class AlignmentSession:
                 self._leaving()
             data = words.tobytes()
             if matcher == COORDINATOR:
-                frame = yield Masked("words", {"words": packed_hashes(data)}, made_by=GATE)
+                sent = {"words": packed_hashes(data)}
             else:
                 enveloped = packed_envelope(seal_envelope(self._keys[matcher], ["words", piece], self.own, data))
-                frame = yield Masked("words", {str(self._names.index(matcher)): enveloped}, made_by=GATE)
+                sent = {str(self._names.index(matcher)): enveloped}
+            frame = yield Masked("words", sent, made_by=GATE)
         return frame
 
     def _told(self, frame: Frame) -> Generator[Masked | None, Frame, tuple[Frame, NDArray[np.int64]]]:
@@ -415,12 +418,6 @@ def _find_common(found: Iterable[NDArray[Any]], told: int | None = None) -> NDAr
     if told not in (None, len(places)):
         raise _not_common()
     return places
-
-
-def _read_count(frame: Frame) -> int:
-    if not (frame.text.isascii() and frame.text.isdigit() and len(frame.text) < 20):
-        raise RefusedError("the number of people that two parties share is no number.")
-    return int(frame.text)
 
 
 def _shuffled(count: int, folder: Path) -> SortedFile:

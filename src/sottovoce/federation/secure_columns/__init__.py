@@ -28,5 +28,5 @@ same bytes, and anything else under the same label is refused. So a run goes on 
 the plan is opened at who was restarted, everybody goes through the set-up, finished rounds are recalled, and the round
 at hand is asked from its first message. Proof: `secure/proofs/columns.md`.
 
-`messages` has what all share, `party`, `dealer` and `coordinator` the sides; the arithmetic is in `sottovoce.secure`.
+`party`, `dealer` and `coordinator` are the sides, the last with what all share; arithmetic is in `sottovoce.secure`.
 """

@@ -31,7 +31,7 @@ from sottovoce.federation.answering import (
 )
 from sottovoce.federation.replies import Envelopes, Exchange, envelope_of
 from sottovoce.federation.run_keys import PAIR, RunKeys, check_start, known_keys
-from sottovoce.federation.secure_columns.messages import (
+from sottovoce.federation.secure_columns.coordinator import (
     DEALT,
     FACTOR,
     GRAM,
@@ -217,7 +217,12 @@ class Dealer(Answering):
             return reply("accept", frame, ACCEPTED)
         if not run.started:
             raise RefusedError(f"{self.name} deals nothing under this plan before every party of it has signed it.")
-        return self._asked(run, frame) if frame.kind == "ask" else self._dealt(run, frame)
+        if frame.kind == "secure":
+            return self._dealt(run, frame)
+        if run.masker is None:
+            raise RefusedError(f"by columns {self.name} deals, and is asked for no part of a sum.")
+        query, call = self._query(run, frame, frame.arrays), Call.read(frame.text)
+        return reply("answer", frame, run.gate.top_up(query, frame.round, call, frame.arrays, run.masker))
 
     def _accept(self, frame: Frame) -> tuple[Declared, ...]:
         """Sign a plan that names it as the dealer and has its key; with the query "check" only say what it would."""
@@ -264,13 +269,6 @@ class Dealer(Answering):
             None if columns else Masker(plan, self.name, keys),
             LocalDeals(plan, keys, self.randomness, used) if columns else None,
         )
-
-    def _asked(self, run: _Run, frame: Frame) -> Outgoing:
-        if run.masker is None:
-            raise RefusedError(f"by columns {self.name} deals, and is asked for no part of a sum.")
-        query = self._query(run, frame, frame.arrays)
-        share = run.gate.top_up(query, frame.round, Call.read(frame.text), frame.arrays, run.masker)
-        return reply("answer", frame, share)
 
     def _dealt(self, run: _Run, frame: Frame) -> Outgoing:
         """By columns: what single parties need for a sum."""

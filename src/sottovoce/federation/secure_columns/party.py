@@ -12,7 +12,7 @@ import numpy as np
 from sottovoce.data.block import Block
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.federation.replies import Envelopes
-from sottovoce.federation.secure_columns.messages import (
+from sottovoce.federation.secure_columns.coordinator import (
     DEALT,
     FACTOR,
     GRAM,
