@@ -4,28 +4,22 @@
 the kind "regression" and `PrivateLinearSVC(loss=...)` those of the kind "classification".
 """
 
-from sottovoce.losses.base import Kind, Loss, check_units, coded, get, names, register, takes
-from sottovoce.losses.several import ClassesLoss, OneVsRest, Softmax, Weighted, weighted
-from sottovoce.losses.single import Hinge, Huber, Logistic, Sigmoid, SmoothedHinge, Squared
-
-__all__ = [
-    "ClassesLoss",
-    "Hinge",
-    "Huber",
-    "Kind",
-    "Logistic",
-    "Loss",
-    "OneVsRest",
-    "Sigmoid",
-    "SmoothedHinge",
-    "Softmax",
-    "Squared",
-    "Weighted",
-    "check_units",
-    "coded",
-    "get",
-    "names",
-    "register",
-    "takes",
-    "weighted",
-]
+from sottovoce.losses.base import Kind as Kind
+from sottovoce.losses.base import Loss as Loss
+from sottovoce.losses.base import check_units as check_units
+from sottovoce.losses.base import coded as coded
+from sottovoce.losses.base import get as get
+from sottovoce.losses.base import names as names
+from sottovoce.losses.base import register as register
+from sottovoce.losses.base import takes as takes
+from sottovoce.losses.several import ClassesLoss as ClassesLoss
+from sottovoce.losses.several import OneVsRest as OneVsRest
+from sottovoce.losses.several import Softmax as Softmax
+from sottovoce.losses.several import Weighted as Weighted
+from sottovoce.losses.several import weighted as weighted
+from sottovoce.losses.single import Hinge as Hinge
+from sottovoce.losses.single import Huber as Huber
+from sottovoce.losses.single import Logistic as Logistic
+from sottovoce.losses.single import Sigmoid as Sigmoid
+from sottovoce.losses.single import SmoothedHinge as SmoothedHinge
+from sottovoce.losses.single import Squared as Squared

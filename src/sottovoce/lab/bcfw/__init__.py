@@ -10,73 +10,36 @@
 [ 0.5 -0.5  1.   0. ]
 """
 
-from sottovoce.lab.bcfw.curvature import (
-    block_curvatures,
-    curvature_bound,
-    curvature_estimate,
-    distributed_bound,
-    eso_bound,
-    nice_bound,
-    pair_curvatures,
-    pairwise_bound,
-    recursion_bound,
-    separable_bound,
-    theorem_bound,
-)
-from sottovoce.lab.bcfw.objectives import Composite, MeanLoss, Objective, Smooth, least_squares, logistic
-from sottovoce.lab.bcfw.samplings import (
-    Distributed,
-    Elementary,
-    IndependentImportance,
-    Listed,
-    Nice,
-    Sampling,
-    SerialImportance,
-    UniformSerial,
-)
-from sottovoce.lab.bcfw.solve import (
-    BlockSolution,
-    Inexact,
-    ParallelSolution,
-    Trace,
-    parallel_step,
-    solve,
-    solve_parallel,
-    universal_step,
-)
-
-__all__ = [
-    "BlockSolution",
-    "Composite",
-    "Distributed",
-    "Elementary",
-    "IndependentImportance",
-    "Inexact",
-    "Listed",
-    "MeanLoss",
-    "Nice",
-    "Objective",
-    "ParallelSolution",
-    "Sampling",
-    "SerialImportance",
-    "Smooth",
-    "Trace",
-    "UniformSerial",
-    "block_curvatures",
-    "curvature_bound",
-    "curvature_estimate",
-    "distributed_bound",
-    "eso_bound",
-    "least_squares",
-    "logistic",
-    "nice_bound",
-    "pair_curvatures",
-    "pairwise_bound",
-    "parallel_step",
-    "recursion_bound",
-    "separable_bound",
-    "solve",
-    "solve_parallel",
-    "theorem_bound",
-    "universal_step",
-]
+from sottovoce.lab.bcfw.curvature import block_curvatures as block_curvatures
+from sottovoce.lab.bcfw.curvature import curvature_bound as curvature_bound
+from sottovoce.lab.bcfw.curvature import curvature_estimate as curvature_estimate
+from sottovoce.lab.bcfw.curvature import distributed_bound as distributed_bound
+from sottovoce.lab.bcfw.curvature import eso_bound as eso_bound
+from sottovoce.lab.bcfw.curvature import nice_bound as nice_bound
+from sottovoce.lab.bcfw.curvature import pair_curvatures as pair_curvatures
+from sottovoce.lab.bcfw.curvature import pairwise_bound as pairwise_bound
+from sottovoce.lab.bcfw.curvature import recursion_bound as recursion_bound
+from sottovoce.lab.bcfw.curvature import separable_bound as separable_bound
+from sottovoce.lab.bcfw.curvature import theorem_bound as theorem_bound
+from sottovoce.lab.bcfw.objectives import Composite as Composite
+from sottovoce.lab.bcfw.objectives import MeanLoss as MeanLoss
+from sottovoce.lab.bcfw.objectives import Objective as Objective
+from sottovoce.lab.bcfw.objectives import Smooth as Smooth
+from sottovoce.lab.bcfw.objectives import least_squares as least_squares
+from sottovoce.lab.bcfw.objectives import logistic as logistic
+from sottovoce.lab.bcfw.samplings import Distributed as Distributed
+from sottovoce.lab.bcfw.samplings import Elementary as Elementary
+from sottovoce.lab.bcfw.samplings import IndependentImportance as IndependentImportance
+from sottovoce.lab.bcfw.samplings import Listed as Listed
+from sottovoce.lab.bcfw.samplings import Nice as Nice
+from sottovoce.lab.bcfw.samplings import Sampling as Sampling
+from sottovoce.lab.bcfw.samplings import SerialImportance as SerialImportance
+from sottovoce.lab.bcfw.samplings import UniformSerial as UniformSerial
+from sottovoce.lab.bcfw.solve import BlockSolution as BlockSolution
+from sottovoce.lab.bcfw.solve import Inexact as Inexact
+from sottovoce.lab.bcfw.solve import ParallelSolution as ParallelSolution
+from sottovoce.lab.bcfw.solve import Trace as Trace
+from sottovoce.lab.bcfw.solve import parallel_step as parallel_step
+from sottovoce.lab.bcfw.solve import solve as solve
+from sottovoce.lab.bcfw.solve import solve_parallel as solve_parallel
+from sottovoce.lab.bcfw.solve import universal_step as universal_step
