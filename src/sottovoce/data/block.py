@@ -120,10 +120,7 @@ def kind_of_rows(resources: Resources, *, by_pieces: bool) -> type:
 def prepare_rows(  # noqa: PLR0913
     X: Matrix, y: ArrayLike, recipe: Preparation, resources: Resources, *, sums: bool, beside: Path | None = None
 ) -> Any:
-    """The prepared rows in memory, in a file `beside`, on a cluster or, if no more than `sums` is asked, on a device.
-
-    The model is the same.
-    """
+    """The prepared rows in memory, in a file `beside`, on a cluster or, if only `sums` are asked, on a device."""
     from sottovoce.data.dataset import Dataset
 
     take_buffers(os.getpid(), resources.jobs)

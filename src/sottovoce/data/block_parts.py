@@ -85,7 +85,7 @@ Work = Callable[[BlockPart], Found]
 
 
 class Parts(ABC):
-    """`BlockRows` in several blocks.
+    """`BlockRows` in several blocks, which answer what a `Block` does.
 
     `about` is a block without rows, on the grid of all; `sizes` are the numbers of rows of the parts. A batch (`take`)
     names its rows and copies none.
@@ -119,7 +119,6 @@ class Parts(ABC):
         return self._about.sum_bits
 
     def digest(self) -> bytes:
-        """Of the rows of all parts, in their order."""
         return hashlib.blake2b(b"".join(self.each(lambda part: part.block.digest())), digest_size=32).digest()
 
     def over(self, work: Callable[[Block], Array]) -> Array:
@@ -127,7 +126,6 @@ class Parts(ABC):
         return np.asarray(self.summed(lambda part: work(part.block)))
 
     def weighted_sum(self, weights: Array, term: Callable[..., Array]) -> Array:
-        """sum_i term(x_i'w, y_i) x_i in one pass over the rows."""
         return np.asarray(self.summed(lambda part: part.block.weighted_sum(weights, term)))
 
     def gram(self) -> Array:
@@ -139,20 +137,16 @@ class Parts(ABC):
     def number_sum(
         self, term: Callable[[Array, Array], Array], low: float = 0.0, weights: Array | None = None
     ) -> float:
-        """sum_i of term(x_i'w, y_i) clipped to [low, 1], 0 for a null row."""
         return float(self.summed(lambda part: part.block.number_sum(term, low, weights)))
 
     def projected(self, matrix: Array, *, made: bool = False) -> ProjectedParts:
-        """Rows seen through a triangular or diagonal matrix, or `made` once, by any matrix of few columns."""
         return ProjectedParts(self, RowView(matrix, made))
 
     def chunks(self, least: int = 1, scores: int = 1) -> Iterator[tuple[Matrix, Array]]:
-        """Rows and labels piece by piece."""
         for block in self.each(lambda part: part.block):
             yield from block.chunks(least, scores)
 
     def cells(self, columns: Sequence[int]) -> Iterator[Array]:
-        """Raw values of these columns piece by piece, without null rows."""
         for pieces in self.each(lambda part: list(part.block.cells(columns))):
             yield from pieces
 
@@ -214,12 +208,10 @@ class ProjectedParts:
         return float(self._parts.summed(lambda part: part.seen(view).number_sum(term)))
 
     def cut(self, length: float) -> None:
-        """Count each row as z min(1, C / |z|), C the length; once."""
         self._empty.cut(length)
         self._view = replace(self._view, length=length)
 
     def weighted_sum(self, point: Array, term: Term) -> Array:
-        """sum_i term(z_i'u, y_i) times the cut row, u the point."""
         self._empty.weighted_sum(point, term)  # refuses what no part may sum
         view = self._view
         return self._empty.finished(np.asarray(self._parts.summed(lambda part: part.seen(view).exact_sum(point, term))))

@@ -260,7 +260,6 @@ def read_column(name: str, entry: Any) -> Column:
 
 
 def _number_column(name: str, given: dict[str, Any]) -> Number:
-    """A number of its entry, with a known range or none."""
     declared, fill = given.pop("range"), given.pop("fill", None)
     if not (fill is None or is_number(fill)):
         raise InputError(f"columns.{name}: fill = {fill!r} must be a number within the range.")

@@ -59,7 +59,6 @@ class Identifiers:
         return self.at(range(len(self)))
 
     def at(self, places: Iterable[int]) -> Iterator[str]:
-        """Those at the places, one after the other."""
         return map(self.__getitem__, places)
 
 

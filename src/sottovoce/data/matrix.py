@@ -121,11 +121,9 @@ class Products:
         self.shape = (rows.shape[1], rows.shape[1])
 
     def scores(self, weights: Array) -> Array:
-        """D w."""
         return np.asarray(self._rows @ weights)
 
     def sums(self, factors: Array) -> Array:
-        """D'v."""
         return np.asarray(self._back @ factors)
 
     def __matmul__(self, weights: Array) -> Array:

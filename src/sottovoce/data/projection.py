@@ -50,7 +50,6 @@ class Projected:
         return other
 
     def _find(self, found: Array | None) -> None:
-        """The lengths of all rows."""
         rows, matrix, resources = self._block.rows, self._matrix, self._block.resources
         if found is None and is_sparse(rows) and matrix.ndim == 1:
             found = np.asarray(kernels.lengths_sparse(rows.indptr, rows.data * matrix[rows.indices]))

@@ -76,7 +76,6 @@ class Resources:
 
     @property
     def jobs(self) -> int:
-        """Threads at most."""
         from joblib import cpu_count, effective_n_jobs
 
         if self.n_jobs is None:
@@ -90,7 +89,6 @@ class Resources:
         return (np.arange(parts + 1) * count // parts).tolist()
 
     def tell(self, what: str, done: int, total: int) -> None:
-        """Tell the listener, if there is one."""
         if self.progress is not None:
             self.progress(what, done, total)
 

@@ -260,7 +260,6 @@ class DeviceBlock:
             return float(total[0])
 
     def projected(self, matrix: Array, *, made: bool = False) -> DeviceProjected:
-        """Rows seen through a triangular or diagonal matrix, or `made` once, by any matrix of few columns."""
         if self._chosen is not None:
             raise LeakError("projected rows are those of a whole block, never of a batch.")
         with memory_in_words():
@@ -400,7 +399,6 @@ def _lengths_of(columns: Any) -> Any:
 
 
 def _coded(term: Any) -> bool:
-    """Whether a loop of the device knows the terms."""
     return isinstance(term, Slope) and term.code is not None
 
 

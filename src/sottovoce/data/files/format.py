@@ -68,7 +68,6 @@ class Source(ABC):
         """Rows and labels in their order, at most `rows` at once."""
 
     def labels(self, rows: int) -> Iterator[Labels]:
-        """The labels alone."""
         for _, labels in self.pieces(rows):
             if labels is not None:
                 yield labels
@@ -131,7 +130,6 @@ class FileShape:
 
     @property
     def records(self) -> int:
-        """How many there are in all parts."""
         return sum(map(operator.attrgetter("records"), self.parts))
 
 
@@ -148,7 +146,6 @@ class Wanted:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns that are read."""
         return self.features if self.label is None else (*self.features, self.label)
 
     def encode(self, cells: Any) -> Piece:
