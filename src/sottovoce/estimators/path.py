@@ -80,12 +80,7 @@ class RegularisationPath:
         ax = axes_for(ax)
         ax.errorbar(self.alphas, self.losses, 2 * self.error, marker="o", lw=1.2, capsize=3)
         ax.axhline(0.0, lw=1.0, ls="--", color="gray")
-        ax.set_xscale("log")
-        ax.invert_xaxis()
-        ax.set_xlabel("alpha")
-        ax.set_ylabel("loss, less the fit's")
-        ax.set_title(f"one fit and a choice, {self._promise}")
-        return ax
+        return self._name_axes(ax, "loss, less the fit's", "one fit and a choice")
 
     def plot(self, ax: Any = None) -> Any:
         """Coefficients against alpha; needs matplotlib (the extra `plots`)."""
@@ -93,19 +88,18 @@ class RegularisationPath:
         names = getattr(self.fitted, "feature_names_in_", np.arange(self.coefs.shape[1]))
         for j in np.argsort(-np.abs(self.coefs).max(axis=0)):
             ax.plot(self.alphas, self.coefs[:, j], label=str(names[j]), lw=1.2)
+        if self.coefs.shape[1] <= 12:
+            ax.legend(fontsize="small")
+        return self._name_axes(ax, "coefficient", "one fit")
+
+    def _name_axes(self, ax: Any, height: str, runs: str) -> Any:
         ax.set_xscale("log")
         ax.invert_xaxis()
         ax.set_xlabel("alpha")
-        ax.set_ylabel("coefficient")
-        ax.set_title(f"one fit, {self._promise}")
-        if self.coefs.shape[1] <= 12:
-            ax.legend(fontsize="small")
-        return ax
-
-    @property
-    def _promise(self) -> str:
+        ax.set_ylabel(height)
         mark = self.privacy.weakest.mark
-        return f"epsilon = {self.privacy.epsilon:.3g}" + (f"\n{mark}" if mark else "")
+        ax.set_title(f"{runs}, epsilon = {self.privacy.epsilon:.3g}" + (f"\n{mark}" if mark else ""))
+        return ax
 
 
 class PenaltyChoice(Purchase):
