@@ -325,8 +325,14 @@ def choose(problem: Problem, served: Container[str] | None = None) -> str:
 
 def preferences(problem: Problem) -> tuple[str, ...]:
     """Solvers, best first."""
+    if problem.split.same_people and problem.channel.secure:
+        return ("whitened", "newton", "gradient")
     if problem.split.same_people:
-        return ("whitened", "newton", "gradient") if problem.channel.secure else _column_preferences(problem)
+        if problem.regulariser.name == "l1_ball":
+            return ("frank-wolfe", "admm")
+        several = 2 <= len(problem.parties) <= SCORES  # one noisy score of everybody says as much as many rounds
+        alone = math.isinf(problem.epsilon) or problem.labels == "held" or not several
+        return ("admm", "score") if alone else ("score", "admm")
     loss, penalty, d = problem.scaled_loss, problem.regulariser.name, problem.dimension
     if loss.outputs > 1:
         return ("gradient",) if math.isinf(problem.epsilon) and not loss.smooth else ("whitened", "gradient")
@@ -346,13 +352,3 @@ def preferences(problem: Problem) -> tuple[str, ...]:
     if penalty in ("l1", "elastic_net") and loss.smooth and scarce:
         return ("greedy-cd", *general)
     return general
-
-
-def _column_preferences(problem: Problem) -> tuple[str, ...]:
-    """An l1 ball is for Frank-Wolfe; one noisy score of everybody says as much as many rounds, in fewer bytes."""
-    if problem.regulariser.name == "l1_ball":
-        return ("frank-wolfe", "admm")
-    several = 2 <= len(problem.parties) <= SCORES
-    if math.isinf(problem.epsilon) or problem.labels == "held" or not several:
-        return ("admm", "score")
-    return ("score", "admm")

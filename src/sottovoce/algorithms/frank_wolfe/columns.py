@@ -95,10 +95,19 @@ class PrivateColumnFrankWolfe(ColumnAlgorithm):
     numbers: ClassVar[type[Numbers]] = ColumnNumbers
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
+        """From public numbers; N mu is the signal, mu halved for replace-one.
+
+        T = (N mu)^(2/3) / 4 rounds, 20 features in all (a party's cap at most its columns), sketches of 16 T numbers;
+        0.4 of the budget for the choices (held labels: 0.2 for their sketch). The constants were chosen on synthetic
+        problems (`benchmarks/frank_wolfe.py`).
+        """
         rho = rho_for(problem.epsilon, inside(problem.delta))
-        rule, parties, party = ColumnRule(problem, rho), len(problem.parties), problem.label_party_name
-        rounds = limited("rounds", given(options.rounds, rule.rounds), 1, MOST)
-        cap, norm = given(options.cap, rule.cap), problem.bounds.row_norm
+        parties, party, mu = len(problem.parties), problem.label_party_name, math.sqrt(2 * rho)
+        signal = problem.records * min(mu / distance(problem.relation), 1e100)
+        label_share = 0.2 if problem.labels == "held" and parties > 1 else 0.0
+        rounds = limited("rounds", given(options.rounds, max(4, math.ceil(signal ** (2 / 3) / 4))), 1, MOST)
+        cap = given(options.cap, min(math.ceil(20 / parties), max(problem.columns)))
+        norm = problem.bounds.row_norm
         by_norm = norm is not None and (norm / problem.preparation.unit) ** 2 < cap * parties
         least = least_size(rounds)
         most = min(max(problem.records, least), MOST)
@@ -112,15 +121,15 @@ class PrivateColumnFrankWolfe(ColumnAlgorithm):
             noisy_slope_bound=1.0,
             cap=None if by_norm else cap,
         )
-        share = given(options.choice_share, rule.choice_share) * (1 - rule.label_share)
-        mus = [math.sqrt(2 * rho * part) for part in (share, 1 - rule.label_share - share, rule.label_share)]
+        share = given(options.choice_share, 0.5 if problem.labels == "held" else 0.4) * (1 - label_share)
+        mus = [math.sqrt(2 * rho * part) for part in (share, 1 - label_share - share, label_share)]
         scores, feature = PartScores(problem, numbers, party), feature_of(problem, numbers, party)
         times, slots = (1, max(problem.columns)) if by_norm else (cap * parties, cap)
         releases = [
             Release.at_mu(scores, 0, rounds, mus[0], problem.relation, self.mechanism),
             Release.at_mu(feature, 0, times, mus[1], problem.relation).times(slots),
         ]
-        if rule.label_share:
+        if label_share:
             releases.append(Release.at_mu(LabelSketch(problem, numbers), 0, 1, mus[2], problem.relation))
             noise = releases[-1].std ** 2 + 0.3 * problem.records / numbers.sketch_size
             numbers = numbers.changed(noisy_slope_bound=max(1.0, math.sqrt(noise)))
@@ -206,22 +215,6 @@ class SketchedPoint:
     @property
     def _places(self) -> Integers:
         return np.array(self._ball.places, dtype=np.int64)
-
-
-class ColumnRule:
-    """Defaults over columns from public numbers; N mu is the signal, mu halved for replace-one.
-
-    T = (N mu)^(2/3) / 4 rounds, 20 features in all (a party's cap at most its columns), sketches of 16 T numbers;
-    0.4 of the budget for the choices (held labels: 0.2 for their sketch). The constants were chosen on synthetic
-    problems (`benchmarks/frank_wolfe.py`).
-    """
-
-    def __init__(self, problem: Problem, rho: float) -> None:
-        mu = math.sqrt(2 * rho) / distance(problem.relation)
-        self.rounds = max(4, math.ceil((problem.records * min(mu, 1e100)) ** (2 / 3) / 4))
-        self.cap = min(math.ceil(20 / len(problem.parties)), max(problem.columns))
-        self.choice_share = 0.5 if problem.labels == "held" else 0.4
-        self.label_share = 0.2 if problem.labels == "held" and len(problem.parties) > 1 else 0.0
 
 
 @functools.lru_cache(maxsize=4)
