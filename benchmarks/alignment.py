@@ -117,7 +117,7 @@ def serve(name: str, port: str, folder: Path, parties: int, count: int) -> None:
 
 def measured(parties: int, count: int, matcher: str) -> dict[str, Any]:
     """One alignment."""
-    from sottovoce.federation.alignment.coordinator import new_terms
+    from sottovoce.federation.alignment import new_terms
     from sottovoce.federation.coordinator import Coordinator
     from sottovoce.transports.authority import create_authority, issue
     from sottovoce.transports.certificates import Credentials

@@ -26,7 +26,7 @@ from sottovoce import __version__, algorithms, formats
 from sottovoce.app import outputs
 from sottovoce.data import column_kinds, schema
 from sottovoce.federation import journal, models
-from sottovoce.federation.alignment.party import AlignmentFile
+from sottovoce.federation.alignment import AlignmentFile
 from sottovoce.formats import Numbered
 from sottovoce.gate import frames
 from sottovoce.plan.plan import FAMILIES, OTHERS, Plan

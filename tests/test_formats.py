@@ -16,8 +16,7 @@ from sottovoce import __version__
 from sottovoce.app import outputs
 from sottovoce.data import column_kinds, schema
 from sottovoce.errors import SottovoceError
-from sottovoce.federation import journal, models
-from sottovoce.federation.alignment import party as alignment
+from sottovoce.federation import alignment, journal, models
 from sottovoce.gate import frames
 from sottovoce.plan import plan
 from sottovoce.privacy import ledger_file

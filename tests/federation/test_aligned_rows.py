@@ -17,8 +17,7 @@ from secure_fits import data, model
 from sottovoce.app.job_file import SourceTable
 from sottovoce.app.sources import read_party
 from sottovoce.errors import InputError, RefusedError, WireError
-from sottovoce.federation.alignment.coordinator import new_terms
-from sottovoce.federation.alignment.party import AlignmentFile
+from sottovoce.federation.alignment import AlignmentFile, new_terms
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.models import Predictor
 from sottovoce.federation.party import Party

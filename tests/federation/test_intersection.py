@@ -24,8 +24,7 @@ from hypothesis import strategies as st
 import sottovoce as sv
 from sottovoce.app.sources import join
 from sottovoce.errors import InputError, RefusedError, WireError
-from sottovoce.federation.alignment.coordinator import AlignmentResult, new_terms
-from sottovoce.federation.alignment.party import AlignmentFile
+from sottovoce.federation.alignment import AlignmentFile, AlignmentResult, new_terms
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
@@ -116,7 +115,7 @@ def test_it_is_the_plain_join(lists: list[set[int]], matcher: int, seed: int) ->
 
 
 def test_lists_of_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("gate.intersection", "federation.alignment.coordinator"):
+    for module in ("gate.intersection", "federation.alignment"):
         monkeypatch.setattr(f"sottovoce.{module}.PIECE", 2)
         monkeypatch.setattr(f"sottovoce.{module}.WORDS", 3)
     for matcher in ("coordinator", "b"):
@@ -139,7 +138,7 @@ def test_pieces_give_what_one_sort_of_all_gives(
     matcher: str, piece: int, words: int, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The places of the common records and the digest, bit for bit, by the same scalars and the same salt."""
-    for module in ("gate.intersection", "federation.alignment.coordinator"):
+    for module in ("gate.intersection", "federation.alignment"):
         monkeypatch.setattr(f"sottovoce.{module}.PIECE", piece)
         monkeypatch.setattr(f"sottovoce.{module}.WORDS", words)
     monkeypatch.setattr("sottovoce.data.row_file._HELD", held)
@@ -307,7 +306,7 @@ def test_a_lying_coordinator_is_found_and_nothing_is_kept(lie: Any, words: str) 
 
 
 def test_common_words_without_an_end_are_refused_before_they_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("gate.intersection", "federation.alignment.coordinator"):
+    for module in ("gate.intersection", "federation.alignment"):
         monkeypatch.setattr(f"sottovoce.{module}.WORDS", 3)
     sent = list[int]()
 
@@ -319,7 +318,7 @@ def test_common_words_without_an_end_are_refused_before_they_fill_the_memory(mon
             self._ask(terms.members, "common", piece, each=dict.fromkeys(terms.members, words))
         return 27
 
-    monkeypatch.setattr("sottovoce.federation.alignment.coordinator.AlignmentRun._tell", endless)
+    monkeypatch.setattr("sottovoce.federation.alignment.AlignmentRun._tell", endless)
     with pytest.raises(RefusedError, match="what was said to be common is not"):
         aligned(holders())
     assert sent == [0, 1]  # 6 words, where lists have 5, 4 and 6

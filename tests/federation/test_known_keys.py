@@ -17,9 +17,8 @@ from pairing import NO_OFFERS, impostor
 from secure_fits import by_columns, by_rows, data, model
 from sottovoce.app import jobs
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.federation import party, policy, run_keys
-from sottovoce.federation.alignment import party as alignment
-from sottovoce.federation.alignment.coordinator import new_terms
+from sottovoce.federation import alignment, party, policy, run_keys
+from sottovoce.federation.alignment import new_terms
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.models import Models, PartialModel, parts_of
 from sottovoce.federation.party import Party

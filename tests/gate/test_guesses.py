@@ -27,9 +27,8 @@ import pytest
 import sottovoce as sv
 from sottovoce.data.identifiers import fingerprint, hash_of_list
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.federation import answering, party, training
-from sottovoce.federation.alignment import party as alignment
-from sottovoce.federation.alignment.coordinator import new_terms
+from sottovoce.federation import alignment, answering, party, training
+from sottovoce.federation.alignment import new_terms
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.gate import intersection, outgoing

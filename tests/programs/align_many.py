@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data.row_file import SortedFile
-from sottovoce.federation.alignment.coordinator import AlignmentRun, new_terms
-from sottovoce.federation.alignment.party import AlignmentFile
+from sottovoce.federation.alignment import AlignmentFile, AlignmentRun, new_terms
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.federation.alignment.party import AlignmentFile
+from sottovoce.federation.alignment import AlignmentFile
 from sottovoce.transports.certificates import Credentials, pin_in
 from sottovoce.transports.grpc_party import serve_party
 

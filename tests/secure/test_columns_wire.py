@@ -21,7 +21,7 @@ from secure_fits import NOTARY, RECORDS, Watched, by_columns, by_rows, data, dou
 from sottovoce.data.block import Block
 from sottovoce.data.identifiers import fingerprint, identifiers
 from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation.alignment.party import AlignmentFile
+from sottovoce.federation.alignment import AlignmentFile
 from sottovoce.federation.party import Party
 from sottovoce.federation.run_keys import check_pinned
 from sottovoce.federation.secure_columns.dealer import Dealer

@@ -16,12 +16,12 @@ import pytest
 from sottovoce.app import doctor
 from sottovoce.errors import InputError, WireError
 from sottovoce.gate.frames import Frame, encode
-from sottovoce.transports import grpc_party, probe, proxies
+from sottovoce.transports import grpc_party, probe
 from sottovoce.transports.authority import create_authority, issue
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_party import greet, serve_party
 from sottovoce.transports.grpc_wire import GrpcCoordinator
-from sottovoce.transports.proxies import proxy_for
+from sottovoce.transports.probe import proxy_for
 
 pytestmark = pytest.mark.slow
 
@@ -306,7 +306,7 @@ def test_one_module_opens_connections_to_coordinators() -> None:
     """Whatever else opened a socket to an address would not know of a proxy."""
     opening = {
         path.name
-        for path in Path(proxies.__file__).parent.rglob("*.py")
+        for path in Path(probe.__file__).parent.rglob("*.py")
         if "create_connection" in path.read_text(encoding="utf-8")
     }
-    assert opening == {"proxies.py"}
+    assert opening == {"probe.py"}

@@ -39,7 +39,7 @@ from sottovoce.transports.authority import list_certificates
 from sottovoce.transports.certificates import CLOCK_SLACK, COORDINATOR, Credentials
 from sottovoce.transports.grpc_party import greet
 from sottovoce.transports.identity import Certified
-from sottovoce.transports.proxies import proxy_for
+from sottovoce.transports.probe import proxy_for
 
 _SECONDS: Final = 5.0  # to reach a coordinator
 _LEAST_FREE: Final = 100_000_000

@@ -31,7 +31,7 @@ from sottovoce.data.resources import Resources, check_resources
 from sottovoce.data.schema import Schema, toml_text
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.estimators import PrivateLinearModel
-from sottovoce.federation.alignment.party import AlignmentFile
+from sottovoce.federation.alignment import AlignmentFile
 from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy

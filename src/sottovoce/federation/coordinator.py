@@ -19,7 +19,7 @@ from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Rounds
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
-from sottovoce.federation.alignment.coordinator import AlignmentResult, AlignmentRun
+from sottovoce.federation.alignment import AlignmentResult, AlignmentRun
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.prediction import COORDINATOR, check_aligned, predict_jointly

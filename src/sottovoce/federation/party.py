@@ -19,7 +19,7 @@ from sottovoce.data.identifiers import Identifiers, identifiers
 from sottovoce.data.matrix import Matrix, is_sparse
 from sottovoce.data.resources import Resources, check_resources
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.federation.alignment.party import Aligner, AlignmentFile
+from sottovoce.federation.alignment import Aligner, AlignmentFile
 from sottovoce.federation.answering import Answering, check_text
 from sottovoce.federation.models import Models, Predictor
 from sottovoce.federation.policy import Policy, left_out

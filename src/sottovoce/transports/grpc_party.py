@@ -25,8 +25,7 @@ from sottovoce.transports.base import Change, Endpoint, answer_request, read_ref
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import CLOSING_TIME, GOODBYE, GREETING, METHOD, NAME_KEY, SERVICE, channel_options
 from sottovoce.transports.identity import Certified
-from sottovoce.transports.probe import coordinator_at
-from sottovoce.transports.proxies import grpc_options, proxy_for
+from sottovoce.transports.probe import coordinator_at, grpc_options, proxy_for
 
 _LOG: Final = logging.getLogger(__name__)
 _LONGEST_GREETING: Final = 1024  # bytes

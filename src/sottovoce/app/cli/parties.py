@@ -261,7 +261,7 @@ def align(
     from sottovoce.app.jobs import load_alignment_job
     from sottovoce.app.runs import open_wire
     from sottovoce.estimators.progress import progress_bar
-    from sottovoce.federation.alignment.coordinator import new_terms
+    from sottovoce.federation.alignment import new_terms
     from sottovoce.federation.coordinator import Coordinator
     from sottovoce.gate.intersection import COORDINATOR
 
@@ -298,7 +298,7 @@ def align(
 def _count_shared(coordinator: Coordinator, parties: tuple[str, ...]) -> dict[str, Any]:
     """For each pair that agrees the number of people; for the others why not."""
     from sottovoce.estimators.progress import progress_bar
-    from sottovoce.federation.alignment.coordinator import new_terms
+    from sottovoce.federation.alignment import new_terms
     from sottovoce.gate.intersection import COUNT
 
     sizes, pairs = dict[str, int](), list[dict[str, Any]]()
