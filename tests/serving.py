@@ -141,7 +141,7 @@ class ForTheRun(Party):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.plans.recall_memory = self._remember  # type: ignore[method-assign]
+        self.training.recall_memory = self._remember  # type: ignore[method-assign]
 
     def _remember(self, form: Algorithm, plan: Plan, rows: Block) -> tuple[Any, Any]:
         return form.remember(plan, rows), InProcess()

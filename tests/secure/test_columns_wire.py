@@ -136,7 +136,7 @@ def test_an_end_that_is_not_pinned_is_refused_before_data_are_touched(
     with pytest.raises(RefusedError, match=f"has not pinned the key of {unknown}"):
         model().fit(federation)
     asked = Frame("plan", 1, fitted.plan_.digest, 0, "check", {}, fitted.plan_.to_json())
-    party.plans.seen.clear()
+    party.training.seen.clear()
     assert b"has not pinned" in party.handle(encode(asked)).data  # also where it had told a key
 
 

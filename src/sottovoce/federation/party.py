@@ -25,7 +25,7 @@ from sottovoce.federation.models import Models, Predictor
 from sottovoce.federation.policy import Policy, left_out
 from sottovoce.federation.prediction import Predictions
 from sottovoce.federation.run_keys import RunKeys, check_pinned
-from sottovoce.federation.training import PartyRun, Plans, Training
+from sottovoce.federation.training import PartyRun, Training
 from sottovoce.gate.frames import Frame, decode
 from sottovoce.gate.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.plan.plan import Plan
@@ -82,7 +82,7 @@ class Party(Answering):
         self.randomness: Randomness = randomness or SystemRandomness()
         self.identity: Identity | None = None
         self.run: PartyRun | None = None  # the plan that it has charged and answers under, if there is one
-        self.plans, self.training = Plans(self), Training(self)
+        self.training = Training(self)
         self.identifiers: Identifiers | None = None  # of all rows
         if ids is not None:
             self.identifiers = identifiers(ids, int(self.rows.shape[0]), name, id_rule)
@@ -112,7 +112,7 @@ class Party(Answering):
         if frame.kind == "hello":
             return self._introduce(frame)
         if frame.kind == "plan":
-            return self.plans.answer(frame)
+            return self.training.take_plan(frame)
         if frame.kind in ("ask", "secure", "done"):
             return self.training.answer(frame)
         if frame.kind == "align":

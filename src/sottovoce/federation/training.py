@@ -42,8 +42,80 @@ MOST_PREPARED: Final = 8  # times that the rows of a data set are prepared for o
 
 
 @dataclass(eq=False, repr=False)
-class Plans:
-    """Answers "plan": first "check", then offers of keys where sums are secure, then the charge, then "start".
+class PartyRun:
+    """A plan that was charged, and what its party needs to answer under it.
+
+    Each value leaves by itself, with all of its noise. With a `SecureGate` shares of sums leave instead and, by
+    `columns`, masked messages for the other parties.
+    """
+
+    _holder: Party
+    plan: Plan
+    form: Algorithm
+    queries: Mapping[str, Query]
+    rows: Block
+    memory: Any  # what the form remembers between rounds
+    gate: Gate
+    columns: ColumnRun | None
+    started: bool = False  # whether every party of the plan is known to have charged it
+
+    def release(self, query: Query, message: MessageArrays, frame: Frame) -> Released | Share:
+        round_ = Round(self.plan, frame.round, message, self.rows, self.memory)
+        if self.columns is not None:
+            return self.columns.share(query, round_, frame)
+        if isinstance(self.gate, SecureGate):
+            return self.gate.share(query, round_, Call.read(frame.text))
+        return self.gate.release(query, round_)
+
+    def query_of(self, frame: Frame) -> Query | None:
+        """The query of a message, if the form has it; refused unless it is this party's turn in that round."""
+        query, number = self.queries.get(frame.query), frame.round
+        if query is None:
+            return None
+        turn = self.plan.has(query.name)
+        if turn:
+            release = self.plan.release(query.name)
+            turn = release.mechanism != "kept" and release.first <= number < release.first + release.count
+        if not turn or not query.answered_by(self.plan, self._holder.name, number):
+            raise _not_in_turn(frame)
+        return query
+
+    def restore_memory(self) -> bool:
+        """Make the memory again as it was after the last release that was stored; whether that was possible."""
+        memory = self.form.remember(self.plan, self.rows)
+        if self.form.lasting(memory):
+            if self.gate.memory is None or self._holder.account is None:
+                return False
+            found = recall_state(self._holder, self.form, self.plan, memory, self.gate.memory)
+            if found is None:
+                return False
+            (memory,) = found
+        self.memory = memory
+        return True
+
+
+def recall_state(holder: Party, form: Algorithm, plan: Plan, fresh: Any, files: Memory) -> tuple[Any] | None:
+    """The memory as it was after the last release of a plan that was stored; None if that is lost."""
+    last = None if holder.account is None else holder.account.last_release(plan.digest.hex())
+    if last is None:
+        return (fresh,)
+    number, query, release = last
+    state = files.read((number, query), release)
+    return None if state is None else (form.recall(fresh, state),)
+
+
+def answered_all(form: Algorithm, plan: Plan, party: str, given: Mapping[str, int]) -> bool:
+    """Whether a party has given every answer that each run of the plan has from it."""
+    return Counter(answers_due(form, plan, party)) <= Counter(given)
+
+
+def _not_in_turn(frame: Frame) -> RefusedError:
+    return RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
+
+
+@dataclass(eq=False, repr=False)
+class Training:
+    """Answers "plan", "ask" and, over secure columns, "secure" under a plan that has started, and "done" at its end.
 
     Guarantee: nothing is answered under a plan before every party of it has signed it, which a party does once it has
     charged it. Proof: privacy/proofs/ledger.md.
@@ -53,7 +125,8 @@ class Plans:
     seen: set[bytes] = field(default_factory=set)  # plans that were charged
     _prepared: Counter[bytes] = field(default_factory=Counter)  # by plan, of a data set
 
-    def answer(self, frame: Frame) -> Outgoing:
+    def take_plan(self, frame: Frame) -> Outgoing:
+        """First "check", then offers of keys where sums are secure, then the charge, then "start"."""
         own = self._holder
         if frame.query == PAIR:
             return own.keys.answer(frame)
@@ -274,85 +347,6 @@ class Plans:
                 columns = ColumnRun(plan, masker, rows, secure, own.randomness)
         gate.memory, gate.lasting = files, form.lasting
         return PartyRun(own, plan, form, queries, rows, memory, gate, columns)
-
-
-@dataclass(eq=False, repr=False)
-class PartyRun:
-    """A plan that was charged, and what its party needs to answer under it.
-
-    Each value leaves by itself, with all of its noise. With a `SecureGate` shares of sums leave instead and, by
-    `columns`, masked messages for the other parties.
-    """
-
-    _holder: Party
-    plan: Plan
-    form: Algorithm
-    queries: Mapping[str, Query]
-    rows: Block
-    memory: Any  # what the form remembers between rounds
-    gate: Gate
-    columns: ColumnRun | None
-    started: bool = False  # whether every party of the plan is known to have charged it
-
-    def release(self, query: Query, message: MessageArrays, frame: Frame) -> Released | Share:
-        round_ = Round(self.plan, frame.round, message, self.rows, self.memory)
-        if self.columns is not None:
-            return self.columns.share(query, round_, frame)
-        if isinstance(self.gate, SecureGate):
-            return self.gate.share(query, round_, Call.read(frame.text))
-        return self.gate.release(query, round_)
-
-    def query_of(self, frame: Frame) -> Query | None:
-        """The query of a message, if the form has it; refused unless it is this party's turn in that round."""
-        query, number = self.queries.get(frame.query), frame.round
-        if query is None:
-            return None
-        turn = self.plan.has(query.name)
-        if turn:
-            release = self.plan.release(query.name)
-            turn = release.mechanism != "kept" and release.first <= number < release.first + release.count
-        if not turn or not query.answered_by(self.plan, self._holder.name, number):
-            raise _not_in_turn(frame)
-        return query
-
-    def restore_memory(self) -> bool:
-        """Make the memory again as it was after the last release that was stored; whether that was possible."""
-        memory = self.form.remember(self.plan, self.rows)
-        if self.form.lasting(memory):
-            if self.gate.memory is None or self._holder.account is None:
-                return False
-            found = recall_state(self._holder, self.form, self.plan, memory, self.gate.memory)
-            if found is None:
-                return False
-            (memory,) = found
-        self.memory = memory
-        return True
-
-
-def recall_state(holder: Party, form: Algorithm, plan: Plan, fresh: Any, files: Memory) -> tuple[Any] | None:
-    """The memory as it was after the last release of a plan that was stored; None if that is lost."""
-    last = None if holder.account is None else holder.account.last_release(plan.digest.hex())
-    if last is None:
-        return (fresh,)
-    number, query, release = last
-    state = files.read((number, query), release)
-    return None if state is None else (form.recall(fresh, state),)
-
-
-def answered_all(form: Algorithm, plan: Plan, party: str, given: Mapping[str, int]) -> bool:
-    """Whether a party has given every answer that each run of the plan has from it."""
-    return Counter(answers_due(form, plan, party)) <= Counter(given)
-
-
-def _not_in_turn(frame: Frame) -> RefusedError:
-    return RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
-
-
-@dataclass(eq=False, repr=False)
-class Training:
-    """Answers "ask" and, over secure columns, "secure" under a plan that has started, and "done" at its end."""
-
-    _holder: Party
 
     def answer(self, frame: Frame) -> Outgoing:
         if frame.kind == "done":

@@ -937,14 +937,14 @@ def _() -> Iterator[None]:
     signed=on(checks.signed, "gradient, rows"),
     signed__by_columns=on(checks.signed, "score, columns"),
 )
-def _(real: Any = training.Plans.accept) -> Iterator[None]:
+def _(real: Any = training.Training.accept) -> Iterator[None]:
     def at_once(self: Any, frame: Any) -> Any:
         answer = real(self, frame)
         if self._holder.run is not None:
             self._holder.run.started = True
         return answer
 
-    with patch(training.Plans, "accept", at_once):
+    with patch(training.Training, "accept", at_once):
         yield
 
 
@@ -962,12 +962,12 @@ planted(
     "a party signs the plans that it is asked to check",
     signed=on(checks.signed, "admm, columns"),
 )
-def _(real: Any = training.Plans.accept) -> Iterator[None]:
+def _(real: Any = training.Training.accept) -> Iterator[None]:
     def eager(self: Any, frame: Any) -> Any:
         answer = real(self, frame)
         return self.sign(training.read_plan(frame.text, frame.plan)) if frame.query == "check" else answer
 
-    with patch(training.Plans, "accept", eager):
+    with patch(training.Training, "accept", eager):
         yield
 
 
