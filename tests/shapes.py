@@ -69,8 +69,9 @@ def write(folder: Path) -> None:
     plan = fitted.plan_
     (folder / "plan.json").write_text(plan.to_json(), encoding="utf-8")
     part = models.PartialModel(plan, plan.names[0], np.array([0.5, -0.25]), 0.125, ("age", "dose"))
-    kept = models.Models.beside(folder / "budget.ledger", plan.names[0])
-    kept._write(folder / "models" / "partial.json", part)
+    kept = models.Models(folder / "models", plan.names[0])
+    kept.keep(plan.digest, part)
+    kept._path(folder / "models", plan.digest).rename(folder / "models" / "partial.json")
     AlignmentFile(folder / "alignment.json").keep(["north", "south"], b"\1" * 32, np.array([2, 0, 1]), "fingerprint")
     arrays = {"w": np.array([0.5, -1.0]), "n": np.array([[1, 2]])}
     (folder / "frame.bin").write_bytes(frames.encode(frames.Frame("ask", 9, b"p" * 32, 3, "gradient", arrays, "text")))
