@@ -31,7 +31,7 @@ from sottovoce.estimators.fits import Fit
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
 from sottovoce.privacy.ledger import Ledger
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 PARTIES = ("north", "south")
 

@@ -37,12 +37,11 @@ from peers import results
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.outgoing import GATE, Outgoing
 from sottovoce.transports.authority import create_authority, issue
-from sottovoce.transports.base import Transport
+from sottovoce.transports.base import InProcess, Transport
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_party import serve_party
 from sottovoce.transports.grpc_wire import GrpcCoordinator
 from sottovoce.transports.identity import Identity
-from sottovoce.transports.in_process import InProcess
 
 SIZES = ((100, 200), (1_000_000, 9))  # floats each way, and rounds
 serials = count(1)

@@ -17,7 +17,7 @@ from sottovoce import estimators, losses
 from sottovoce.app.cli.starting import SolverEntry, list_solvers
 from sottovoce.app.job_file import SourceTable, keys_of, tables_in
 from sottovoce.app.jobs import DealerJob, Job, PartyJob, PeopleJob, PolicyTable
-from sottovoce.plan.secure_text import ASSUMPTIONS
+from sottovoce.plan.split import ASSUMPTIONS
 from sottovoce.solvers import Options
 from sottovoce.solvers.options import documented
 

@@ -19,7 +19,7 @@ from sottovoce.gate.query import Query, Round
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.sums import GramMatrix
-from sottovoce.secure.tables import (
+from sottovoce.secure.ring import (
     CHANCE_BITS,
     CLIP_LEVELS,
     FINE,

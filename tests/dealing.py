@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sottovoce.privacy.mechanisms import Randomness, SeededRandomness
 from sottovoce.secure.columns import Columns, Place, Program
 from sottovoce.secure.dealer import ColumnDealer
+from sottovoce.secure.ring import FINE, LEVELS, LookUp, Projection
 from sottovoce.secure.streams import (
     SET_UP,
     Fields,
@@ -22,7 +23,6 @@ from sottovoce.secure.streams import (
     stream_fields,
     unpack_fields,
 )
-from sottovoce.secure.tables import FINE, LEVELS, LookUp, Projection
 
 Integers = NDArray[np.int64]
 

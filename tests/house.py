@@ -40,7 +40,7 @@ BY_VALUE = re.compile(r"split (==|!=) [\"']|split in \(|aggregation is (not )?No
 ABOUT = re.compile(r"\balgorithm\b|\bsolver\b(?!,)|(?<!frame)\.query\b|\.name\b")
 BY_NAME = {"release", "has", "noise_of", "by_name", "forms", "find", "check", "choose"}
 # Besides the families their list, and the audit's games, of which each solver has some.
-FAMILY_FOLDERS = ("algorithms/", "queries/", "solvers/", "plan/plan.py", "lab/audit/catalogue.py")
+FAMILY_FOLDERS = ("algorithms/", "queries/", "solvers/", "plan/plan.py", "lab/audit/runner.py")
 UNNAMED = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>"}
 
 

@@ -28,8 +28,8 @@ from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.events import Relation
 from sottovoce.queries.joint import JointGradient, JointScores, JointSquares, ScaleLookup, WholeGradient, WholeLength
 from sottovoce.queries.sums import GramMatrix
+from sottovoce.secure.ring import ROW_BITS, LookUp, Projection, fits_clip, step_of
 from sottovoce.secure.streams import RoundLabels, add_fields
-from sottovoce.secure.tables import ROW_BITS, LookUp, Projection, fits_clip, step_of
 
 Array = NDArray[Any]
 

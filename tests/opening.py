@@ -25,7 +25,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.queries.joint import make_gradient_sum
 from sottovoce.secure import ring
 from sottovoce.secure.pair_keys import RunKey
-from sottovoce.secure.tables import LookUp
+from sottovoce.secure.ring import LookUp
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

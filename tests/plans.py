@@ -9,7 +9,7 @@ from typing import Any
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import Bounds, party_norms
-from sottovoce.lab.audit.catalogue import BALL, EVALUATED, STIFF, audit_plan
+from sottovoce.lab.audit.runner import BALL, EVALUATED, STIFF, audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.split import SecureAggregation

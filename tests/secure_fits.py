@@ -11,7 +11,7 @@ import sottovoce as sv
 from sottovoce.gate.frames import Frame, decode
 from sottovoce.gate.outgoing import Outgoing
 from sottovoce.solvers import by_name
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 RECORDS, NOTARY = 60, "notary"
 

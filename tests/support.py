@@ -18,14 +18,14 @@ from sottovoce.federation.party import Party
 from sottovoce.gate.frames import Frame, decode, encode, peek
 from sottovoce.gate.outgoing import Outgoing
 from sottovoce.gate.query import Query, Reals, Round, Wholes
-from sottovoce.lab.audit.catalogue import evaluation_plan
+from sottovoce.lab.audit.runner import evaluation_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.events import Event, Relation
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
+from sottovoce.transports.base import InProcess
 from sottovoce.transports.identity import PLAN, Local, local_identities
-from sottovoce.transports.in_process import InProcess
 
 
 def plan_of(problem: Problem, solver: str, *, run: str = "run", coin: str = "coin", **options: Any) -> Plan:

@@ -43,7 +43,7 @@ from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import Pricing, queries_of
 from sottovoce.solvers import SOLVERS, by_name
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 from support import epsilons_of, events_of, forgeries, give_scores, handle, plan_of, world_events_of
 
 DELTA = 1e-6

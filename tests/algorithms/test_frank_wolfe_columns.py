@@ -46,7 +46,7 @@ from sottovoce.queries.parts import (
     sketch_of,
     sketch_room,
 )
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 from support import at, epsilons_of, events_of, handle, plan_of, query_of, world_events_of
 from wires import over_grpc
 

@@ -17,7 +17,7 @@ from sottovoce.algorithms.ranges import CountedRanges
 from sottovoce.algorithms.sgd import RecordGradient
 from sottovoce.data.bounds import Bounds
 from sottovoce.gate.query import Query, Scheduled, Turn
-from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.events import Unbounded

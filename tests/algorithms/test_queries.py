@@ -44,7 +44,7 @@ from sottovoce.data.matrix import Slope
 from sottovoce.data.projection import short_rows
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.gate.query import Choice, Query, Reals, Round, Walk
-from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.split import SecureAggregation

@@ -23,15 +23,15 @@ from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.gate.frames import Frame, decode, encode
-from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.lab.audit.games import Game, Result, play
+from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.accounting import gaussian_mu
 from sottovoce.privacy.calibration import part_of
 from sottovoce.privacy.events import RELATIONS, Relation, either
 from sottovoce.privacy.mechanisms import SeededRandomness
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 from support import at, epsilons_of, events_of, forged, handle, query_of
 
 FEATURES, RECORDS = 3, 7

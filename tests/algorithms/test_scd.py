@@ -40,7 +40,7 @@ from sottovoce.privacy.events import Gaussian, PoissonGaussian, Relation
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import SeededRandomness, poisson_sample
 from sottovoce.solvers import by_name
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 from support import at, declared, epsilons_of, events_of, forged, handle, plan_of, query_of, world_events_of
 
 LOSSES = tuple(loss.name for loss in losses.coded())

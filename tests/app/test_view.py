@@ -38,8 +38,7 @@ from sottovoce.federation.policy import Policy
 from sottovoce.gate.frames import Frame, encode
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.privacy.mechanisms import SystemRandomness
-from sottovoce.transports.base import Change
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import Change, InProcess
 
 OPERATORS = Path(__file__).parents[2] / "docs" / "operations.md"
 TOKEN = new_token()

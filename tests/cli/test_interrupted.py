@@ -17,7 +17,7 @@ from sottovoce.federation.journal import _MAGIC, Journal
 from sottovoce.gate.frames import peek
 from sottovoce.gate.gate import Gate
 from sottovoce.privacy.ledger import Ledger
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 pytestmark = pytest.mark.slow
 

@@ -21,8 +21,8 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Relation
+from sottovoce.transports.base import InProcess
 from sottovoce.transports.certificates import Credentials
-from sottovoce.transports.in_process import InProcess
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])

@@ -37,7 +37,7 @@ from sottovoce.data.resources import Resources
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.privacy.mechanisms import SystemRandomness
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 distributed = pytest.importorskip("distributed", reason="sottovoce[cluster] is not installed")
 dask = pytest.importorskip("dask")

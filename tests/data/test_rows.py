@@ -27,7 +27,7 @@ from sottovoce.data.matrix import Slope, Slopes, exact_weights
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses.kernels import fill_terms
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 CODED = ["hinge", "huber", "logistic", "sigmoid", "smoothed_hinge", "squared"]
 FORMS = {"dense": np.asarray, "sparse": sp.csr_matrix}

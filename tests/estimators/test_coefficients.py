@@ -23,7 +23,7 @@ from sottovoce.estimators.fits import Fit
 from sottovoce.gate.frames import decode
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.queries.pricing import rounds_of
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 RNG = np.random.default_rng(0)
 NAMES = ["age", "income", "smoker"]

@@ -27,7 +27,7 @@ from sottovoce.federation.party import Party
 from sottovoce.gate.frames import decode, encode
 from sottovoce.privacy.guarantee import VIEWS
 from sottovoce.privacy.ledger import Ledger
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (6000, 4))

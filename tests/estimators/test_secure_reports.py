@@ -15,8 +15,7 @@ from sottovoce.app.texts import render
 from sottovoce.estimators import privacy_report
 from sottovoce.federation.policy import Known
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.secure_text import COMPUTING, assumed
-from sottovoce.plan.split import Coalition
+from sottovoce.plan.split import COMPUTING, Coalition, assumed
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.events import inside
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport

@@ -25,7 +25,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.solvers import SOLVERS, Options
 from sottovoce.solvers.options import MOST, NumberRange, OneOf, PerFeature
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 ESTIMATORS = (
     sv.PrivateRidge,

@@ -37,8 +37,8 @@ from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.secure.pair_keys import RunKey
 from sottovoce.secure.streams import KeyedRandomness
 from sottovoce.secure.sums import ColumnMasker, Opener
+from sottovoce.transports.base import InProcess
 from sottovoce.transports.grpc_wire import GrpcCoordinator
-from sottovoce.transports.in_process import InProcess
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from pairing import without_chance

@@ -24,7 +24,7 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.replies import MASKED
 from sottovoce.gate.frames import Frame, decode, encode
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 NAMES = ("a", "b", "c")
 POLICY = Policy(align=NAMES, secure=True, align_times=9, predict_for=("b",), predict_training=True, approve_models=True)

@@ -31,7 +31,7 @@ from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Gaussian, inside
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.solvers import by_name
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 from support import declared, events_of, handle, query_of, renewed
 
 MakePlan = Callable[..., Plan]

@@ -20,7 +20,7 @@ import sottovoce as sv
 from sottovoce.errors import BudgetError, RefusedError
 from sottovoce.federation.federation import Federation
 from sottovoce.solvers import by_name
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 CLOSE = 1e-6  # of the optimum
 OPTIONS: dict[str, Any] = {"solver": "frank-wolfe", "epsilon": math.inf}

@@ -17,7 +17,7 @@ from sottovoce.federation.party import Party
 from sottovoce.gate import gate as memory
 from sottovoce.gate.frames import decode
 from sottovoce.solvers import by_name
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 CLOSE = 1e-6
 

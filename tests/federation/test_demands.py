@@ -16,11 +16,10 @@ from sottovoce import algorithms
 from sottovoce.app.jobs import PolicyTable
 from sottovoce.federation.policy import DEMANDS, NOTHING, Known, Policy
 from sottovoce.gate.frames import Frame, decode, encode
-from sottovoce.lab.audit.catalogue import audit_plan
-from sottovoce.plan import secure_text
+from sottovoce.lab.audit.runner import audit_plan
+from sottovoce.plan import split
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.secure_text import ASSUMPTIONS, assumed, made_assumptions
-from sottovoce.plan.split import Coalition, SecureAggregation
+from sottovoce.plan.split import ASSUMPTIONS, Coalition, SecureAggregation, assumed, made_assumptions
 from sottovoce.queries.pricing import coalition_epsilon
 from sottovoce.secure.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import local_identities
@@ -67,7 +66,7 @@ def refusal(case: Case, **policy: Any) -> str | None:
 
 def check_assumption(name: str) -> None:
     """The fence: the key is a policy's and a party file's, a plan that assumes it is refused, and the text names it."""
-    key = secure_text.ASSUMPTIONS[name]
+    key = split.ASSUMPTIONS[name]
     defaults = {field.name: field.default for field in dataclasses.fields(Policy)}
     assert defaults[key] == PolicyTable.model_fields[key].default
     case = CASES[name]
@@ -90,8 +89,8 @@ def test_a_new_assumption_has_a_key_or_is_found(monkeypatch: pytest.MonkeyPatch)
     assert set(CASES) == set(ASSUMPTIONS)
     assert set(DEMANDS) == set(ASSUMPTIONS.values())
     more = {"weather": "it does not rain"}  # planted fault
-    monkeypatch.setattr(secure_text, "made_assumptions", lambda *of: made_assumptions(*of) | more)
-    monkeypatch.setattr("sottovoce.federation.policy.made_assumptions", secure_text.made_assumptions)
+    monkeypatch.setattr(split, "made_assumptions", lambda *of: made_assumptions(*of) | more)
+    monkeypatch.setattr("sottovoce.federation.policy.made_assumptions", split.made_assumptions)
     assert "it does not rain" in assumed(secure("rows"))
     with pytest.raises(KeyError):
         refusal(CASES["protocol"])  # without a key nobody agrees to it

@@ -22,7 +22,7 @@ from sottovoce.gate.outgoing import declare_public, reply
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.mechanisms import SeededRandomness, SystemRandomness
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 from support import declared
 
 MakePlan = Callable[..., Plan]

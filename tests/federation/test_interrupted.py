@@ -17,7 +17,7 @@ from sottovoce.federation.journal import Journal
 from sottovoce.gate.frames import peek
 from sottovoce.privacy.ledger import Account
 from sottovoce.solvers import by_name
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 pytestmark = pytest.mark.slow
 

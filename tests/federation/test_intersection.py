@@ -36,7 +36,7 @@ from sottovoce.secure.curve import hashed
 from sottovoce.secure.streams import seal_envelope
 from sottovoce.secure.sums import packed_envelope
 from sottovoce.secure.workers import blinded
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 NAMES = ("a", "b", "c", "d")
 PAIR = ("a", "b")

@@ -27,12 +27,12 @@ from sottovoce.federation.prediction import Request, add_words, decode_scores
 from sottovoce.federation.replies import MASKED
 from sottovoce.federation.run_keys import known_keys
 from sottovoce.gate.frames import Frame, decode, encode
-from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.secure.pair_keys import CHECKED, OFFERS, PairKeys, PeerKey, RunKey, fingerprint_of
 from sottovoce.transports.authority import create_authority, issue
+from sottovoce.transports.base import InProcess
 from sottovoce.transports.certificates import Credentials, pin_in
 from sottovoce.transports.identity import PREDICTION_KEY, Certified, local_identities
-from sottovoce.transports.in_process import InProcess
 
 SOURCE = Path(run_keys.__file__).parents[1]
 POLICY = Policy(align=("a", "b", "c"), predict_for=("b",), predict_training=True, approve_models=True, secure=True)

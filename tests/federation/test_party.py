@@ -42,7 +42,7 @@ from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import SeededRandomness, poisson_sample, rounded_gaussian, select
 from sottovoce.queries.pricing import queries_of
 from sottovoce.queries.sums import GradientSum
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 from support import events_of, handle, query_of
 
 MakePlan = Callable[..., Plan]

@@ -46,7 +46,7 @@ from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.pair_keys import OFFERS
 from sottovoce.solvers import Options, by_name
 from sottovoce.solvers.options import OneOf
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 from support import declared, handle
 
 NAMES = ("anna", "ben", "carl")

@@ -16,7 +16,7 @@ from sottovoce.federation.prediction import COORDINATOR
 from sottovoce.federation.replies import pack_receipt, unpack_receipt
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Receipt
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 
 def rows(seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -33,8 +33,8 @@ from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.secure.pair_keys import OFFERS, RunKey
 from sottovoce.solvers import by_name
+from sottovoce.transports.base import InProcess
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, Local, local_identities
-from sottovoce.transports.in_process import InProcess
 from support import declared, forged, renewed
 
 NAMES = ("a", "b")

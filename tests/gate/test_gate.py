@@ -39,7 +39,7 @@ from sottovoce.privacy.events import RELATIONS, Gaussian, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import SeededRandomness, SystemRandomness, rounded_gaussian
 from sottovoce.queries.sums import GradientSum, GramMatrix
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 PLAN = bytes(range(32))
 REQUEST = Frame("ask", 7, PLAN, 3, "gradient")

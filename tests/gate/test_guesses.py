@@ -40,7 +40,7 @@ from sottovoce.secure.pair_keys import PairKeys, RunKey
 from sottovoce.secure.streams import seal_envelope
 from sottovoce.secure.sums import ColumnMasker, Opener, packed_envelope, unpacked_envelope
 from sottovoce.solvers import by_name
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 SENDER, OTHER = "a", "b"
 READERS = (OTHER, COORDINATOR)

@@ -14,8 +14,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 import sottovoce as sv
 from sottovoce.estimators import report
 from sottovoce.lab import simulation
-from sottovoce.lab.made_up import TEST, LookAlike, MadeUp
 from sottovoce.lab.simulation import SimulatedFits, declared_problem
+from sottovoce.lab.synthetic import TEST, LookAlike, MadeUp
 from sottovoce.privacy.ledger import Ledger
 
 SCHEMA = sv.Schema(

@@ -21,7 +21,7 @@ from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.gate import intersection
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 intersection.Workers.blinded = lambda _, __, points: points  # type: ignore[method-assign]
 intersection.points_of = lambda data, _: np.frombuffer(data, dtype=np.uint8)

@@ -52,7 +52,7 @@ from sottovoce.gate.gate import value_of
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.pricing import queries_of
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 from support import give_scores
 
 ALLOWED = (WireError, RefusedError, BudgetError, LedgerError, InputError)

@@ -12,7 +12,7 @@ from sottovoce.estimators import evaluation as estimation
 from sottovoce.federation.journal import Journal
 from sottovoce.gate.frames import peek
 from sottovoce.privacy.ledger import Account
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 
 def die(*_: object, **__: object) -> Any:

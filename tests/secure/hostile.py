@@ -19,7 +19,7 @@ from sottovoce.federation.run_keys import key_purpose
 from sottovoce.federation.secure_columns.coordinator import ProgramPiece, Stage, adder_of, cut_records, widths_of
 from sottovoce.federation.secure_columns.dealer import LocalDeals
 from sottovoce.gate.frames import Frame, decode, encode
-from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.split import COORDINATOR, SecureAggregation
 from sottovoce.privacy.mechanisms import SeededRandomness
@@ -27,9 +27,9 @@ from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
 from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
+from sottovoce.secure.ring import ring_bits
 from sottovoce.secure.streams import WHOLE, Piece, column_pieces
 from sottovoce.secure.sums import Call, from_ring
-from sottovoce.secure.tables import ring_bits
 from sottovoce.transports.identity import PLAN, local_identities
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -24,7 +24,7 @@ from sottovoce import algorithms
 from sottovoce.data.bounds import Bounds
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.policy import Known, Policy, charge_of
-from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import SecureAggregation

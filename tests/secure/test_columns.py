@@ -12,8 +12,8 @@ from dealing import FIRST, Run, logistic, look_up, projection, some_rows
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.secure import columns, dealer, streams
 from sottovoce.secure.columns import BELOW, CLOSE, COARSE, Columns, Place
+from sottovoce.secure.ring import FINE, LEVELS, MOST_FACTOR, ROW_BITS, Projection, factors
 from sottovoce.secure.streams import RoundLabels, add_fields, pack_fields, unpack_fields
-from sottovoce.secure.tables import FINE, LEVELS, MOST_FACTOR, ROW_BITS, Projection, factors
 
 SPLITS = ([3, 2], [1, 4, 2], [2, 1, 1, 3, 1, 5, 1, 2])
 

@@ -28,7 +28,7 @@ from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import JointGradient, JointSum
 from sottovoce.queries.pricing import queries_of
 from sottovoce.queries.sums import GradientSum, GramMatrix
-from sottovoce.secure.tables import LookUp, slope_level
+from sottovoce.secure.ring import LookUp, slope_level
 from sottovoce.solvers import Newton
 
 Array = NDArray[np.float64]

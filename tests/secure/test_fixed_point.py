@@ -12,7 +12,7 @@ from secure_plans import NUMBERS, plan_for
 from sottovoce.algorithms.newton import PrivateNewton
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.plan.release import Release
-from sottovoce.secure.tables import (
+from sottovoce.secure.ring import (
     LONGEST,
     MOST_FACTOR,
     exponent_of,

@@ -20,7 +20,7 @@ from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.party import Party
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.secure.pair_keys import fingerprint_of
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 IDS = [f"p{place:03}" for place in range(RECORDS)]
 SWAPPED = [IDS[1], IDS[0], *IDS[2:]]

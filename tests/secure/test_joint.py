@@ -21,7 +21,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.mechanisms import LEAST_SHARE
 from sottovoce.queries.joint import JointGradient, JointSum, can_look_up, make_gradient_sum
-from sottovoce.secure.tables import CHANCE_BITS, LONGEST, ROW_BITS, exponent_of
+from sottovoce.secure.ring import CHANCE_BITS, LONGEST, ROW_BITS, exponent_of
 from sottovoce.solvers import Gradient, Newton
 
 WEIGHTS: dict[str, Any] = {**CLASSES, "class_weight": (0.5, 1.0)}

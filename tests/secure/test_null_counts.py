@@ -15,7 +15,7 @@ import sottovoce as sv
 from secure_fits import RECORDS, Watched, data, model
 from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.gate.outgoing import Outgoing
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 NAMES, LABELS, NORMS = ("a", "b", "c"), "b", [0.5, 0.5**0.5, 0.5]
 ANSWERING: contextvars.ContextVar[str] = contextvars.ContextVar("answering", default="coordinator")

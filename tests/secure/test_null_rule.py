@@ -21,11 +21,11 @@ from tests.plans import OPTIONS
 
 from sottovoce import algorithms
 from sottovoce.data.bounds import Bounds
-from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.events import RELATIONS
-from sottovoce.secure.tables import factors as looked_up_factors
+from sottovoce.secure.ring import factors as looked_up_factors
 
 Whole = NDArray[np.int64]
 

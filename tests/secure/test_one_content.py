@@ -28,14 +28,14 @@ from sottovoce.federation.secure_columns import dealer
 from sottovoce.federation.secure_columns.dealer import Dealer
 from sottovoce.gate import secure_gate
 from sottovoce.gate.frames import decode
-from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.mechanisms import SystemRandomness
 from sottovoce.secure import streams, sums
 from sottovoce.secure.pair_keys import NOISE, RunKey
 from sottovoce.secure.streams import KeyedRandomness
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 from summing import Holder, made
 
 pytestmark = pytest.mark.slow

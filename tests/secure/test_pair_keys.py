@@ -31,8 +31,8 @@ from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.secure import pair_keys
 from sottovoce.secure.pair_keys import OFFER, OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
 from sottovoce.secure.streams import masks
+from sottovoce.transports.base import InProcess
 from sottovoce.transports.identity import local_identities
-from sottovoce.transports.in_process import InProcess
 from summing import data_of, made
 
 NAMES = ("a", "b", "c")

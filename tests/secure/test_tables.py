@@ -12,7 +12,7 @@ from sottovoce import losses
 from sottovoce.data.matrix import shrink_slopes
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss, OneVsRest, weighted
-from sottovoce.secure.tables import (
+from sottovoce.secure.ring import (
     CHANCE_BITS,
     LEVELS,
     LookUp,

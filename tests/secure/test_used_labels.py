@@ -23,9 +23,9 @@ from sottovoce.gate.secure_gate import UsedLabels
 from sottovoce.privacy.mechanisms import SystemRandomness
 from sottovoce.queries.joint import JointGradient
 from sottovoce.secure import streams
+from sottovoce.secure.ring import FINE, slope_chances
 from sottovoce.secure.streams import TranscriptHash, open_envelope
 from sottovoce.secure.sums import unpacked_envelope
-from sottovoce.secure.tables import FINE, slope_chances
 from sottovoce.transports.identity import PLAN
 
 sys.path.insert(0, str(Path(__file__).parent))

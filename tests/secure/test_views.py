@@ -29,8 +29,8 @@ from sottovoce.queries.joint import JointGradient, WholeGradient
 from sottovoce.secure import sums
 from sottovoce.secure.columns import Columns, dealt_like, places
 from sottovoce.secure.dealer import ColumnDealer, receiver_of
+from sottovoce.secure.ring import LookUp, exponent_of, slope_chances, slope_level
 from sottovoce.secure.streams import SET_UP, stream_fields
-from sottovoce.secure.tables import LookUp, exponent_of, slope_chances, slope_level
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile import secure_plan

@@ -21,7 +21,7 @@ from sottovoce.algorithms.whitened.rule import Clips, Evidence, Units, White
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
-from sottovoce.secure.tables import exponent_of, factors, fits_clip
+from sottovoce.secure.ring import exponent_of, factors, fits_clip
 
 WEIGHTS: dict[str, Any] = {**CLASSES, "class_weight": (0.3, 1.0)}
 HINGE: dict[str, Any] = {**CLASSES, "loss": Named(name="smoothed_hinge")}

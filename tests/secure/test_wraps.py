@@ -21,8 +21,8 @@ from sottovoce.plan.split import COORDINATOR
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import JointGradient
 from sottovoce.secure import ring, sums
+from sottovoce.secure.ring import ring_bits
 from sottovoce.secure.sums import ColumnMasker
-from sottovoce.secure.tables import ring_bits
 from summing import exact
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -18,10 +18,9 @@ from sottovoce.formats import FRAME
 from sottovoce.gate import frames
 from sottovoce.gate.frames import MAX_BYTES, Frame, decode, encode
 from sottovoce.transports import grpc_wire
-from sottovoce.transports.base import Transport
+from sottovoce.transports.base import InProcess, Transport
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import GrpcCoordinator
-from sottovoce.transports.in_process import InProcess
 
 PARTIES = ("anna", "ben", "cleo")
 LIMIT = 10_000_000

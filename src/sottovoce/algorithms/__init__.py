@@ -25,8 +25,7 @@ from sottovoce.privacy.guarantee import Profile
 from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
 from sottovoce.queries.pricing import Run, coalition_epsilon, epsilons_at, joint_profiles, queries_of
 from sottovoce.queries.sums import GramMatrix
-from sottovoce.secure.ring import check_ring_room
-from sottovoce.secure.tables import grid_bits, ring_bits
+from sottovoce.secure.ring import check_ring_room, grid_bits, ring_bits
 
 SOLVERS = FAMILIES  # by name
 FEWEST_BITS = 6  # that rows and slopes may have

@@ -52,8 +52,8 @@ from sottovoce.privacy.ledger import Account, Balance
 from sottovoce.queries import pricing
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.sums import GramMatrix, LengthSum
-from sottovoce.secure.tables import ring_bits
-from sottovoce.transports.in_process import InProcess
+from sottovoce.secure.ring import ring_bits
+from sottovoce.transports.base import InProcess
 
 LONG, ENTRIES = 0.2, 1 << 23  # seconds from which on the rate is measured, and on so many entries
 SPARSE: Final = 10  # entries of a dense record that take as long as one of a sparse record

@@ -27,8 +27,7 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.party import Party, StandIn
 from sottovoce.federation.prediction import check_aligned, check_people
-from sottovoce.transports.base import Transport
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess, Transport
 
 SHAPE_READ: Final = "only the shape (rows and header) was read of"
 IDS_READ: Final = "identifiers were read"

@@ -13,8 +13,7 @@ from typing import Any, Final
 from sottovoce import algorithms
 from sottovoce.errors import RepeatedFitWarning, warn
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.secure_text import assumed, broken
-from sottovoce.plan.split import COORDINATOR, parties_text
+from sottovoce.plan.split import COORDINATOR, assumed, broken, parties_text
 from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport
 from sottovoce.queries.pricing import guaranteed
 

@@ -33,8 +33,7 @@ from sottovoce.plan.problem import Labels
 from sottovoce.plan.split import SPLITS, SecureAggregation
 from sottovoce.privacy.ledger import Account, Ledger, Receipt
 from sottovoce.privacy.mechanisms import SeededRandomness, SystemRandomness
-from sottovoce.transports.base import Transport
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess, Transport
 
 
 class Federation:

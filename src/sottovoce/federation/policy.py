@@ -3,7 +3,7 @@
 No row is looked at, so a refusal may say why. Guarantee: a plan that passes releases what its algorithm declares, by
 mechanisms that each query is made for, at the price that this party's own code computes, within the holder's policy. A
 plan of secure sums that assumes of others what its holder has not agreed to is refused, and the text names the key of
-the policy. What is assumed is declared in `plan/secure_text.py`; each key there has its demand here.
+the policy. What is assumed is declared in `plan/split.py`; each key there has its demand here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from sottovoce.gate.gate import fits_mechanism
 from sottovoce.gate.query import Query
 from sottovoce.plan.plan import FAMILIES, Plan
 from sottovoce.plan.release import Release
-from sottovoce.plan.secure_text import ASSUMPTIONS, made_assumptions
-from sottovoce.plan.split import COORDINATOR, Coalition, SecureSums
+from sottovoce.plan.split import ASSUMPTIONS, COORDINATOR, Coalition, SecureSums, made_assumptions
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Event, Gaussian, Relation, Unbounded, distance, inside
 from sottovoce.privacy.ledger import Account, FitPart

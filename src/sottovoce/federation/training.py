@@ -28,7 +28,7 @@ from sottovoce.gate.outgoing import Declared, Outgoing, Released, Share, declare
 from sottovoce.gate.query import ForgottenError, MessageArrays, Query, Round
 from sottovoce.gate.secure_gate import SecureGate, UsedLabels
 from sottovoce.plan.plan import FAMILIES, Plan
-from sottovoce.plan.secure_text import assumed
+from sottovoce.plan.split import assumed
 from sottovoce.privacy.ledger import Ledger, Receipt
 from sottovoce.queries.pricing import answers_due
 from sottovoce.secure.sums import Call, ColumnMasker, Masker

@@ -26,9 +26,9 @@ from sottovoce.gate.outgoing import GATE, Masked, Share
 from sottovoce.gate.query import Query, Round, Walk
 from sottovoce.privacy.mechanisms import Randomness
 from sottovoce.secure.pair_keys import OFFERS, PairKeys
+from sottovoce.secure.ring import grid_bits
 from sottovoce.secure.streams import Fields, Label, labelled
 from sottovoce.secure.sums import Call, ColumnMasker, Masker, Noise, label_of
-from sottovoce.secure.tables import grid_bits
 
 try:
     import fcntl

@@ -24,13 +24,13 @@ from sottovoce.estimators.plots import axes_for
 from sottovoce.estimators.progress import progress_bar
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import StandIn
-from sottovoce.lab.made_up import LookAlike, MadeUp, Records, RecordSource
+from sottovoce.lab.synthetic import LookAlike, MadeUp, Records, RecordSource
 from sottovoce.plan.problem import Labels, Problem
 from sottovoce.plan.split import CENTRAL, COLUMNS, ROWS, Split
 from sottovoce.privacy.accounting import gaussian_epsilon
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import inside
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import InProcess
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -161,7 +161,7 @@ def simulate(  # noqa: PLR0913
     arguments alone. Records that you give as `like` must be public; nothing protects them here.
 
     Made-up records: numbers are normal within their declared bounds, levels of a category unequally frequent, columns
-    independent; labels follow a linear model of them (`lab/made_up.py` has the laws). They show what noise does to a
+    independent; labels follow a linear model of them (`lab/synthetic.py` has the laws). They show what noise does to a
     problem of this shape. They cannot show what your columns say about your label, long tails, correlated or useless
     columns, or rare classes; a public look-alike can.
 

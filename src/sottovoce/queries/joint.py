@@ -31,7 +31,7 @@ from sottovoce.queries.sums import (
     first_round,
     gradient_sum,
 )
-from sottovoce.secure.tables import (
+from sottovoce.secure.ring import (
     CHANCE_BITS,
     FACTOR_BITS,
     GRADIENT,

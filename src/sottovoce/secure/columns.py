@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.secure import ring
-from sottovoce.secure.ring import Bits, Signed
+from sottovoce.secure.ring import FACTOR_BITS, FINE, LEVELS, ROW_BITS, UNIT_BITS, Bits, LookUp, Projection, Signed
 from sottovoce.secure.streams import KIND, SET_UP, Fields, Piece, RoundLabels, column_pieces, stream, stream_fields
-from sottovoce.secure.tables import FACTOR_BITS, FINE, LEVELS, ROW_BITS, UNIT_BITS, LookUp, Projection
 
 Program = Generator[Fields, Fields, Signed | None]
 

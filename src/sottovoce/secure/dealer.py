@@ -26,9 +26,8 @@ from sottovoce.errors import InputError
 from sottovoce.privacy.mechanisms import Randomness
 from sottovoce.secure import ring
 from sottovoce.secure.columns import BELOW, COARSE_LEVELS, FINE_LEVELS, KEPT, NULL_LEVELS, Place, places, said_like
-from sottovoce.secure.ring import Signed
+from sottovoce.secure.ring import CHANCE_BITS, CLIP_LEVELS, FACTOR_BITS, FINE, LookUp, Projection, Signed, factors
 from sottovoce.secure.streams import SET_UP, Fields, Piece, RoundLabels, add_fields, column_pieces, stream_fields
-from sottovoce.secure.tables import CHANCE_BITS, CLIP_LEVELS, FACTOR_BITS, FINE, LookUp, Projection, factors
 
 Noise = Signed | int
 Uniform = NDArray[np.uint16]

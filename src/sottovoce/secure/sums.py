@@ -27,7 +27,7 @@ from sottovoce.errors import LeakError, RefusedError, WireError
 from sottovoce.plan.split import SecureSums
 from sottovoce.privacy.mechanisms import LEAST_SHARE, Randomness, wide_gaussian
 from sottovoce.secure.pair_keys import GROUP, PairKeys
-from sottovoce.secure.ring import TAIL
+from sottovoce.secure.ring import TAIL, ring_bits
 from sottovoce.secure.streams import (
     Fields,
     Label,
@@ -42,7 +42,6 @@ from sottovoce.secure.streams import (
     stream_fields,
     unpack_fields,
 )
-from sottovoce.secure.tables import ring_bits
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan

@@ -48,7 +48,7 @@ from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.gate import Gate, value_of
 from sottovoce.gate.outgoing import Released
 from sottovoce.gate.query import Choice, Derived, NoisyRows, Query, Round, Walk
-from sottovoce.lab.audit.catalogue import EVALUATED, STIFF, audit_plan
+from sottovoce.lab.audit.runner import EVALUATED, STIFF, audit_plan
 from sottovoce.lab.audit.secure import OpenedSum, SecureColumns, with_keys
 from sottovoce.lab.audit.transcript import Answered, Question, Side, Transcript
 from sottovoce.plan.plan import Plan

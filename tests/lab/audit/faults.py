@@ -44,7 +44,7 @@ from sottovoce.gate.gate import Gate
 from sottovoce.gate.outgoing import GATE, Released
 from sottovoce.gate.query import Query, Round
 from sottovoce.lab.audit import games
-from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy import accounting, calibration, events, guarantee, ledger_file, mechanisms

@@ -17,9 +17,8 @@ from sottovoce.algorithms import SOLVERS
 from sottovoce.errors import InputError
 from sottovoce.gate import gate
 from sottovoce.lab.audit import run_audit
-from sottovoce.lab.audit.catalogue import audit_plan, catalogue
 from sottovoce.lab.audit.games import Game, neighbours, play
-from sottovoce.lab.audit.runner import at_audit_scale, make_own_games, plot
+from sottovoce.lab.audit.runner import at_audit_scale, audit_plan, catalogue, make_own_games, plot
 from sottovoce.privacy.calibration import mu_for
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from sottovoce.data.bounds import Bounds
-from sottovoce.lab.audit.catalogue import audit_plan, catalogue
 from sottovoce.lab.audit.games import Game, errors_at, mu_of, play, source
-from sottovoce.lab.audit.runner import at_audit_scale, make_own_games
+from sottovoce.lab.audit.runner import at_audit_scale, audit_plan, catalogue, make_own_games
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.events import RELATIONS, Relation

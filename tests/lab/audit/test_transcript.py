@@ -13,8 +13,8 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.gate.gate import value_of
 from sottovoce.gate.query import Round
-from sottovoce.lab.audit.catalogue import BALL, ENTRIES, audit_plan
 from sottovoce.lab.audit.games import neighbours
+from sottovoce.lab.audit.runner import BALL, ENTRIES, audit_plan
 from sottovoce.lab.audit.transcript import AdversaryView, Side, log_likelihood
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import SeededRandomness
@@ -61,7 +61,7 @@ def test_a_played_run_is_what_a_coordinator_records(solver: str) -> None:
         for name, (X, y) in data.items()
     ]
     from sottovoce.federation.coordinator import Coordinator
-    from sottovoce.transports.in_process import InProcess
+    from sottovoce.transports.base import InProcess
 
     coordinator = Coordinator(InProcess(parties), record=True)
     solution, _ = coordinator.run(plan, algorithms.of(plan))

@@ -19,7 +19,7 @@ from sottovoce.losses import Weighted
 from sottovoce.plan import Design, Plan, Problem
 from sottovoce.queries import joint
 from sottovoce.queries.sums import GramMatrix, ProjectionShape
-from sottovoce.secure.tables import (
+from sottovoce.secure.ring import (
     CLIP_LEVELS,
     FACTOR_BITS,
     FINE,

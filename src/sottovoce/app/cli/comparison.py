@@ -80,8 +80,8 @@ def compare(
 
 def _plan_all(job: Job, epsilons: Sequence[float], like: Path | None) -> tuple[list[Preview], Any]:
     """The plans of a job at these epsilons, the smallest first, and the simulation to be run. No record is read."""
-    from sottovoce.lab.made_up import LookAlike, MadeUp
     from sottovoce.lab.simulation import SimulatedFits, check_epsilons
+    from sottovoce.lab.synthetic import LookAlike, MadeUp
 
     facts, notes = read_facts(job)
     budgets = check_epsilons(epsilons)

@@ -37,13 +37,12 @@ from sottovoce.files import open_to_append, write_text
 from sottovoce.gate.frames import Frame, heading, numbers_in, peek
 from sottovoce.gate.outgoing import Outgoing
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.secure_text import assumed, broken
+from sottovoce.plan.split import assumed, broken
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import inside
 from sottovoce.privacy.ledger import Account, Balance
 from sottovoce.queries.pricing import answers_due, rounds_of
-from sottovoce.transports.base import Change, Communication, Transport
-from sottovoce.transports.in_process import InProcess
+from sottovoce.transports.base import Change, Communication, InProcess, Transport
 
 Reader = Callable[[float, Event], None]
 _OPEN: Final = ("sottovoce.transports.", "sottovoce.kernels")  # these loggers never see rows

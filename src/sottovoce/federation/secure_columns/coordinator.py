@@ -22,9 +22,9 @@ from sottovoce.plan.problem import Problem
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.columns import Place, said_like
+from sottovoce.secure.ring import LookUp, Projection, exponent_of, ring_bits
 from sottovoce.secure.streams import SET_UP, WHOLE, Piece, RoundLabels, TranscriptHash, column_pieces, frame_pieces
 from sottovoce.secure.sums import Call, Opener, label_of
-from sottovoce.secure.tables import LookUp, Projection, exponent_of, ring_bits
 
 if TYPE_CHECKING:
     from sottovoce.federation.secure_columns.dealer import Deals

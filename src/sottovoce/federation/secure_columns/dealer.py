@@ -54,9 +54,9 @@ from sottovoce.privacy.mechanisms import Randomness, SystemRandomness, wide_gaus
 from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.dealer import ColumnDealer
 from sottovoce.secure.pair_keys import PairKeys
+from sottovoce.secure.ring import ring_bits
 from sottovoce.secure.streams import Fields, Label, TranscriptHash, labelled, pack_fields, seal_envelope
 from sottovoce.secure.sums import Call, Masker, packed_envelope
-from sottovoce.secure.tables import ring_bits
 from sottovoce.transports.identity import PLAN, Identity
 
 MOST_WORDS: Final = 2**29  # of masks, for all columns of all records: 4 GiB

@@ -39,9 +39,9 @@ from sottovoce.queries.joint import JointSum
 from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.columns import Columns, Program, dealt_like
 from sottovoce.secure.dealer import receiver_of
+from sottovoce.secure.ring import ROW_BITS
 from sottovoce.secure.streams import SET_UP, Fields, Piece, RoundLabels, TranscriptHash, add_fields, labelled
 from sottovoce.secure.sums import Call, ColumnMasker
-from sottovoce.secure.tables import ROW_BITS
 
 _CHUNK: Final = 2**16  # records that are rounded at a time
 
