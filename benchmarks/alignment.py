@@ -30,12 +30,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "alignment.json"
 CASES = {"2 x 200,000": (2, 200_000), "2 x 1,000,000": (2, 1_000_000), "3 x 100,000": (3, 100_000)}
-STAGES = {
-    "list": "lists through all parties",
-    "words": "words and common words",
-    "digest": "digest",
-    "keys": "keys",
-}
+STAGES = {"list": "lists through all parties", "words": "words and common words", "digest": "digest", "keys": "keys"}
 RECORD = 24  # bytes of a word with its place in a file
 PSI = """
 import sys, time

@@ -63,11 +63,7 @@ def fitted(X: torch.Tensor, y: torch.Tensor, fit: dict, regression: bool, noises
             target_epsilon=epsilon, target_delta=delta, sample_rate=1 / len(loader), epochs=epochs, accountant="prv"
         )
     private, optimizer, loader = PrivacyEngine().make_private(
-        module=model,
-        optimizer=optimizer,
-        data_loader=loader,
-        noise_multiplier=noises[key],
-        max_grad_norm=fit["clip"],
+        module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=noises[key], max_grad_norm=fit["clip"]
     )
     for _ in range(epochs):
         for rows, labels in loader:

@@ -52,15 +52,7 @@ _HOMES: Final = {
     "data.schema": ("Schema",),
     "lab.datasets": ("load",),
     "lab.simulation": ("Simulation", "simulate"),
-    "errors": (
-        "BudgetError",
-        "InputError",
-        "LeakError",
-        "LedgerError",
-        "RefusedError",
-        "SottovoceError",
-        "WireError",
-    ),
+    "errors": ("BudgetError", "InputError", "LeakError", "LedgerError", "RefusedError", "SottovoceError", "WireError"),
     "estimators": (
         "PrivateElasticNet",
         "PrivateLasso",

@@ -40,12 +40,7 @@ from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import Gaussian, Selection
 from sottovoce.privacy.mechanisms import SeededRandomness, largest_signed
-from sottovoce.queries.parts import (
-    Kind,
-    make_sketch,
-    sketch_of,
-    sketch_room,
-)
+from sottovoce.queries.parts import Kind, make_sketch, sketch_of, sketch_room
 from sottovoce.transports.base import InProcess
 from support import at, epsilons_of, events_of, handle, plan_of, query_of, world_events_of
 from wires import over_grpc

@@ -26,16 +26,7 @@ from sottovoce.privacy.events import Gaussian, Selection
 from sottovoce.solvers import Rule, by_name
 from support import at, epsilons_of, events_of, query_of, world_events_of
 
-from .test_cd import (
-    FEATURES,
-    RECORDS,
-    answered,
-    gate_for,
-    neighbour,
-    plan_for,
-    proposed,
-    rows_for,
-)
+from .test_cd import FEATURES, RECORDS, answered, gate_for, neighbour, plan_for, proposed, rows_for
 
 RULES: tuple[Rule, ...] = get_args(Rule)
 FALSE_ALARM = 1e-7

@@ -75,12 +75,7 @@ def tampered(plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"rounds and all counts x {factor}", known | {"rounds": rounds, "releases": often}
         yield (
             f"rounds, counts and whole numbers x {factor}",
-            known
-            | {
-                "rounds": rounds,
-                "releases": often,
-                "numbers": whole,
-            },
+            known | {"rounds": rounds, "releases": often, "numbers": whole},
         )
         yield f"all numbers x {factor}", known | {"numbers": numbers}
         yield f"parties x {factor}", known | more_parties(known, factor)

@@ -750,11 +750,7 @@ FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece o
         f"slopes that are not cut, {kind}": (f"{ERRORS}.ShortRows.pieces", whole_slopes, kind)
         for kind in ("SquaredSlopes", "FittedGradient")
     },
-    "rows cut too late": (
-        "sottovoce.data.projection.Projected._find",
-        shorter_rows,
-        "ProjectedGradient",
-    ),
+    "rows cut too late": ("sottovoce.data.projection.Projected._find", shorter_rows, "ProjectedGradient"),
     "slopes cut too late": (
         "sottovoce.data.matrix.Slope.numbers",
         property(lambda slope: numbers_of(slope) * np.array([1.0, 1.0, 1.0, 1.0, 1.1, 1.0, 1.0])),

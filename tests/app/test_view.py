@@ -248,13 +248,7 @@ def test_the_document_has_these_keys_and_no_others(run: Run) -> None:
 
 
 def test_metrics_are_read_by_the_parser_of_prometheus(run: Run) -> None:
-    run.coordinator.tell(
-        "expected",
-        ends=(
-            "north",
-            'so"uth\\',
-        ),
-    )
+    run.coordinator.tell("expected", ends=("north", 'so"uth\\'))
     run.coordinator.changed(Change("connected", "north", "north has connected"))
     run.coordinator.changed(Change("lost", "north", "north was lost"))
     run.coordinator.changed(Change("back", "north", "north is back"))
@@ -475,13 +469,7 @@ def test_a_browser_shows_a_run_while_it_goes_on(run: Run) -> None:
     state = "document.getElementById('state').textContent"
     with browser() as tab:
         with serve_view(run.coordinator, 0, TOKEN) as address:
-            run.coordinator.tell(
-                "expected",
-                ends=(
-                    "north",
-                    "south",
-                ),
-            )
+            run.coordinator.tell("expected", ends=("north", "south"))
             tab.open(address, width=360, height=740)
             tab.until(f"{state} === 'waiting for north, south'")
             for party in ("north", "south"):

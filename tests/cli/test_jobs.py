@@ -204,8 +204,7 @@ def test_a_federation_that_cannot_be(write_job, changes, more, says):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
-    [(b"[model", "is not TOML"), (b"\xff\xfe", "not UTF-8"), (None, "cannot be read")],
+    ("content", "says"), [(b"[model", "is not TOML"), (b"\xff\xfe", "not UTF-8"), (None, "cannot be read")]
 )
 def test_a_file_that_is_no_job(tmp_path, content, says):
     path = tmp_path / "job.toml"

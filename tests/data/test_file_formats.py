@@ -36,11 +36,7 @@ COMPRESSORS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzm
 MIXED = "age,city,ill\n41,Bern,yes\n,Basel,no\n?,NA,no\n33.5, Chur ,yes\n"
 NAMES = ("a", "b", "c", "d")
 SCHEMA = sv.Schema(
-    {
-        "a": {"range": (-2, 2)},
-        "diet": {"levels": ["fish", "meat"], "other": True},
-        "y": {"levels": [0, 1]},
-    },
+    {"a": {"range": (-2, 2)}, "diet": {"levels": ["fish", "meat"], "other": True}, "y": {"levels": [0, 1]}},
     label="y",
     identifiers=["id"],
 )

@@ -36,11 +36,7 @@ ESTIMATORS: dict[str, Any] = {
     "logistic": sv.PrivateLogisticRegression(math.inf, alpha=ALPHA, classes=(0, 1)),
 }
 # Solvers that minimise the stated objective, for which split.
-EXACT = {
-    "central": ("newton", "gradient", "cd"),
-    "rows": ("newton", "gradient"),
-    "columns": ("admm",),
-}
+EXACT = {"central": ("newton", "gradient", "cd"), "rows": ("newton", "gradient"), "columns": ("admm",)}
 
 
 def problem(name: str) -> tuple[np.ndarray, np.ndarray]:

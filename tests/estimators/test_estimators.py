@@ -106,13 +106,7 @@ class TestWithoutPrivacyEqualsScikitLearn:
 
     def test_logistic_with_elastic_net(self, data: Any, bounds: Any, form: Any, intercept: bool) -> None:
         X, y = data.X, data.classes
-        model = exact(
-            sv.PrivateLogisticRegression,
-            bounds,
-            alpha=0.02,
-            l1_ratio=0.4,
-            fit_intercept=intercept,
-        )
+        model = exact(sv.PrivateLogisticRegression, bounds, alpha=0.02, l1_ratio=0.4, fit_intercept=intercept)
         reference = LogisticRegression(
             C=1 / (len(y) * 0.02), l1_ratio=0.4, fit_intercept=intercept, tol=1e-10, solver="saga", max_iter=100_000
         )

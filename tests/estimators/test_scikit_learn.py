@@ -18,17 +18,16 @@ ESTIMATORS = [
 ]
 EXPECTED_FAILURES = {
     "check_estimators_nan_inf": "fit takes a row with NaN or infinity and counts it as a null row: an error would tell "
-    "that one record is unusable, and such rows are told to their holder's log alone. predict does raise.",
+    "that one record is unusable, and such rows are told to their holder's log alone. predict does raise."
 }
 OF_REGRESSIONS = {
     "check_supervised_y_no_nan": "fit takes labels that are no finite number and counts their rows as null rows: an "
-    "error where no label is one would tell whether a single record has one.",
+    "error where no label is one would tell whether a single record has one."
 }
 
 
 @parametrize_with_checks(
-    ESTIMATORS,
-    expected_failed_checks=lambda model: EXPECTED_FAILURES | (OF_REGRESSIONS if is_regressor(model) else {}),
+    ESTIMATORS, expected_failed_checks=lambda model: EXPECTED_FAILURES | (OF_REGRESSIONS if is_regressor(model) else {})
 )
 def test_the_contract_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)

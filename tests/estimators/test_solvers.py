@@ -27,13 +27,7 @@ from sottovoce.solvers import SOLVERS, Options
 from sottovoce.solvers.options import MOST, NumberRange, OneOf, PerFeature
 from sottovoce.transports.base import InProcess
 
-ESTIMATORS = (
-    sv.PrivateRidge,
-    sv.PrivateLasso,
-    sv.PrivateElasticNet,
-    sv.PrivateLogisticRegression,
-    sv.PrivateLinearSVC,
-)
+ESTIMATORS = (sv.PrivateRidge, sv.PrivateLasso, sv.PrivateElasticNet, sv.PrivateLogisticRegression, sv.PrivateLinearSVC)
 OPTIONS = [(kind, field) for kind in SOLVERS.values() for field in dataclasses.fields(kind)]
 NAMED = [f"{kind.name}.{field.name}" for kind, field in OPTIONS]
 

@@ -543,12 +543,7 @@ def test_a_party_aligns_with_whom_its_holder_names_alone() -> None:
     with pytest.raises(RefusedError, match=r"by policy\.count_shared"):
         Coordinator(InProcess(holders(count_shared=()))).align(new_terms(("a", "b"), purpose="count"))
     with pytest.raises(RefusedError, match="has no identifiers"):
-        aligned(
-            [
-                holder("a", ["1", "2"], align=PAIR),
-                Party("b", np.zeros((2, 1)), None, policy=Policy(align=PAIR)),
-            ]
-        )
+        aligned([holder("a", ["1", "2"], align=PAIR), Party("b", np.zeros((2, 1)), None, policy=Policy(align=PAIR))])
     with pytest.raises(RefusedError, match=r"more than policy\.align_ratio = 2 times those of a"):
         aligned(holders({"a": ["1"], "b": ["1", "2", "3"]}, align_ratio=2.0))
     exact = Party("b", np.zeros((1, 1)), None, ids=["1"], id_rule="exact", policy=Policy(align=PAIR))
@@ -585,10 +580,7 @@ def test_how_often_words_leave_is_counted_before_they_do(tmp_path: Path) -> None
         return cut(name, frame)
 
     file = AlignmentFile(tmp_path / "a.aligned")
-    parties = [
-        holder("a", LISTS["a"], file, align_times=2, align=PAIR),
-        holder("b", LISTS["b"], align=PAIR),
-    ]
+    parties = [holder("a", LISTS["a"], file, align_times=2, align=PAIR), holder("b", LISTS["b"], align=PAIR)]
     for _ in range(2):
         with pytest.raises(RefusedError, match="same common people"):
             aligned(parties, "coordinator", Lying(parties, cuts))
@@ -614,10 +606,7 @@ def test_processes_that_serve_one_file_count_together(tmp_path: Path) -> None:
 
 def test_what_is_kept_lasts_and_is_of_one_list(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.aligned"
-    parties = [
-        holder("a", LISTS["a"], AlignmentFile(path), align=PAIR),
-        holder("b", LISTS["b"], align=PAIR),
-    ]
+    parties = [holder("a", LISTS["a"], AlignmentFile(path), align=PAIR), holder("b", LISTS["b"], align=PAIR)]
     aligned(parties)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     again = holder("a", LISTS["a"], AlignmentFile(path))

@@ -1129,11 +1129,7 @@ ATTACKS: dict[str, Attack] = {
     ),
     "columns of nobody": ({}, lambda p: changed(p, split="columns"), False),
     "entry bounds of other columns": ({}, lambda p: changed(p, bounds={"entry_bound": [1.0, 1.0]}), False),
-    "labels held by another": (
-        BY_COLUMNS | {"labels": "held", "label_party": 1, "norms": (0.6, 0.8)},
-        changed,
-        False,
-    ),
+    "labels held by another": (BY_COLUMNS | {"labels": "held", "label_party": 1, "norms": (0.6, 0.8)}, changed, False),
     "another format": ({}, lambda p: changed(p, format=99), False),
     "a field more": ({}, lambda p: changed(p, print_rows=True), False),
     "no releases": ({}, lambda p: changed(p, releases=[]), False),
@@ -1189,8 +1185,7 @@ ATTACKS: dict[str, Attack] = {
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 @pytest.mark.parametrize(
-    "guard",
-    ["ledger", *(pytest.param(guard, marks=pytest.mark.slow) for guard in ("replace-one ledger", "policy"))],
+    "guard", ["ledger", *(pytest.param(guard, marks=pytest.mark.slow) for guard in ("replace-one ledger", "policy"))]
 )
 def test_nobody_gets_more_than_was_charged(
     attack: Attack, guard: str, draws: Draws, small_plan: MakePlan, tmp_path: Path

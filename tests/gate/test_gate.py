@@ -181,8 +181,7 @@ def test_a_release_is_on_disk_before_anybody_has_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("account", ["without", "with"])
 @pytest.mark.parametrize(
-    "query",
-    [GradientSum(3, 1.001, losses.get("logistic")), GradientSum(4, 1.0, losses.get("logistic"))],
+    "query", [GradientSum(3, 1.001, losses.get("logistic")), GradientSum(4, 1.0, losses.get("logistic"))]
 )
 def test_a_query_more_sensitive_than_charged_is_a_leak(query: Query, account: str, tmp_path: Path) -> None:
     held = charged_account(tmp_path) if account == "with" else None

@@ -1172,8 +1172,7 @@ def scenes() -> Iterator[Scene]:
             f"arrays/ridge/{name}", lambda s=sparse: arrays_scene(regressor("newton", options=few), DATA.y, sparse=s)
         )
         yield Scene(
-            f"arrays/logistic/{name}",
-            lambda s=sparse: arrays_scene(classifier("newton", few), DATA.classes, sparse=s),
+            f"arrays/logistic/{name}", lambda s=sparse: arrays_scene(classifier("newton", few), DATA.classes, sparse=s)
         )
     yield Scene("arrays/texts", lambda: arrays_scene(classifier(classes=None), np.where(DATA.classes, "yes", "no")))
     yield Scene("arrays/auto/ridge", lambda: arrays_scene(regressor(alpha=0.02), DATA.y))

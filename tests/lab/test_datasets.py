@@ -71,13 +71,7 @@ class TestContents:
         ],
     )
     def test_shape_and_labels(
-        self,
-        data_folder: Path,
-        name: str,
-        split: str,
-        rows: int,
-        features: int,
-        labels: dict[object, int] | None,
+        self, data_folder: Path, name: str, split: str, rows: int, features: int, labels: dict[object, int] | None
     ) -> None:
         data = here(name, split, data_folder)
         assert data.X.shape == (rows, features)
@@ -92,8 +86,7 @@ class TestContents:
             assert dict(zip(*np.unique(data.y, return_counts=True), strict=True)) == labels
 
     @pytest.mark.parametrize(
-        ("name", "split", "entries"),
-        [("a9a", "train", 451592), ("a9a", "test", 225731), ("phishing", "all", 331650)],
+        ("name", "split", "entries"), [("a9a", "train", 451592), ("a9a", "test", 225731), ("phishing", "all", 331650)]
     )
     def test_sparse_entries_and_row_norm(self, data_folder: Path, name: str, split: str, entries: int) -> None:
         data = here(name, split, data_folder)
@@ -200,11 +193,7 @@ class TestOriginalFiles:
         assert original.feature_names == copy.feature_names
 
     def test_phishing(self, data_folder: Path, folder: Path) -> None:
-        put(
-            folder,
-            "phishing/phishing",
-            unpacked(data_folder / "phishing" / "data.svm.xz").replace("\n", " \n"),
-        )
+        put(folder, "phishing/phishing", unpacked(data_folder / "phishing" / "data.svm.xz").replace("\n", " \n"))
         original, copy = both("phishing", "all", folder, data_folder)
         assert (original.X != copy.X).nnz == 0
 
@@ -356,13 +345,7 @@ class TestFinding:
         with pytest.raises(InputError) as caught:
             load("gisette", split="test", folder=tmp_path, download=False)
         text = str(caught.value)
-        for part in (
-            str(tmp_path / "gisette"),
-            str(tmp_path / "cache"),
-            "SOTTOVOCE_DATA",
-            "gisette_scale.t",
-            "http",
-        ):
+        for part in (str(tmp_path / "gisette"), str(tmp_path / "cache"), "SOTTOVOCE_DATA", "gisette_scale.t", "http"):
             assert part in text
 
     def test_wrong_size_is_refused(self, tmp_path: Path) -> None:

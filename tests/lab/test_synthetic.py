@@ -10,15 +10,7 @@ from sklearn.metrics import roc_auc_score
 from sottovoce.data.files import read_table
 from sottovoce.errors import InputError
 from sottovoce.lab import synthetic
-from sottovoce.lab.synthetic import (
-    FEATURE_NAMES,
-    FEATURE_RANGES,
-    FEATURES,
-    LABEL,
-    clinics,
-    columns,
-    write_csv,
-)
+from sottovoce.lab.synthetic import FEATURE_NAMES, FEATURE_RANGES, FEATURES, LABEL, clinics, columns, write_csv
 
 LOWS, HIGHS = (np.array(part) for part in FEATURE_RANGES)
 

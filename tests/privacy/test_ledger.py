@@ -65,8 +65,7 @@ class TestAccounts:
         assert ledger.verify() == 1
 
     @pytest.mark.parametrize(
-        "other",
-        [{"epsilon": 2.0}, {"delta": 1e-6}, {"relation": "replace-one"}, {"composition": "basic"}],
+        "other", [{"epsilon": 2.0}, {"delta": 1e-6}, {"relation": "replace-one"}, {"composition": "basic"}]
     )
     def test_terms_never_change(self, ledger: Ledger, other: dict[str, Any]) -> None:
         terms: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA}
@@ -285,11 +284,7 @@ class TestComposition:
 
     def test_composing_loss_distributions_of_the_realised_plans_would_be_wrong(self, ledger: Ledger) -> None:
         """Each branch is certified (1, 1e-5), the adaptive choice between them is not, and we refuse it."""
-        first, second_gaussian, second_sampled = (
-            Gaussian(0.2),
-            Gaussian(0.178),
-            PoissonGaussian(0.01, 0.695, 1),
-        )
+        first, second_gaussian, second_sampled = (Gaussian(0.2), Gaussian(0.178), PoissonGaussian(0.01, 0.695, 1))
         assert epsilon_of([first, second_gaussian], DELTA, "zero-out") <= EPSILON
         assert epsilon_of([first, second_sampled], DELTA, "zero-out") <= EPSILON
 
@@ -620,8 +615,7 @@ class TestCopies:
         assert not account.would_fit(gaussian_plan(0.4))
 
     @pytest.mark.parametrize(
-        "copied",
-        [copy.copy, copy.deepcopy, lambda a: pickle.loads(pickle.dumps(a)), lambda a: clone(a, safe=False)],
+        "copied", [copy.copy, copy.deepcopy, lambda a: pickle.loads(pickle.dumps(a)), lambda a: clone(a, safe=False)]
     )
     def test_a_copy_charges_the_same_file(self, account: Account, copied: Callable[[Account], Account]) -> None:
         other = copied(account)
@@ -776,8 +770,7 @@ class TestTampering:
         assert used.verify() == 7
 
     @pytest.mark.parametrize(
-        "column",
-        ["kind", "dataset", "plan", "round", "query", "details", "payload", "written", "previous", "hash"],
+        "column", ["kind", "dataset", "plan", "round", "query", "details", "payload", "written", "previous", "hash"]
     )
     def test_any_edit_of_any_cell_is_found_and_named(self, used: Ledger, column: str) -> None:
         value = 5 if column == "round" else "clinic two" if column == "dataset" else "changed"
@@ -809,10 +802,7 @@ class TestTampering:
             Account(used.path, "clinic").stored("r", 0, "gradient")
 
     def test_a_cost_made_smaller_buys_nothing(self, used: Ledger) -> None:
-        edit(
-            used,
-            "UPDATE entries SET details = replace(details, '\"cost\": 0.', '\"cost\": 0.0') WHERE number = 2",
-        )
+        edit(used, "UPDATE entries SET details = replace(details, '\"cost\": 0.', '\"cost\": 0.0') WHERE number = 2")
         with pytest.raises(LedgerError, match=r"entry 2 "):
             Account(used.path, "clinic").reserve("s", gaussian_plan(0.1))
 
@@ -820,12 +810,7 @@ class TestTampering:
         with ledger_file.reading(used.path) as entries:
             row = entries.row(4)
         forged = row._replace(written="2001-01-01T00:00:00+00:00")
-        edit(
-            used,
-            "UPDATE entries SET written = ?, hash = ? WHERE number = 4",
-            forged.written,
-            forged.expected_hash(),
-        )
+        edit(used, "UPDATE entries SET written = ?, hash = ? WHERE number = 4", forged.written, forged.expected_hash())
         with pytest.raises(LedgerError, match=r"entry 5 .*not chained"):
             used.verify()
 

@@ -12,15 +12,7 @@ from sottovoce import losses
 from sottovoce.data.matrix import shrink_slopes
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss, OneVsRest, weighted
-from sottovoce.secure.ring import (
-    CHANCE_BITS,
-    LEVELS,
-    LookUp,
-    chances_of,
-    check_slopes,
-    slope_chances,
-    slope_level,
-)
+from sottovoce.secure.ring import CHANCE_BITS, LEVELS, LookUp, chances_of, check_slopes, slope_chances, slope_level
 
 NAMES = ("logistic", "hinge", "smoothed_hinge", "huber", "squared")
 LOSSES: list[Loss] = [losses.get(name) for name in NAMES]

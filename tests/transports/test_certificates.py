@@ -56,10 +56,7 @@ def test_the_coordinator_may_only_serve_at_its_hosts(folder: Path) -> None:
     assert usages(found) == [ExtendedKeyUsageOID.SERVER_AUTH]
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["sum.example.org"]
-    assert names.get_values_for_type(x509.IPAddress) == [
-        ipaddress.ip_address("10.0.0.7"),
-        ipaddress.ip_address("::1"),
-    ]
+    assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address("10.0.0.7"), ipaddress.ip_address("::1")]
 
 
 def test_private_keys_are_readable_by_their_owner_alone(folder: Path) -> None:
@@ -87,22 +84,7 @@ def test_issuing_again_renews(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "",
-        ".",
-        "..",
-        "../clinic",
-        "a/b",
-        "a\\b",
-        ".hidden",
-        "-flag",
-        "a b",
-        "a\n",
-        "a\0",
-        "é",
-        "a" * 65,
-        "authority",
-    ],
+    ["", ".", "..", "../clinic", "a/b", "a\\b", ".hidden", "-flag", "a b", "a\n", "a\0", "é", "a" * 65, "authority"],
 )
 def test_unsafe_names_are_refused(folder: Path, name: str) -> None:
     before = sorted(folder.parent.rglob("*"))

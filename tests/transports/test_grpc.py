@@ -72,9 +72,7 @@ class RawClient:
         self.channel = grpc.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(*shown))
         self.outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self.call: Any = self.channel.stream_stream("/sottovoce.Wire/Rounds", None, None)(
-            iter(self.outbox.get, None),
-            metadata=(("sottovoce-party", name),) if name else (),
-            timeout=PATIENCE,
+            iter(self.outbox.get, None), metadata=(("sottovoce-party", name),) if name else (), timeout=PATIENCE
         )
 
     def status(self) -> tuple[grpc.StatusCode, str]:
@@ -193,12 +191,7 @@ class TestIdentity:
         wire = GrpcCoordinator("localhost:0", ["anna"], Credentials.load(certificates, "ben"))
         try:
             with pytest.raises(WireError, match="had no connection"):
-                serve_silent(
-                    "anna",
-                    wire.port,
-                    Credentials.load(certificates, "anna"),
-                    reconnect=False,
-                )
+                serve_silent("anna", wire.port, Credentials.load(certificates, "anna"), reconnect=False)
         finally:
             wire.close()
 
@@ -289,11 +282,7 @@ class TestLostConnections:
         assert process.poll() is None
 
     def test_the_newest_connection_of_a_party_wins(
-        self,
-        opened: Open,
-        start_party: StartParty,
-        raw: Callable[..., RawClient],
-        background: ThreadPoolExecutor,
+        self, opened: Open, start_party: StartParty, raw: Callable[..., RawClient], background: ThreadPoolExecutor
     ) -> None:
         wire = opened("anna")
         process = start_party("anna", wire.port)
@@ -453,11 +442,7 @@ class TestEndings:
         assert [finished(process) for process in processes] == [(0, ""), (0, "")]
 
     def test_one_party_done_does_not_end_the_wait_for_another(
-        self,
-        opened: Open,
-        start_party: StartParty,
-        raw: Callable[..., RawClient],
-        background: ThreadPoolExecutor,
+        self, opened: Open, start_party: StartParty, raw: Callable[..., RawClient], background: ThreadPoolExecutor
     ) -> None:
         wire = opened("anna", "ben")
         process = start_party("anna", wire.port)
@@ -512,10 +497,7 @@ class TestEndings:
             "print(wire.port, flush=True); wire.wait_for_parties(60)"
         )
         process = subprocess.Popen(
-            [sys.executable, "-c", program, certificates],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", program, certificates], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         try:
             assert process.stdout is not None

@@ -233,7 +233,7 @@ def warn_of(problem: Problem, *, fits: bool = True) -> None:
     if problem.delta >= 1 / problem.records:
         warn(
             f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
-            f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
+            f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}."
         )
     if fits and problem.signal < LITTLE:
         enough = gaussian_epsilon(problem.mu * LITTLE / problem.signal, problem.delta)
@@ -241,7 +241,7 @@ def warn_of(problem: Problem, *, fits: bool = True) -> None:
             f"epsilon={problem.epsilon:g}: this budget buys little here. With {problem.records} records the signal "
             f"N mu is {problem.signal:.2g}; below {LITTLE:g} no model is far better than one that says the same of "
             f"everybody. About {math.ceil(problem.records * LITTLE / problem.signal)} records would do, or "
-            f"epsilon={enough:.2g}.",
+            f"epsilon={enough:.2g}."
         )
 
 
@@ -255,5 +255,5 @@ def warn_of_norms(problem: Problem) -> None:
             f"row_norm={problem.bounds.row_norm:g} is shared among the parties by their numbers of columns ({shares}): "
             f"a row with more than that at {', '.join(cut)} is cut there, though it may be short as a whole. Declare "
             "norms=[...] of the federation by attributes (of one-hot codes count the ones), a schema, or "
-            "feature_ranges without a row_norm, which cuts nothing.",
+            "feature_ranges without a row_norm, which cuts nothing."
         )

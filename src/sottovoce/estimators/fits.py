@@ -212,7 +212,7 @@ def share_budget(problem: Problem, columns: Mapping[int, Number]) -> tuple[Probl
         warn(
             f"epsilon={problem.epsilon:g}: the ranges of {len(columns)} columns get a tenth of the budget, and "
             f"{asked:.2g} of it would tell them well. Tails will be cut, of sparse columns first; declare what is "
-            "publicly known.",
+            "publicly known."
         )
     share = share_of(len(columns), problem.signal)
     fit, ranges = (part_of(problem.epsilon, inside(problem.delta), part) for part in (1 - share, share))

@@ -10,14 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from sottovoce.errors import InputError
-from sottovoce.penalties.base import (
-    ConstraintSet,
-    Vector,
-    check_interval,
-    check_number,
-    get_penalty,
-    register_penalty,
-)
+from sottovoce.penalties.base import ConstraintSet, Vector, check_interval, check_number, get_penalty, register_penalty
 
 PARTS = 16  # from so many places of the point what an atom displaces is taken
 

@@ -174,8 +174,7 @@ class Plan(Problem, Design):
         """Names are unique: what is charged under a name is all that is released under it."""
         queries = list(map(attrgetter("query"), self.releases))
         self.__dict__.update(
-            by_query=dict(zip(queries, self.releases, strict=True)),
-            private=any(map(attrgetter("std"), self.releases)),
+            by_query=dict(zip(queries, self.releases, strict=True)), private=any(map(attrgetter("std"), self.releases))
         )
         for what, names in (("party", self.names), ("release", queries)):
             if len(set(names)) < len(names):

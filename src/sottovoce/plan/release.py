@@ -114,13 +114,7 @@ class Release(Frozen):
 
     @classmethod
     def at_mu(  # noqa: PLR0913
-        cls,
-        query: Bounded,
-        first: int,
-        count: int,
-        mu: float,
-        relation: Relation,
-        mechanism: Mechanism = "gaussian",
+        cls, query: Bounded, first: int, count: int, mu: float, relation: Relation, mechanism: Mechanism = "gaussian"
     ) -> Release:
         """Releases that together cost `mu` (a selection, a noisy maximum: rho = mu^2 / 2); mu=inf is no noise."""
         if math.isinf(mu):

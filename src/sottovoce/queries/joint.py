@@ -90,11 +90,7 @@ class JointSum(Query):
 
 def slope_takes(dimension: int, outputs: int = 1) -> dict[str, Reals]:
     """What a message has of a look-up: the weights of the score, how far apart levels are, and chances."""
-    return {
-        "weights": Reals((dimension,)),
-        "level": POSITIVE,
-        "chances": Wholes((outputs, LEVELS), 0, 2**CHANCE_BITS),
-    }
+    return {"weights": Reals((dimension,)), "level": POSITIVE, "chances": Wholes((outputs, LEVELS), 0, 2**CHANCE_BITS)}
 
 
 class JointGradient(JointSum, GradientSum):

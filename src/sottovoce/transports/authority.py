@@ -66,11 +66,7 @@ def create_authority(folder: str | os.PathLike[str]) -> None:
 
 
 def issue(
-    folder: str | os.PathLike[str],
-    name: str,
-    *,
-    hosts: Iterable[str] = ("localhost", "127.0.0.1"),
-    days: int = 365,
+    folder: str | os.PathLike[str], name: str, *, hosts: Iterable[str] = ("localhost", "127.0.0.1"), days: int = 365
 ) -> str | None:
     """Issue `name`.pem and `name`.key in `folder`, replacing older ones of that name; says which it replaced.
 

@@ -117,7 +117,7 @@ FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what onl
         "a feature": {"unit": "feature", "labels": "public", "slope_bound": 0.3, "regulariser": STIFF},
     },
     ("frank-wolfe", "columns"): {
-        "row norm": {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.0), "norms": (0.6, 0.8)},
+        "row norm": {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.0), "norms": (0.6, 0.8)}
     },
 }
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {"sgd": {"rounds": 24, "rate": None}}  # what these forms do not take: None
@@ -859,10 +859,7 @@ def support(case: Case) -> None:
     shapes = set()
     samples: list[Drawn] = [lambda n: np.arange(0), lambda n: np.arange(min(n, 1)), lambda n: np.arange(0, n, 2)]
     for sample in (*samples, everybody):
-        with (
-            drawn_are(sample),
-            mock.patch("sottovoce.gate.gate.rounded_gaussian", constant_noise),
-        ):
+        with drawn_are(sample), mock.patch("sottovoce.gate.gate.rounded_gaussian", constant_noise):
             gates = side.gates(sources(plan, 8))
             made = list(again(side, transcript, gates))
         shapes.add(tuple(shape_of(plan, message) for message in made))

@@ -177,9 +177,7 @@ def _(real: Any = mechanisms.rounded_gaussian) -> Iterator[None]:
 
 
 @fault(
-    "noise of kept rows halved",
-    "rows are kept with half the planned noise",
-    scale=on(checks.scale, "admm, columns"),
+    "noise of kept rows halved", "rows are kept with half the planned noise", scale=on(checks.scale, "admm, columns")
 )
 def _(real: Any = mechanisms.rounded_gaussian) -> Iterator[None]:
     def halved(value: Any, std: float, step: float, source: Any, draw: Any = gates.draw_rows) -> Any:
@@ -222,20 +220,14 @@ def _() -> Iterator[None]:
 
 
 @fault(
-    "weights counted twice",
-    "entries that weigh more get too little noise",
-    scale=on(checks.scale, "newton, central"),
+    "weights counted twice", "entries that weigh more get too little noise", scale=on(checks.scale, "newton, central")
 )
 def _(real: Any = Gate._noise) -> Iterator[None]:
     with patch(Gate, "_noise", lambda self, release, weights, size: real(self, release, weights * weights, size)):
         yield
 
 
-@fault(
-    "one draw for all entries",
-    "a vector gets one number as noise",
-    rank=on(checks.rank, "newton, central"),
-)
+@fault("one draw for all entries", "a vector gets one number as noise", rank=on(checks.rank, "newton, central"))
 def _(real: Any = Gate._noise) -> Iterator[None]:
     def spread(self: Gate, release: Release, weights: Any, size: int) -> Any:
         return np.repeat(real(self, release, 1.0, 1), size, axis=1)
@@ -485,11 +477,7 @@ def _(drawn: Any = Gate._drawn, store: Any = Gate._store) -> Iterator[None]:
         yield
 
 
-@fault(
-    "empty batch skipped",
-    "a party whose batch is empty sends nothing",
-    support=on(checks.support, "sgd, rows"),
-)
+@fault("empty batch skipped", "a party whose batch is empty sends nothing", support=on(checks.support, "sgd, rows"))
 def _(real: Any = GradientSum.value) -> Iterator[None]:
     def nothing(self: Any, round: Round) -> Any:
         return real(self, round) if len(round.rows) else np.zeros(0)
@@ -915,11 +903,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@fault(
-    "chain not checked",
-    "the entries of a ledger are taken as they are read",
-    flipped_bits=checks.flipped_bits,
-)
+@fault("chain not checked", "the entries of a ledger are taken as they are read", flipped_bits=checks.flipped_bits)
 def _() -> Iterator[None]:
     def taken(self: ledger_file.Entries, number: int) -> ledger_file.EntryRow:
         return next(ledger_file._rows(self._connection, "number = ?", number))

@@ -52,12 +52,7 @@ def test_a_played_run_is_what_a_coordinator_records(solver: str) -> None:
     data = data_of(plan, 1)
     holder = plan.label_party_name
     parties = [
-        sv.Party(
-            name,
-            X,
-            None if plan.labels == "held" and name != holder else y,
-            randomness=SeededRandomness(5, name),
-        )
+        sv.Party(name, X, None if plan.labels == "held" and name != holder else y, randomness=SeededRandomness(5, name))
         for name, (X, y) in data.items()
     ]
     from sottovoce.federation.coordinator import Coordinator

@@ -222,8 +222,7 @@ class TestMissingData:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     @pytest.mark.parametrize(
-        ("name", "part", "file"),
-        [("admm", "gisette", "gisette_scale"), ("dp-scd", "years", r"YearPredictionMSD\.txt")],
+        ("name", "part", "file"), [("admm", "gisette", "gisette_scale"), ("dp-scd", "years", r"YearPredictionMSD\.txt")]
     )
     def test_is_an_error_that_names_the_file(self, name, part, file, tmp_path):
         with pytest.raises(MissingDataError, match=rf"found none of {file}.*SOTTOVOCE_DATA"):

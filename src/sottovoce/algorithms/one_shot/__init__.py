@@ -81,9 +81,7 @@ class PrivateOneShot(Algorithm):
             Release.at_mu(SharedLabels(problem, FLOAT), 0, 1, math.sqrt(LABEL_SHARE) * mu, problem.relation),
         )
         numbers = OneShotNumbers(
-            sketch=given(options.sketch, "count"),
-            sketch_size=most,
-            damping=damping(problem, rows.size, *releases),
+            sketch=given(options.sketch, "count"), sketch_size=most, damping=damping(problem, rows.size, *releases)
         )
         return Design(rounds=1, numbers=numbers, releases=releases)
 

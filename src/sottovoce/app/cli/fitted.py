@@ -309,10 +309,7 @@ def card(
     print_result({"written": written}, f"written: {', '.join(written)}", as_json=as_json)
 
 
-def coefficients(
-    model: ModelPath,
-    as_json: AsJson = False,
-) -> None:
+def coefficients(model: ModelPath, as_json: AsJson = False) -> None:
     """Show a model's coefficients with standard errors and 95% intervals that include the privacy noise.
 
     They are there if the job said `standard_errors = true` in [model].

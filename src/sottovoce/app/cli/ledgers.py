@@ -415,5 +415,5 @@ def _show_kept(kept: StoredModel) -> None:
         console.print(f"WARNING: {doubt}", soft_wrap=True)
     console.print(
         "The coordinator told these numbers, or could steer them. A score is exact: whoever knows them may read from "
-        "it columns that have few values, such as yes or no, whatever the coefficients are.",
+        "it columns that have few values, such as yes or no, whatever the coefficients are."
     )

@@ -271,9 +271,7 @@ def revoke(
     out().print(f"give {folder / certificates.REVOKED}.pem to everybody, and start them again", soft_wrap=True)
 
 
-def pin(
-    certificates: Annotated[list[Path], argument("CERTIFICATE...", "Files such as north.pem.")],
-) -> None:
+def pin(certificates: Annotated[list[Path], argument("CERTIFICATE...", "Files such as north.pem.")]) -> None:
     """Print the pins of certificates: the SHA-256 of their public keys, as lines of the table [peers] of a party file.
 
     A party that has pinned another takes no signature by another key in that name, whoever issued the certificate. Get
@@ -310,9 +308,7 @@ def job(
 
 
 @nvflare.command()
-def site(
-    kit: Annotated[Path, argument("KIT", "The folder of a FLARE server or client.")],
-) -> None:
+def site(kit: Annotated[Path, argument("KIT", "The folder of a FLARE server or client.")]) -> None:
     """Restrict a provisioned FLARE site to this program: in its folder `local`, before it starts.
 
     Writes `resources.json` (the one class that a job may name, no streaming of logs) and `authorization.json` (no code

@@ -88,8 +88,7 @@ def schema(
 
 
 def solvers(
-    name: Annotated[str | None, argument("[NAME]", "One solver, with its options.")] = None,
-    as_json: AsJson = False,
+    name: Annotated[str | None, argument("[NAME]", "One solver, with its options.")] = None, as_json: AsJson = False
 ) -> None:
     """List the solvers and what they serve, or one solver with its options.
 

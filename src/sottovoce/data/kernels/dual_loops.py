@@ -35,12 +35,7 @@ class DualMoves(NamedTuple):
 
 @njit(cache=True, fastmath=False, error_model="numpy")
 def _step_all(
-    batch: NDArray[np.int64],
-    scores: Array,
-    labels: Array,
-    norms_squared: Array,
-    duals: Array,
-    how: DualMoves,
+    batch: NDArray[np.int64], scores: Array, labels: Array, norms_squared: Array, duals: Array, how: DualMoves
 ) -> None:
     """Overwrite the scores of the rows of a batch with their steps z, and add these to the duals.
 

@@ -313,12 +313,7 @@ def _as_finite(argument: str, values: Any) -> Vector:
     return found
 
 
-_KINDS: dict[type[Any], int] = {
-    BoxSet: kernels.BOX,
-    L1Ball: kernels.L1,
-    L2Ball: kernels.L2,
-    Simplex: kernels.SIMPLEX,
-}
+_KINDS: dict[type[Any], int] = {BoxSet: kernels.BOX, L1Ball: kernels.L1, L2Ball: kernels.L2, Simplex: kernels.SIMPLEX}
 
 
 class Blocks:

@@ -163,7 +163,7 @@ class DpCd:
                 order=order,
                 curvatures=task.squares if known else None,
                 curvature_share=0.0 if known else 0.1,
-            ),
+            )
         }
 
     def __str__(self) -> str:

@@ -34,13 +34,7 @@ from sottovoce.penalties import L1Ball
 Array = NDArray[np.float64]
 
 FEATURES, PARTIES, PEOPLE = 10_000, 4, 100  # people who have a rare feature
-GIVEN: dict[str, Any] = {
-    "delta": 1e-5,
-    "entry_bound": 1.0,
-    "label_bound": 1.0,
-    "radius": 1.0,
-    "fit_intercept": False,
-}
+GIVEN: dict[str, Any] = {"delta": 1e-5, "entry_bound": 1.0, "label_bound": 1.0, "radius": 1.0, "fit_intercept": False}
 
 
 def sparse_truth(records: int, features: int, seed: int = 0) -> tuple[Array, Array]:
