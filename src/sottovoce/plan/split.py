@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,9 +36,6 @@ from sottovoce.plan.release import Frozen
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.problem import Problem
-import math
-
-from sottovoce.plan.plan import Plan
 
 COORDINATOR: Final = "coordinator"
 MOST_PARTIES: Final = {"rows": 256, "columns": 16}
