@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce.app.flare import restrict_site
+from sottovoce.app.flare_files import restrict_site
 from sottovoce.transports.base import Communication
 
 TESTS = Path(__file__).parent

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sottovoce.app.flare import CLASSES, FORBIDDEN
+from sottovoce.app.flare_files import CLASSES, FORBIDDEN
 
 FEDERATION = '[federation]\nparties = ["north", "south"]\n'
 RESOURCES = {

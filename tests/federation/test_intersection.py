@@ -162,7 +162,7 @@ def test_pieces_give_what_one_sort_of_all_gives(
 
     lists = {
         party.name: np.array(
-            [hashlib.sha256(b"word" + point_of("list", [one])).digest()[:16] for one in party.aligner.ids or ()],
+            [hashlib.sha256(b"word" + point_of("list", [one])).digest()[:16] for one in party.identifiers or ()],
             dtype="S16",
         )
         for party in parties

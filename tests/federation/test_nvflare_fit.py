@@ -12,7 +12,7 @@ import pytest
 
 import flare
 import sottovoce as sv
-from sottovoce.app.flare import write_flare_job
+from sottovoce.app.flare_files import write_flare_job
 from sottovoce.app.jobs import load_job
 from sottovoce.app.outputs import load_model
 from sottovoce.solvers import by_name

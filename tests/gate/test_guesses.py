@@ -27,7 +27,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.data.identifiers import fingerprint, hash_of_list
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.federation import alignment, answering, party, training
+from sottovoce.federation import alignment, answering, models, party, training
 from sottovoce.federation.alignment import new_terms
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
@@ -152,7 +152,7 @@ class Play:
         patch.setattr(Opener, "open", opened)
         for module in (intersection, sums):
             patch.setattr(module, "seal_envelope", in_envelope)
-        for module in (alignment, answering, party, training):
+        for module in (alignment, answering, models, party, training):
             patch.setattr(module, "reply", replied)
 
     def _note(self, content: Any) -> None:

@@ -43,7 +43,7 @@ import serving
 from plans import PLANS, plan_for
 from sottovoce import algorithms
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
-from sottovoce.federation import rounds, training
+from sottovoce.federation import coordinator, training
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
@@ -499,7 +499,7 @@ serving.ForTheRun = _Remembering  # type: ignore[misc]
 
 PLANTED: Mapping[str, tuple[Any, str, Callable[..., Any]]] = {  # faults that must be found
     "an unchecked reply": (
-        rounds,
+        coordinator,
         "read_answer",
         lambda name, plan, query, said, reply: value_of(reply.frame.arrays, 1.0),
     ),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from neighbours import NEIGHBOURS, Terms, draw, largest, table_of
-from sottovoce.secure import columns, dealer, tables
+from sottovoce.secure import columns, dealer, ring
 
 DRAWS, RECORDS = range(24), 150
 
@@ -22,7 +22,7 @@ def test_no_neighbour_is_further_than_the_bound_and_some_are_as_far() -> None:
 
 @pytest.mark.slow
 def test_a_factor_that_is_rounded_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = tables.factors()
+    found = ring.factors()
     monkeypatch.setattr(dealer, "factors", lambda: np.where(found < 31, found + 1, found))
     assert largest(range(8), RECORDS)["gradient", "the record blank"] > 1.001
 

@@ -300,7 +300,7 @@ def job(
     - `sottovoce nvflare job trial.toml --out trial-flare`
     - `nvflare job submit -j trial-flare`
     """
-    from sottovoce.app.flare import write_flare_job
+    from sottovoce.app.flare_files import write_flare_job
     from sottovoce.app.jobs import load_job
 
     made = write_flare_job(load_job(file), folder, restart=restart)
@@ -316,7 +316,7 @@ def site(kit: Annotated[Path, argument("KIT", "The folder of a FLARE server or c
 
     - `sottovoce nvflare site /srv/flare/north`
     """
-    from sottovoce.app.flare import restrict_site
+    from sottovoce.app.flare_files import restrict_site
 
     for path in restrict_site(kit).values():
         out().print(f"wrote {path}", soft_wrap=True)
