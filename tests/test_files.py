@@ -322,7 +322,7 @@ WRITING = {
     "federation/journal.py": {"_have"},  # a file that begins as states of runs do
     "lab/audit/runner.py": {"plot"},  # asks
     "lab/dataset_files.py": {"_with_header"},  # in a temporary folder
-    "lab/datasets.py": {"fetch", "_receive"},  # in the folder of public data
+    "lab/datasets.py": {"fetch"},  # in the folder of public data
     "lab/reproduce/__init__.py": {"draw_tables"},  # asks
     "transports/probe.py": {"_as_file"},  # in a temporary folder
 }

@@ -391,11 +391,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _purchases(self) -> tuple[Purchase, ...]:
         """What is bought after the fit, on the same people and within its budget."""
-        found = list[Purchase]()
-        for kind, wanted in (
-            (PenaltyChoice, self.alpha == "auto"),
-            (StandardErrors, getattr(self, "standard_errors", False)),
-        ):
+        found, errors = list[Purchase](), getattr(self, "standard_errors", False)
+        for kind, wanted in ((PenaltyChoice, self.alpha == "auto"), (StandardErrors, errors)):
             if wanted:
                 found.append(kind(part_of(float(self.epsilon), inside(self.delta), kind.share)))
         return tuple(found)

@@ -20,16 +20,9 @@ from sottovoce.algorithms.evaluation import (
     EvaluatedSeveral,
     People,
     Subject,
+    estimates,
     nodes_of,
     score_weights,
-)
-from sottovoce.algorithms.evaluation.estimates import (
-    Bin,
-    ClassEstimates,
-    Metric,
-    NumberEstimates,
-    Rates,
-    SeveralEstimates,
 )
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.resources import too_large
@@ -63,7 +56,7 @@ class Evaluation:
     `with_fit` what fit and evaluation promise together, (epsilon, delta), where they were of the same people.
     """
 
-    metrics: dict[str, Metric]
+    metrics: dict[str, estimates.Metric]
     nodes: Array
     cells: Array
     noise: float  # the standard deviation of a cell's
@@ -71,22 +64,24 @@ class Evaluation:
     plan_: Plan
     privacy_: PrivacyReport
     roc: tuple[Array, Array] | None = None
-    calibration: tuple[Bin, ...] = ()
-    by_class: Mapping[Any, Mapping[str, Metric]] = field(default_factory=dict)
-    confusion: tuple[tuple[Metric, ...], ...] = ()
+    calibration: tuple[estimates.Bin, ...] = ()
+    by_class: Mapping[Any, Mapping[str, estimates.Metric]] = field(default_factory=dict)
+    confusion: tuple[tuple[estimates.Metric, ...], ...] = ()
     model: str = ""
     with_fit: tuple[float, float] | None = None
     fit_mark: str = ""  # what the promise of the fit rests on besides noise
 
-    def __getitem__(self, name: str) -> Metric:
+    def __getitem__(self, name: str) -> estimates.Metric:
         return self.metrics[name]
 
     @functools.cached_property
-    def rates(self) -> tuple[Rates, ...]:
+    def rates(self) -> tuple[estimates.Rates, ...]:
         """The points of the ROC curve at the nodes, from the highest on, each rate with its interval."""
         if self.roc is None:
             return ()
-        return tuple(ClassEstimates(self.cells, self.noise, self.plan_.records, nodes_of(self.plan_.numbers)).rates())
+        return tuple(
+            estimates.ClassEstimates(self.cells, self.noise, self.plan_.records, nodes_of(self.plan_.numbers)).rates()
+        )
 
     def plot(self, figure: Any = None) -> Any:
         """Metrics with their intervals and, as there are, ROC, calibration and scores, confusion matrix, or residuals.
@@ -135,7 +130,7 @@ class Evaluation:
         return "\n".join(lines)
 
 
-def _metric_text(metric: Metric) -> str:
+def _metric_text(metric: estimates.Metric) -> str:
     if not math.isfinite(metric.value + metric.width):
         return "cannot be told at this epsilon"
     return f"{metric.value:.4g}, 95% from {metric.low:.4g} to {metric.high:.4g}"
@@ -298,35 +293,19 @@ def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluat
     """The evaluation that the released cells of a plan give."""
     noise = plan.releases[0].std * math.sqrt(plan.channel.variance)  # in the sum of the parties' cells
     if plan.classes is None:
-        numbers = NumberEstimates(cells, noise, plan.records, plan.preparation.label_scale[1])
+        numbers = estimates.NumberEstimates(cells, noise, plan.records, plan.preparation.label_scale[1])
         nodes, counts = numbers.histogram()
         return Evaluation(numbers.metrics(), nodes, counts, noise, numbers.residuals.complete, plan, report)
     if (outputs := plan.scaled_loss.outputs) > 1:
-        several = SeveralEstimates(cells, noise, plan.records, outputs)
-        return Evaluation(
-            several.metrics(),
-            several.nodes,
-            cells,
-            noise,
-            several.complete,
-            plan,
-            report,
-            by_class=dict(zip(plan.classes, several.by_class(), strict=True)),
-            confusion=tuple(map(tuple, several.confusion())),
-        )
-    by_class = ClassEstimates(cells, noise, plan.records, nodes_of(plan.numbers))
-    odds = plan.loss.name == "logistic"
-    return Evaluation(
-        by_class.metrics(probabilities=odds),
-        by_class.nodes.nodes,
-        cells,
-        noise,
-        by_class.counts.complete,
-        plan,
-        report,
-        by_class.roc(),
-        tuple(by_class.calibration()) if odds else (),
-    )
+        several = estimates.SeveralEstimates(cells, noise, plan.records, outputs)
+        classes: dict[str, Any] = {"by_class": dict(zip(plan.classes, several.by_class(), strict=True))}
+        classes["confusion"] = tuple(map(tuple, several.confusion()))
+        return Evaluation(several.metrics(), several.nodes, cells, noise, several.complete, plan, report, **classes)
+    by_class = estimates.ClassEstimates(cells, noise, plan.records, nodes_of(plan.numbers))
+    odds, complete = plan.loss.name == "logistic", by_class.counts.complete
+    metrics, bins = by_class.metrics(probabilities=odds), tuple(by_class.calibration()) if odds else ()
+    nodes, roc = by_class.nodes.nodes, by_class.roc()
+    return Evaluation(metrics, nodes, cells, noise, complete, plan, report, roc, bins)
 
 
 def _score_test_people(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:

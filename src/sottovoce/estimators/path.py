@@ -183,8 +183,7 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
         )
     if estimator.radius is not None:
         raise InputError(f"radius={estimator.radius!r}: a path goes over alpha; leave radius out.")
-    count = int(alphas) if is_whole(alphas) else 0
-    grid = None if is_whole(alphas) else _read_alphas(alphas)
+    grid, count = (None, int(alphas)) if is_whole(alphas) else (_read_alphas(alphas), 0)
     if grid is None and not 1 <= count <= 10_000:
         raise InputError(f"alphas={alphas!r} must be at least 1; 20 is usual.")
     smallest: Any = estimator.alpha if grid is None else float(grid.min())

@@ -6,16 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from sottovoce.data.resources import READING, Resources
 
@@ -32,15 +24,15 @@ def progress_bar(
     counts of records.
     """
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        bars.TextColumn("left"),
+        bars.TimeRemainingColumn(),
     )
     begun: dict[str, float] = {}  # work on rows, a line of which is shown where it takes long
-    shown: dict[str, TaskID] = {}
+    shown: dict[str, bars.TaskID] = {}
 
     def hear(what: str, done: int, total: int) -> None:
         start = begun.setdefault(what, time.monotonic())
@@ -54,7 +46,7 @@ def progress_bar(
             if line is not None and what == READING:  # every round has one
                 progress.remove_task(line)
 
-    with Progress(*columns, console=console or Console(stderr=True)) as progress:
+    with bars.Progress(*columns, console=console or Console(stderr=True)) as progress:
         task = progress.add_task(title, total=None)
         with nullcontext() if lend is None else lend(Resources(progress=hear)):
             yield lambda done, total: progress.update(task, completed=done, total=total or None)

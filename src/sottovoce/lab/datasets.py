@@ -19,6 +19,7 @@ import http.client
 import logging
 import math
 import os
+import shutil
 import tempfile
 import urllib.error
 import urllib.request
@@ -175,7 +176,14 @@ def fetch(url: str, target: Path, *, sha256: str | None = None) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as folder:
             part = Path(folder) / target.name
-            _receive(url, part)
+            request = urllib.request.Request(url, headers={"User-Agent": "sottovoce"})  # noqa: S310  the caller's
+            with part.open("wb") as out, urllib.request.urlopen(request, timeout=TIMEOUT) as response:  # noqa: S310
+                if url.startswith("https:") and not response.url.startswith("https:"):
+                    raise InputError(f"{url} leads to an address without https; not downloaded.")
+                shutil.copyfileobj(response, out, 1 << 20)
+                announced = response.headers.get("Content-Length")
+            if announced not in (None, str(part.stat().st_size)):
+                raise InputError(f"{url}: {part.stat().st_size} of {announced} bytes came; not kept. Try again.")
             digest = sha256_of(part)
             if sha256 is not None and digest != sha256:
                 raise InputError(f"{url} has the SHA-256 {digest}, not the expected {sha256}; not kept.")
@@ -187,18 +195,6 @@ def fetch(url: str, target: Path, *, sha256: str | None = None) -> None:
         raise InputError(f"{url} answered {error.code} {error.reason}.") from None
     except (OSError, http.client.HTTPException) as error:
         raise InputError(f"{url} could not be downloaded to {target} ({type(error).__name__}: {error}).") from None
-
-
-def _receive(url: str, part: Path) -> None:
-    request = urllib.request.Request(url, headers={"User-Agent": "sottovoce"})  # noqa: S310  the caller's
-    with part.open("wb") as out, urllib.request.urlopen(request, timeout=TIMEOUT) as response:  # noqa: S310
-        if url.startswith("https:") and not response.url.startswith("https:"):
-            raise InputError(f"{url} leads to an address without https; not downloaded.")
-        while block := response.read(1 << 20):
-            out.write(block)
-        announced = response.headers.get("Content-Length")
-    if announced not in (None, str(part.stat().st_size)):
-        raise InputError(f"{url}: {part.stat().st_size} of {announced} bytes came; not kept. Try again.")
 
 
 Reader = Callable[[Path], FileTable]
@@ -286,7 +282,7 @@ _electricity = partial(files.read_labelled, label="class")
 _electricity_arff = partial(
     files.read_labelled, label="class", header="date,day,period,nswprice,nswdemand,vicprice,vicdemand,transfer,class"
 )
-_adult = files.read_adult
+_adult, _gisette = files.read_adult, files.read_gisette
 _adult_original = partial(files.read_adult, header=files.ADULT_HEADER)
 _year_zip = partial(files.read_year, member="YearPredictionMSD.txt")
 
@@ -337,12 +333,8 @@ _SETS: dict[str, _Set] = {
         parts={
             "all": _Part(
                 45_312,
-                {
-                    "data.csv": _electricity,
-                    "elecNormNew.csv": _electricity,
-                    "elecNormNew.arff": _electricity_arff,
-                    "electricity.arff": _electricity_arff,
-                },
+                dict.fromkeys(("data.csv", "elecNormNew.csv"), _electricity)
+                | dict.fromkeys(("elecNormNew.arff", "electricity.arff"), _electricity_arff),
                 "https://openml.org/data/v1/download/2419/electricity.arff",
             )
         },
@@ -400,20 +392,12 @@ _SETS: dict[str, _Set] = {
         parts={
             "train": _Part(
                 6000,
-                {
-                    "gisette_scale": files.read_gisette,
-                    "train.svm": files.read_gisette,
-                    "gisette_train.data": files.read_gisette_uci,
-                },
+                {"gisette_scale": _gisette, "train.svm": _gisette, "gisette_train.data": files.read_gisette_uci},
                 f"{_LIBSVM_PAGE}/gisette_scale.bz2",
             ),
             "test": _Part(
                 1000,
-                {
-                    "gisette_scale.t": files.read_gisette,
-                    "test.svm": files.read_gisette,
-                    "gisette_valid.data": files.read_gisette_uci,
-                },
+                {"gisette_scale.t": _gisette, "test.svm": _gisette, "gisette_valid.data": files.read_gisette_uci},
                 f"{_LIBSVM_PAGE}/gisette_scale.t.bz2",
             ),
         },

@@ -268,13 +268,8 @@ class ResidualCells(Query):
         usable = labels[rows.usable_rows]
         powers, exact = (usable.copy(), usable * usable), rows.bits is not None
         moments = [(toward_zero(part, rows.sum_bits) if exact else part).sum() for part in powers]
-        return np.concatenate(
-            [
-                cells(rows, *RESIDUALS.shares(residuals), len(RESIDUALS)),
-                cells(rows, *LABELS.shares(labels), len(LABELS)),
-                moments,
-            ]
-        )
+        sizes = cells(rows, *RESIDUALS.shares(residuals), len(RESIDUALS))
+        return np.concatenate([sizes, cells(rows, *LABELS.shares(labels), len(LABELS)), moments])
 
 
 Side = Annotated[int, Field(ge=2, le=64)]

@@ -31,16 +31,7 @@ from sottovoce.gate.query import Plain, Query, Round
 from sottovoce.losses import ClassesLoss
 from sottovoce.penalties.quadratic import QuadraticMetric
 from sottovoce.plan import Design, Plan, Problem, Release
-from sottovoce.queries.sums import (
-    ClassCounts,
-    ColumnSquares,
-    GradientSum,
-    GramMatrix,
-    LengthSum,
-    ProjectedGradient,
-    first_round,
-    gradient_sum,
-)
+from sottovoce.queries import sums
 from sottovoce.solvers import Whitened
 
 SPREAD = 1.0  # variance of a class's scores, before anything is known
@@ -59,7 +50,13 @@ class PrivateClasses(PrivateWhitened):
     form: ClassVar[str] = "classes"
     title: ClassVar[str] = "whitened descent for several classes"
     several: ClassVar[bool] = True
-    asks: ClassVar[tuple[type[Query], ...]] = (GramMatrix, ColumnSquares, ClassCounts, LengthSum, ProjectedGradient)
+    asks: ClassVar[tuple[type[Query], ...]] = (
+        sums.GramMatrix,
+        sums.ColumnSquares,
+        sums.ClassCounts,
+        sums.LengthSum,
+        sums.ProjectedGradient,
+    )
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         check_penalty(problem)
@@ -73,9 +70,9 @@ class PrivateClasses(PrivateWhitened):
 
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
         shape, loss, d = projection_shape(plan), plan.scaled_loss, plan.dimension
-        moments = GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)
-        gradient = ProjectedGradient(shape, loss, first_round(plan, "gradient"))
-        return moments, ClassCounts(loss.outputs), LengthSum(shape), gradient
+        moments = sums.GramMatrix(d) if shape.kind == "triangular" else sums.ColumnSquares(d)
+        gradient = sums.ProjectedGradient(shape, loss, sums.first_round(plan, "gradient"))
+        return moments, sums.ClassCounts(loss.outputs), sums.LengthSum(shape), gradient
 
     def start(self, plan: Plan) -> Asking[ConstantModel]:
         """At the shares of the classes, drawn to equal ones as far as noise hides them; none is 0."""
@@ -94,11 +91,8 @@ class PrivateClasses(PrivateWhitened):
         return ConstantModel(np.zeros(plan.dimension), offset, units, shares)
 
     def descent(self, plan: Plan, white: White, start: ConstantModel, left: float, noise: float) -> Descent:
-        one, loss, regulariser = (
-            super().descent(plan, white, start, left, noise),
-            loss_of(plan),
-            plan.scaled_regulariser,
-        )
+        one = super().descent(plan, white, start, left, noise)
+        loss, regulariser = loss_of(plan), plan.scaled_regulariser
         shares = np.zeros(0) if start.shares is None else start.shares
 
         def penalised(point: Array, stiffness: Array) -> Array:
@@ -222,7 +216,7 @@ class ExactClasses(Algorithm):
     several: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
-    asks: ClassVar[tuple[type[Query], ...]] = (WholeGram, GradientSum)
+    asks: ClassVar[tuple[type[Query], ...]] = (WholeGram, sums.GradientSum)
 
     def design(self, problem: Problem, options: Any) -> Design:
         check_penalty(problem)
@@ -237,7 +231,7 @@ class ExactClasses(Algorithm):
     @staticmethod
     def _queries(problem: Problem) -> tuple[Query, Query]:
         loss = problem.scaled_loss
-        return WholeGram(problem.dimension), gradient_sum(problem.dimension, loss.slope_bound, loss)
+        return WholeGram(problem.dimension), sums.gradient_sum(problem.dimension, loss.slope_bound, loss)
 
     def coordinate(self, plan: Plan) -> Coordination:
         d, loss = plan.dimension, loss_of(plan)

@@ -19,28 +19,10 @@ from sottovoce.losses import Weighted
 from sottovoce.plan import Design, Plan, Problem
 from sottovoce.queries import joint
 from sottovoce.queries.sums import GramMatrix, ProjectionShape
-from sottovoce.secure.ring import (
-    CLIP_LEVELS,
-    FACTOR_BITS,
-    FINE,
-    LEVELS,
-    LONGEST,
-    MOST_FACTOR,
-    ROW_BITS,
-    UNIT_BITS,
-    chances_of,
-    exponent_of,
-    factors,
-    finest_exponent,
-    fits_clip,
-    scores_at,
-    slope_chances,
-    slope_level,
-    step_of,
-)
+from sottovoce.secure import ring
 from sottovoce.solvers import Whitened
 
-WHOLE = MOST_FACTOR / 2.0**FACTOR_BITS  # what a row of length C adds to a gradient, of 1
+WHOLE = ring.MOST_FACTOR / 2.0**ring.FACTOR_BITS  # what a row of length C adds to a gradient, of 1
 BITS = 0.8  # variance of what the bits of a rescale add, for each record
 LABELS = 1.25  # deviations of a label for each mean absolute residual
 
@@ -71,7 +53,7 @@ class ColumnsWhitened(PrivateWhitened):
         design = super().design(problem, options)
         releases = []
         for release in design.releases:  # with all bits; of gradients the grid by which the clip is a power of two
-            step = step_of(finest_exponent(problem, release)) if release.query == "gradient" else release.step
+            step = ring.step_of(ring.finest_exponent(problem, release)) if release.query == "gradient" else release.step
             releases.append(release.model_copy(update={"dropped": 0, "step": step}))
         return design.changed(releases=tuple(releases))
 
@@ -138,9 +120,9 @@ class ColumnsWhitened(PrivateWhitened):
             spread = math.sqrt(float(descent.squares @ descent.point**2))  # of what slopes are looked up at
             if loss.kind != "classification":  # residuals
                 spread = math.hypot(spread, LABELS * descent.units.slope)
-            level = slope_level(loss, clips.slope, spread)
+            level = ring.slope_level(loss, clips.slope, spread)
             weights = start + white.matrix @ descent.along_columns(descent.point)
-            chances = slope_chances(loss, clips.slope, level)
+            chances = ring.slope_chances(loss, clips.slope, level)
             answer = yield from total(query, weights=weights, level=np.array([level]), chances=chances, **first)
             descent.step(descent.along_directions(answer) * (clips.cut * clips.slope / WHOLE / plan.records))
             first = {}
@@ -150,9 +132,9 @@ class ColumnsWhitened(PrivateWhitened):
         size, loss = len(descent.point), descent.units.loss
         weights = np.ascontiguousarray(ProjectionShape(plan.dimension, "vectors", size).matrix(message)[:, 0])
         bounds = np.array([1.0, 1.0 / max(1.0, clips.cut)])[:size]  # of the entries of a row (t, 1) that is clipped
-        scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**UNIT_BITS).astype(np.int64)
-        levels = scores_at(LEVELS // 2, joint.ScaleLookup.level)
-        rounding = 1 / 12 + (1 + len(plan.parties)) / (24 * 4**FINE)  # half of its variance, in levels
+        scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**ring.UNIT_BITS).astype(np.int64)
+        levels = ring.scores_at(ring.LEVELS // 2, joint.ScaleLookup.level)
+        rounding = 1 / 12 + (1 + len(plan.parties)) / (24 * 4**ring.FINE)  # half of its variance, in levels
         rows = np.column_stack([levels, np.ones_like(levels)])[:, :size]
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
         for _ in range(descent.rounds):
@@ -161,22 +143,22 @@ class ColumnsWhitened(PrivateWhitened):
             for label in (1.0, -1.0):
                 slopes = shrink_slopes(loss, clips.slope, scores, np.full(len(scores), label))
                 means.append(sharpened(shares * slopes, rounding))
-            chances = chances_of((1 + np.hstack(means)) / 2)
+            chances = ring.chances_of((1 + np.hstack(means)) / 2)
             answer = yield from total("rescale", weights=weights, chances=chances, scales=scales)
-            descent.step(answer * bounds * 2.0**UNIT_BITS / scales * (clips.cut * clips.slope / plan.records))
+            descent.step(answer * bounds * 2.0**ring.UNIT_BITS / scales * (clips.cut * clips.slope / plan.records))
 
 
 def whole_projection(plan: Plan, white: White, cut: float) -> NDArray[np.int64]:
     """P in the unit in which rows of the length `cut` have the length C."""
-    unit = cut * 2.0 ** (ROW_BITS - exponent_of(plan) // 2 - 1)
+    unit = cut * 2.0 ** (ring.ROW_BITS - ring.exponent_of(plan) // 2 - 1)
     return np.rint(white.matrix / unit).astype(np.int64)
 
 
 def least_clip(plan: Plan, white: White, cut: float, longest: float) -> float:
     """The least clip, from `cut` on, with which no row is longer than the levels of its length reach."""
-    exponent, square = exponent_of(plan), plan.row_square
-    clip = max(cut, longest * math.sqrt(square / LONGEST))
-    while not fits_clip(whole_projection(plan, white, clip), exponent, square):
+    exponent, square = ring.exponent_of(plan), plan.row_square
+    clip = max(cut, longest * math.sqrt(square / ring.LONGEST))
+    while not ring.fits_clip(whole_projection(plan, white, clip), exponent, square):
         clip *= 1.01
     return clip
 
@@ -189,6 +171,6 @@ def sharpened(values: Array, rounding: float) -> Array:
 
 def mean_factor(length: float) -> float:
     """F / 31 of a row that is so many times as long as the clip, on average over the coins of its level."""
-    found = factors()
-    level = min(CLIP_LEVELS * length**2, 13.5 * CLIP_LEVELS)
-    return float(np.interp(level, np.arange(len(found)), found)) / MOST_FACTOR
+    found = ring.factors()
+    level = min(ring.CLIP_LEVELS * length**2, 13.5 * ring.CLIP_LEVELS)
+    return float(np.interp(level, np.arange(len(found)), found)) / ring.MOST_FACTOR

@@ -32,21 +32,7 @@ from sottovoce.data.block import Block
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
 from sottovoce.plan import Design, Plan, Problem, Release
-from sottovoce.queries.sums import (
-    ColumnSquares,
-    GramMatrix,
-    LabelSum,
-    LengthSum,
-    NumberSum,
-    ProjectedGradient,
-    ProjectionShape,
-    ResidualSum,
-    ScaleGradient,
-    ScoreSum,
-    SquareSum,
-    WeightSum,
-    first_round,
-)
+from sottovoce.queries import sums
 from sottovoce.solvers import Whitened
 
 ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are ill-conditioned, 16 are worse
@@ -82,7 +68,12 @@ class PrivateWhitened(Algorithm):
     secure = ("rows",)
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
-    asks: ClassVar[tuple[type[Query], ...]] = (GramMatrix, ColumnSquares, NumberSum, ProjectedGradient)
+    asks: ClassVar[tuple[type[Query], ...]] = (
+        sums.GramMatrix,
+        sums.ColumnSquares,
+        sums.NumberSum,
+        sums.ProjectedGradient,
+    )
     rescales: ClassVar[int] = RESCALES
 
     def design(self, problem: Problem, options: Whitened) -> Design:
@@ -116,14 +107,16 @@ class PrivateWhitened(Algorithm):
         """In the order in which they are asked."""
         loss, d, constant = plan.scaled_loss, plan.dimension, plan.fit_intercept
         shape = projection_shape(plan)
-        found: list[Query] = [GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)]
+        found: list[Query] = [sums.GramMatrix(d) if shape.kind == "triangular" else sums.ColumnSquares(d)]
         if loss.kind == "regression":
-            found += [LabelSum(), ResidualSum(d)] if constant else [ResidualSum(d)]
+            found += [sums.LabelSum(), sums.ResidualSum(d)] if constant else [sums.ResidualSum(d)]
         if isinstance(loss, Weighted):
-            found.append(WeightSum(loss))
-        found += [LengthSum(shape), ProjectedGradient(shape, loss, first_round(plan, "gradient"))]
-        found += [ScoreSum(d), SquareSum(d)] if constant else [SquareSum(d)]
-        rescale = ScaleGradient(ProjectionShape(d, "vectors", 1 + constant), loss, first_round(plan, "rescale"))
+            found.append(sums.WeightSum(loss))
+        found += [sums.LengthSum(shape), sums.ProjectedGradient(shape, loss, sums.first_round(plan, "gradient"))]
+        found += [sums.ScoreSum(d), sums.SquareSum(d)] if constant else [sums.SquareSum(d)]
+        rescale = sums.ScaleGradient(
+            sums.ProjectionShape(d, "vectors", 1 + constant), loss, sums.first_round(plan, "rescale")
+        )
         return *found, rescale
 
     def remember(self, _plan: Plan, _rows: Block) -> dict[str, Any]:
@@ -141,7 +134,7 @@ class PrivateWhitened(Algorithm):
     def moments(self, plan: Plan) -> Asking[Moments]:
         """1. Mean squares of the rows, along the eigenvectors of their Gram matrix or along the columns."""
         if plan.has("gram"):
-            gram = GramMatrix(plan.dimension).matrix((yield from total("gram")))
+            gram = sums.GramMatrix(plan.dimension).matrix((yield from total("gram")))
             return rule.of_gram(gram / plan.records, self.noise(plan, "gram"))
         squares = yield from total("squares")
         return rule.of_squares(squares / plan.records, self.noise(plan, "squares"), plan.preparation.intercept_entry)
@@ -240,7 +233,10 @@ class PrivateWhitened(Algorithm):
             units=units,
             penalised=penalised,
         )
-        message = {"offset": np.array([offset]), **ProjectionShape(plan.dimension, "vectors", size).message(projection)}
+        message = {
+            "offset": np.array([offset]),
+            **sums.ProjectionShape(plan.dimension, "vectors", size).message(projection),
+        }
         yield from self.gradients(plan, "rescale", descent, clips, message)
         return penalised(np.mean(descent.taken, axis=0), descent.stiffness)
 
@@ -290,9 +286,9 @@ class PrivateWhitened(Algorithm):
             first = {}
 
 
-def projection_shape(problem: Problem) -> ProjectionShape:
+def projection_shape(problem: Problem) -> sums.ProjectionShape:
     """How P is told: above 2,000 features as a diagonal."""
-    return ProjectionShape(problem.dimension, "triangular" if problem.features <= NEWTON_FEATURES else "diagonal")
+    return sums.ProjectionShape(problem.dimension, "triangular" if problem.features <= NEWTON_FEATURES else "diagonal")
 
 
 def mean_of(plan: Plan, query: str, **told: NDArray[Any]) -> Asking[float]:

@@ -84,11 +84,6 @@ class Game:
         """By which the two data sets are neighbours."""
         return self.account or self.plan.relation
 
-    @property
-    def published(self) -> bool:
-        """Whether the claim is a paper's."""
-        return self.plan.claimed_epsilon is not None
-
     def claim(self) -> Claim:
         """What an account is charged, the statement against the adversary, or the paper's."""
         plan, relation, form = self.plan, self.relation, algorithms.of(self.plan)
@@ -180,8 +175,8 @@ def verdict(game: Game, claim: Claim, first: Array, second: Array, seconds: floa
     if not game.holds:
         said = "broken, as expected" if above else "not shown"
     view = (game.name, game.adversary, game.relation, claim.measure, plan.delta)
-    runs = len(first) + len(second)
-    return Result(*view, claim.value, measured, said, game.published, game.holds, runs, seconds)
+    published, runs = plan.claimed_epsilon is not None, len(first) + len(second)
+    return Result(*view, claim.value, measured, said, published, game.holds, runs, seconds)
 
 
 def play(game: Game, runs: int | None = None, seed: int | None = None) -> Result:
@@ -332,11 +327,9 @@ def mu_of_profile(epsilon_at: Callable[[float], float]) -> float:
 
 def epsilon_of_errors(errors: Errors, delta: float) -> float:
     """The epsilon that these errors rule out at delta, in the better of both directions."""
-    found = 0.0
-    wrong, missed = errors.false_positive, errors.false_negative
+    wrong, missed, found = errors.false_positive, errors.false_negative, 0.0
     for false, lost in ((wrong, missed), (missed, wrong)):
-        right = 1 - lost - delta
-        if right > 0:
+        if (right := 1 - lost - delta) > 0:
             found = max(found, math.log(right / false))
     return found
 

@@ -65,8 +65,9 @@ def run_audit(  # noqa: PLR0913
     with pool:
         futures: dict[Future[Any], str] = {}
         for name in chosen:
-            runs = _game(games[name]).runs * (THOROUGH if thorough else 1)
-            futures[pool.submit(_find_claim, games[name])] = name
+            game = _game(games[name])
+            runs = game.runs * (THOROUGH if thorough else 1)
+            futures[pool.submit(game.claim)] = name
             for which, start in itertools.product((0, 1), range(0, runs, CHUNK)):
                 piece = pool.submit(_play_runs, games[name], which, start, min(CHUNK, runs - start), seed)
                 futures[piece] = name
@@ -108,10 +109,6 @@ def _play_runs(game: Game | str, which: int, start: int, runs: int, seed: int | 
     made = _game(game)
     found = made.statistics(which, runs, source(seed, made.name, which, start))
     return Played(which, start, found, time.process_time() - begun)
-
-
-def _find_claim(game: Game | str) -> Claim:
-    return _game(game).claim()
 
 
 def make_own_games(plan: Plan) -> dict[str, Game | str]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce import algorithms
-from sottovoce.algorithms import Ask, Solution
+from sottovoce.algorithms import Ask
 from sottovoce.algorithms.base import Coordination
 from sottovoce.data.block import Block, Matrix
 from sottovoce.errors import InputError
@@ -117,14 +117,6 @@ class OpenedSum:
     std: Array | float  # in steps
 
 
-@dataclass(frozen=True)
-class OpenedSums:
-    """All sums of a run, in order, and the model."""
-
-    opened: tuple[OpenedSum, ...]
-    solution: Solution
-
-
 def with_keys(plan: Plan, randomness: Callable[[str], Randomness]) -> tuple[Plan, Keys]:
     """The plan with keys of its members, and the keys of their pairs: seeded, where those of a run are not."""
     members = plan.channel.members
@@ -210,8 +202,8 @@ class SecureColumns:
             yield Ask("gradient", query.message(np.array(weights)))
         return np.zeros(self.plan.dimension)
 
-    def play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> OpenedSums:
-        """A run through the real protocol."""
+    def play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> list[OpenedSum]:
+        """A run through the real protocol: all its sums, in order."""
         run, opened = _Protocol(self, plan, keys, sources), list[OpenedSum]()
 
         def answer(ask: Ask, number: int, _parties: tuple[str, ...]) -> dict[str, Array]:
@@ -219,12 +211,12 @@ class SecureColumns:
             opened.append(run.left(number, ask, self.coalition))
             return {"sum": value}
 
-        solution = play_rounds(plan, self.form, self.text(), answer)
-        return OpenedSums(tuple(opened), solution)
+        play_rounds(plan, self.form, self.text(), answer)
+        return opened
 
-    def log_likelihood(self, sums: OpenedSums, keys: Keys) -> float:
+    def log_likelihood(self, sums: Sequence[OpenedSum], keys: Keys) -> float:
         """Of the opened sums given this data set and the coins, up to a constant."""
-        found = zip(sums.opened, self.exact(sums.opened, keys), strict=True)
+        found = zip(sums, self.exact(sums, keys), strict=True)
         return -0.5 * math.fsum(float(np.sum(((one.left - exact) / one.std) ** 2)) for one, exact in found)
 
     def exact(self, asked: Sequence[OpenedSum], keys: Keys) -> tuple[Integers, ...]:
@@ -276,9 +268,8 @@ class _Protocol:
     def exchange(
         self, names: Iterable[str], frame: Frame, each: Mapping[str, Mapping[str, NDArray[Any]]]
     ) -> dict[str, CheckedReply]:
-        return {
-            name: CheckedReply(self.answered(name, frame, {**frame.arrays, **each.get(name, {})}), {}) for name in names
-        }
+        told = {name: {**frame.arrays, **each.get(name, {})} for name in names}
+        return {name: CheckedReply(self.answered(name, frame, arrays), {}) for name, arrays in told.items()}
 
     def answered(self, name: str, frame: Frame, arrays: Mapping[str, NDArray[Any]]) -> Frame:
         said = Frame(frame.kind, 0, frame.plan, frame.round, frame.query, dict(arrays), frame.text)

@@ -30,6 +30,7 @@ class Objective(ABC):
     """A smooth convex f. Subclasses give `dimension`, `value` and `gradient`; `majorant` serves curvature bounds."""
 
     dimension: int
+    quadratic: bool = False  # whether f is, so that its majorant holds with equality
 
     @abstractmethod
     def value(self, x: Vector) -> float:
@@ -45,11 +46,6 @@ class Objective(ABC):
             f"{type(self).__name__} has no majorant(), which bounds of the curvature need; "
             "define it, or use curvature_estimate, which does without"
         )
-
-    @property
-    def quadratic(self) -> bool:
-        """Whether f is quadratic, so that its majorant holds with equality."""
-        return False
 
     def follow(self, x: Vector, offsets: Integers) -> Iterate:
         """An iterate that starts at x; block i has the coordinates from offsets[i] to offsets[i + 1]."""
@@ -183,7 +179,7 @@ class Composite(Objective):
             raise InputError(f"y has {len(labels)} entries and A {self.matrix.shape[0]} rows; give one for each row")
         # Chosen columns are read whole, so each of them lies together.
         self.columns: Any = self.matrix if self.sparse else np.ascontiguousarray(self.matrix.T)
-        self.dimension = int(self.matrix.shape[1])
+        self.dimension, self.quadratic = int(self.matrix.shape[1]), g.quadratic
 
     def value(self, x: Vector) -> float:
         return self.g.value(self.matrix @ x)
@@ -194,10 +190,6 @@ class Composite(Objective):
 
     def majorant(self) -> Any:
         return math.sqrt(self.g.smoothness) * self.matrix
-
-    @property
-    def quadratic(self) -> bool:
-        return self.g.quadratic
 
     def follow(self, x: Vector, offsets: Integers) -> Iterate:
         return _LinearIterate(self, x, offsets)

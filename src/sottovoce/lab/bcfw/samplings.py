@@ -198,28 +198,6 @@ class Distributed(Sampling):
         return np.repeat(np.arange(self.users), self.held)
 
 
-class SerialImportance(Sampling):
-    """One block, block i with p_i = weights_i / sum of the weights; P_ij = 0."""
-
-    def __init__(self, weights: ArrayLike) -> None:
-        found = _check_vector("weights", weights)
-        if not bool(np.all((found >= 0) & (found < math.inf))) or not 0 < found.sum() < math.inf:
-            raise InputError("weights must be finite and not negative; block i is drawn in proportion to its weight")
-        self.blocks = len(found)
-        self._p: Vector = found / found.sum()
-        check_proper(self)
-        self._cumulated = _cumulate(self._p)
-
-    def draw(self, generator: np.random.Generator) -> Integers:
-        return np.array([np.searchsorted(self._cumulated, generator.random(), side="right")])
-
-    def probabilities(self) -> Vector:
-        return self._p.copy()
-
-    def sets(self) -> list[tuple[Integers, float]]:
-        return [(np.array([i]), float(p)) for i, p in enumerate(self._p)]
-
-
 class IndependentImportance(Sampling):
     """Every block on its own with probability p_i, so P_ij = p_i p_j; T may be empty."""
 
@@ -282,6 +260,23 @@ class Listed(Sampling):
 
     def sets(self) -> list[tuple[Integers, float]]:
         return [(chosen, float(weight)) for chosen, weight in zip(self._sets, self._weights, strict=True)]
+
+
+class SerialImportance(Listed):
+    """One block, block i with p_i = weights_i / sum of the weights; P_ij = 0."""
+
+    def __init__(self, weights: ArrayLike) -> None:
+        found = _check_vector("weights", weights)
+        if not bool(np.all((found >= 0) & (found < math.inf))) or not 0 < found.sum() < math.inf:
+            raise InputError("weights must be finite and not negative; block i is drawn in proportion to its weight")
+        self.blocks = len(found)
+        self._sets = list(np.arange(self.blocks)[:, None])
+        self._weights: Vector = found / found.sum()
+        check_proper(self)
+        self._cumulated = _cumulate(self._weights)
+
+    def probabilities(self) -> Vector:
+        return self._weights.copy()
 
 
 def _cumulate(p: Vector) -> Vector:

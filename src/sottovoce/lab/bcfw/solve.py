@@ -319,18 +319,8 @@ def solve_parallel(  # noqa: PLR0913
     value, gap = iterate.value(), duality_gap(iterate, blocks)
     if every and (not recorded or recorded[-1][0] != done):
         recorded.append((done, value, gap))
-    return ParallelSolution(
-        x=iterate.x,
-        value=value,
-        gap=gap,
-        rounds=done,
-        updates=done * tau,
-        trace=make_trace(recorded),
-        mean_delay=server.delays / max(done * tau, 1),
-        largest_delay=server.largest_delay,
-        replaced=server.replaced,
-        discarded=server.discarded,
-    )
+    delays = (server.delays / max(done * tau, 1), server.largest_delay, server.replaced, server.discarded)
+    return ParallelSolution(iterate.x, value, gap, done, done * tau, make_trace(recorded), *delays)
 
 
 class _AnswerServer:
