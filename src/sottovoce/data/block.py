@@ -422,7 +422,8 @@ class Block:
                 total += rows.T @ factors[start : start + len(labels)]
                 start += len(labels)
             return total
-        return np.asarray(self._on_columns(column_loops.column_dots_dense, column_loops.column_dots_sparse, factors))
+        dots = (column_loops.column_dots_dense, column_loops.column_dots_sparse)
+        return np.asarray(self._on_columns(*dots, factors, layout="entries"))
 
     def column(self, place: int) -> tuple[Array, NDArray[Any] | None]:
         """x_ij of one column j, and whose they are (None: everybody's, in order)."""
@@ -472,7 +473,7 @@ class Block:
         """Where `add_chosen_columns` marks and lists records."""
         return np.zeros(len(self), dtype=np.int8), np.zeros(len(self), dtype=np.int64)
 
-    def _on_columns(self, dense: Any, sparse: Any, *arguments: Any, layout: Layout = "entries") -> Any:
+    def _on_columns(self, dense: Any, sparse: Any, *arguments: Any, layout: Layout = "columns") -> Any:
         """A kernel on the columns, which are contiguous; it takes a whole block, never a batch."""
         if self.layout != layout or self.chosen is not None:
             raise LeakError("the rows were not prepared for steps by coordinates.")
@@ -504,7 +505,7 @@ class Block:
         order = np.array(order)  # one of a message is read-only: the kernel would be compiled again for it
         walks = (column_loops.coordinate_walk_dense, column_loops.coordinate_walk_sparse)
         arguments = (self.labels, scores, weights, order, tuple(steps), noise, grid_step, bits)
-        return np.asarray(self._on_columns(*walks, *arguments, layout="columns"))
+        return np.asarray(self._on_columns(*walks, *arguments))
 
     def clipped_column_sums(self, slopes: Array, clip: Array, bits: int) -> Array:
         """sum_i cut(slope_i x_ij / clip_j, -1, 1) for every column j, its terms rounded to `bits`.
@@ -512,24 +513,23 @@ class Block:
         With negative bits, for a run without privacy, the plain sums of slope_i x_ij.
         """
         sums = (column_loops.clipped_column_sums_dense, column_loops.clipped_column_sums_sparse)
-        return np.asarray(self._on_columns(*sums, slopes, clip, bits, layout="columns"))
+        return np.asarray(self._on_columns(*sums, slopes, clip, bits))
 
     def column_sums(self, slopes: Array, order: Integers) -> tuple[Array, Array]:
         """(sum_i slope_i x_ij, sum_i x_ij^2) for the columns j of `order`."""
-        kernel = (column_loops.column_sums_dense, column_loops.column_sums_sparse)
-        sums, squares = self._on_columns(*kernel, slopes, order, layout="columns")
+        loops = (column_loops.column_sums_dense, column_loops.column_sums_sparse)
+        sums, squares = self._on_columns(*loops, slopes, order)
         return sums, squares
 
     def column_squares(self) -> Array:
         """sum_i x_ij^2 for every column j; with privacy squares are clipped to 1 and on a grid, and the sum exact."""
         limit = 0.0 if self.bits is None else 2.0**self.sum_bits
         squares = (column_loops.column_squares_dense, column_loops.column_squares_sparse)
-        return np.asarray(self._on_columns(*squares, limit, layout="columns"))
+        return np.asarray(self._on_columns(*squares, limit))
 
     def add_columns(self, changes: Array, scores: Array) -> None:
         """scores_i += sum_j changes_j x_ij, in place."""
-        add = (column_loops.add_columns_dense, column_loops.add_columns_sparse)
-        self._on_columns(*add, changes, scores, layout="columns")
+        self._on_columns(column_loops.add_columns_dense, column_loops.add_columns_sparse, changes, scores)
 
     def dual_rows(self, weights: Array, duals: Array, steps: DualMoves) -> Array:
         """sum_i z_i x_i over these rows, z_i the dual step of the loss, |z_i x_i| <= clip, on the grid 2^-grid.

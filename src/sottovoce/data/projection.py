@@ -35,6 +35,8 @@ class Projected:
     """
 
     triangular: ClassVar[bool] = True
+    found: Array  # what takes long to find, of rows that are not cut: for each its length
+    width: int = 1  # how many numbers that are for a row
 
     def __init__(self, block: Block, projection: Array) -> None:
         self._block, self.ready = block, False  # whether the rows were cut
@@ -54,9 +56,9 @@ class Projected:
         if found is None and is_sparse(rows) and matrix.ndim == 1:
             found = np.asarray(kernels.lengths_sparse(rows.indptr, rows.data * matrix[rows.indices]))
         if found is not None:
-            self.lengths = found
+            self.lengths = self.found = found
             return
-        lengths = self.lengths = np.empty(rows.shape[0])
+        lengths = self.lengths = self.found = np.empty(rows.shape[0])
 
         def fill(first: int, last: int) -> None:
             for start in range(first, last, MANY_ROWS):
@@ -71,16 +73,6 @@ class Projected:
                 lengths[start:stop] = kernels.lengths_dense(part)
 
         run_parts(fill, resources.cuts(rows.shape[0], rows.shape[0] * rows.shape[1]), blas=True)
-
-    @property
-    def found(self) -> Array:
-        """What takes long to find, of rows that are not cut: for each its length."""
-        return self.lengths
-
-    @property
-    def width(self) -> int:
-        """How many numbers that are for a row."""
-        return 1
 
     def number_sum(self, term: Callable[[Array, Array], Array]) -> float:
         """sum_i of term(|z_i|, y_i) clipped to [0, 1], as `Block.number_sum`."""
@@ -125,6 +117,7 @@ class ProjectedRows(Projected):
     triangular: ClassVar[bool] = False
 
     def _find(self, found: Array | None) -> None:
+        self.width = int(self._matrix.shape[1])
         if found is None:
             block = self._block
             self._rows = np.empty((len(block), self._matrix.shape[1]))
@@ -133,15 +126,8 @@ class ProjectedRows(Projected):
                 self._rows[start : start + MANY_ROWS] = rows @ self._matrix
         else:
             self._rows = found.reshape(-1, self.width).copy()
+        self.found = self._rows
         self.lengths = np.asarray(kernels.lengths_dense(self._rows))
-
-    @property
-    def found(self) -> Array:
-        return self._rows
-
-    @property
-    def width(self) -> int:
-        return int(self._matrix.shape[1])
 
     def cut(self, length: float) -> None:
         super().cut(length)

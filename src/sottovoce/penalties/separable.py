@@ -102,13 +102,8 @@ class ElasticNet(AlphaPenalty):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(
-            "l1_ratio",
-            self.l1_ratio,
-            lambda ratio: 0 <= ratio <= 1,
-            "between 0 (only squares) and 1 (only absolute values)",
-            "0.5 weighs both alike",
-        )
+        allowed = "between 0 (only squares) and 1 (only absolute values)"
+        check_number("l1_ratio", self.l1_ratio, lambda ratio: 0 <= ratio <= 1, allowed, "0.5 weighs both alike")
 
     @property
     def weights(self) -> tuple[float, float]:

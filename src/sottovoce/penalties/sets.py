@@ -22,13 +22,8 @@ class Ball(ConstraintSet):
     radius: float
 
     def __post_init__(self) -> None:
-        check_number(
-            "radius",
-            self.radius,
-            lambda radius: 0 < radius < math.inf,
-            "a positive finite number",
-            "it bounds the norm of the coefficients; 1.0 is a usual start for rows of norm 1",
-        )
+        remedy = "it bounds the norm of the coefficients; 1.0 is a usual start for rows of norm 1"
+        check_number("radius", self.radius, lambda x: 0 < x < math.inf, "a positive finite number", remedy)
 
     def diameter(self, _dimension: int) -> float:
         return 2 * self.radius

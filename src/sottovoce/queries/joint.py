@@ -31,25 +31,10 @@ from sottovoce.queries.sums import (
     first_round,
     gradient_sum,
 )
-from sottovoce.secure.ring import (
-    CHANCE_BITS,
-    FACTOR_BITS,
-    GRADIENT,
-    LENGTH,
-    LEVELS,
-    MOST_FACTOR,
-    UNIT_BITS,
-    LookUp,
-    chances_of,
-    check_slopes,
-    exponent_of,
-    fits_clip,
-    scores_at,
-    slope_chances,
-    slope_level,
-)
+from sottovoce.secure import ring
+from sottovoce.secure.ring import LookUp
 
-UNIT = np.array([2**UNIT_BITS])
+UNIT = np.array([2**ring.UNIT_BITS])
 
 
 class JointSum(Query):
@@ -64,7 +49,7 @@ class JointSum(Query):
     loss: Loss  # whose slopes are looked up
 
     def joint_step(self, _bits: int) -> float | None:
-        return None if self.factored else float(2.0**-UNIT_BITS)
+        return None if self.factored else float(2.0**-ring.UNIT_BITS)
 
     def lookup(self, told: MessageArrays) -> LookUp:
         """What is looked up, of public numbers; P where this message tells it.
@@ -90,7 +75,11 @@ class JointSum(Query):
 
 def slope_takes(dimension: int, outputs: int = 1) -> dict[str, Reals]:
     """What a message has of a look-up: the weights of the score, how far apart levels are, and chances."""
-    return {"weights": Reals((dimension,)), "level": POSITIVE, "chances": Wholes((outputs, LEVELS), 0, 2**CHANCE_BITS)}
+    return {
+        "weights": Reals((dimension,)),
+        "level": POSITIVE,
+        "chances": Wholes((outputs, ring.LEVELS), 0, 2**ring.CHANCE_BITS),
+    }
 
 
 class JointGradient(JointSum, GradientSum):
@@ -120,8 +109,8 @@ class JointGradient(JointSum, GradientSum):
             spread = math.sqrt(max(float(weights @ gram @ weights), 0.0) / self.records)
         if self.loss.kind == "regression":
             spread = math.hypot(spread, 0.5)  # labels are within [-1, 1]
-        level = slope_level(self.loss, self.slope_bound, spread)
-        chances = slope_chances(self.loss, self.slope_bound, level)
+        level = ring.slope_level(self.loss, self.slope_bound, spread)
+        chances = ring.slope_chances(self.loss, self.slope_bound, level)
         return {"weights": weights, "level": np.array([level]), "chances": chances}
 
 
@@ -138,7 +127,7 @@ class WhitenedSum(JointSum):
         first = first_round(self.plan, self.name) if self.factored else math.inf
         if number != first and math.isfinite(first):
             return self.takes
-        d, most = self.plan.dimension, 2 ** (exponent_of(self.plan) // 2)
+        d, most = self.plan.dimension, 2 ** (ring.exponent_of(self.plan) // 2)
         return {**self.takes, "projection": Wholes((d * (d + 1) // 2,), -most, most)}
 
     def projection(self, told: MessageArrays) -> Integers | None:
@@ -152,7 +141,7 @@ class WhitenedSum(JointSum):
         if (wrong := super().objection(number, told)) is not None:
             return wrong
         matrix = self.projection(told)
-        if matrix is None or fits_clip(matrix, exponent_of(self.plan), self.plan.row_square):
+        if matrix is None or ring.fits_clip(matrix, ring.exponent_of(self.plan), self.plan.row_square):
             return None
         return "needs a 'projection' that makes no row longer than the levels of the clip reach"
 
@@ -164,7 +153,7 @@ class WholeLength(WhitenedSum):
     and for a row longer than sqrt(14) C.
     """
 
-    name = LENGTH
+    name = ring.LENGTH
     title: ClassVar[str] = "the mean length of the whitened rows"
     program: ClassVar[Literal["length", "look-up"]] = "length"
     bound = 1.0
@@ -183,15 +172,15 @@ class WholeGradient(WhitenedSum):
     Edges: a record that is null at one party, or longer than sqrt(14) C, adds 0. The first round is told P.
     """
 
-    name = GRADIENT
+    name = ring.GRADIENT
     title: ClassVar[str] = "gradients of the loss on whitened rows"
     factored: ClassVar[bool] = True
-    bound = MOST_FACTOR / 2.0**FACTOR_BITS
+    bound = ring.MOST_FACTOR / 2.0**ring.FACTOR_BITS
 
     def __init__(self, problem: Problem) -> None:
         self.plan, self.length, self.loss = cast("Plan", problem), problem.dimension, problem.scaled_loss
         self.takes = slope_takes(self.length)
-        check_slopes(self.loss)
+        ring.check_slopes(self.loss)
 
 
 class ScoreSums(JointSum):
@@ -210,11 +199,11 @@ class ScoreSums(JointSum):
 
     def lookup(self, _told: MessageArrays) -> LookUp:
         """Of scores clipped to +-1, whose kinks are on levels, or of squares less what rounding to levels adds."""
-        scores = scores_at(LEVELS, self.level)
+        scores = ring.scores_at(ring.LEVELS, self.level)
         means = (1 + np.clip(scores, -1.0, 1.0)) / 2
         if not self.twice:
             means = np.clip(scores**2 - self.level**2 / 6, 0.0, 1.0)
-        return LookUp(chances_of(means)[None], self.level, "score", "null", "one", self.twice, False, UNIT)
+        return LookUp(ring.chances_of(means)[None], self.level, "score", "null", "one", self.twice, False, UNIT)
 
 
 class JointScores(ScoreSums):
@@ -248,12 +237,12 @@ class ScaleLookup(ScoreSums):
         self.length = 1 + problem.fit_intercept
         takes = slope_takes(problem.dimension, self.length)
         del takes["level"]
-        self.takes = {**takes, "scales": Wholes((self.length,), 0, 2**UNIT_BITS)}  # b
+        self.takes = {**takes, "scales": Wholes((self.length,), 0, 2**ring.UNIT_BITS)}  # b
 
     def objection(self, number: int, told: MessageArrays) -> str | None:
         wrong = super().objection(number, told)
-        if wrong is None and int((told["scales"] ** 2).sum()) > 4**UNIT_BITS:
-            wrong = f"needs 'scales' of a length of at most {2**UNIT_BITS}"
+        if wrong is None and int((told["scales"] ** 2).sum()) > 4**ring.UNIT_BITS:
+            wrong = f"needs 'scales' of a length of at most {2**ring.UNIT_BITS}"
         return wrong
 
     def lookup(self, told: MessageArrays) -> LookUp:
@@ -294,7 +283,7 @@ class HeldWeights(HeldSum, WeightSum):
 def can_look_up(problem: Problem) -> bool:
     """Whether the slopes of a problem can be looked up at secure scores."""
     try:
-        check_slopes(problem.scaled_loss)
+        ring.check_slopes(problem.scaled_loss)
     except InputError:
         return False
     return True
@@ -304,5 +293,5 @@ def make_gradient_sum(problem: Problem, slope_bound: float) -> GradientSum:
     """The gradient of a problem's loss: of rows in one place or of a party, or of secure columns."""
     if not problem.secure_columns:
         return gradient_sum(problem.dimension, slope_bound, problem.scaled_loss)
-    check_slopes(problem.scaled_loss)
+    ring.check_slopes(problem.scaled_loss)
     return JointGradient(problem, slope_bound)

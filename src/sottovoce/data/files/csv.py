@@ -148,9 +148,8 @@ def header_names(cells: list[str] | None, path: Path) -> tuple[str, ...]:
             )
     if len(set(names)) < len(names):
         twice = next(name for name, times in Counter(names).items() if times > 1)
-        first = names.index(twice)
-        second = names.index(twice, first + 1)
-        raise InputError(f"{path}: columns {first + 1} and {second + 1} have the same name.")
+        first = names.index(twice) + 1
+        raise InputError(f"{path}: columns {first} and {names.index(twice, first) + 1} have the same name.")
     return names
 
 
