@@ -53,7 +53,7 @@ from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.joint import HeldSum, JointSum
 from sottovoce.queries.parts import ColumnSketch, PartGradient, sketch_of
 from sottovoce.queries.pricing import queries_of
-from sottovoce.queries.sums import GramMatrix, ProjectedGradient
+from sottovoce.queries.sums import GramMatrix, NumberSum, ProjectedGradient
 from sottovoce.solvers import Rule
 from support import epsilons_of, forgeries, told_to
 
@@ -673,6 +673,12 @@ def concrete(kind: type) -> Iterator[type]:
         if child.__module__.startswith("sottovoce.") and not inspect.isabstract(child) and hasattr(child, "name"):
             yield child
         yield from concrete(child)
+
+
+def test_a_replaced_number_moves_a_sum_by_its_range() -> None:
+    kinds = list(concrete(NumberSum))
+    assert len(kinds) >= 5
+    assert all(kind.replacement == 1.0 - kind.low for kind in kinds)
 
 
 def test_every_query_is_asked_here_and_every_bounded_one_has_a_canary() -> None:

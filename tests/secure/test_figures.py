@@ -174,7 +174,7 @@ def test_by_columns_gradients_have_the_mean_of_exact_slopes(parties: int) -> Non
     def coarse(*arguments: Any) -> float:
         return 8 * slope_level(*arguments)
 
-    with mock.patch("sottovoce.queries.joint.slope_level", coarse):
+    with mock.patch("sottovoce.secure.ring.slope_level", coarse):
         plan, seen, coins = opened(by_columns(X, y, parties, holder=1), weights, noise=False)
     assert off_by(seen, X, y, coins, plan) > 1.0
 

@@ -97,9 +97,9 @@ class Problem(Frozen):
             records=sum(counts[:1] if self.split.same_people else counts),
             dimension=self.features + self.fit_intercept,
             secure_columns=self.channel.products,
-            private=math.isfinite(self.epsilon),
             _parts={},
         )
+        self.__dict__.setdefault("private", math.isfinite(self.epsilon))  # a plan knows better
         classes, joint = self.classes or (), self.loss.name == "softmax"
         if not all(map(is_class, classes)):
             raise ValueError(f"classes={self.classes!r} has one that is neither a text nor a finite number")

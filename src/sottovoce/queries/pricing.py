@@ -44,7 +44,7 @@ class Form(Protocol):
 
 def queries_of(form: Form, plan: Plan, party: str) -> dict[str, Query]:
     """A party's queries by name."""
-    queries = form.queries(plan, party)
+    queries = tuple(form.queries(plan, party))
     return dict(zip(map(operator.attrgetter("name"), queries), queries, strict=True))
 
 

@@ -66,9 +66,9 @@ class ShortRows(Query):
             # fmin takes the bound where a factor is NaN, which clip would let through
             yield rows, (np.fmax(np.fmin(factors, 1.0), -1.0) if exact else factors) * self.weighed(shares)
 
+    @abstractmethod
     def factors(self, scores: Array, labels: Array, slope: float) -> Array:
-        """One number for each record, not yet cut: by default its slope in units of G."""
-        return slopes_of(self.loss, scores, labels) / slope
+        """One number for each record, not yet cut."""
 
     def weighed(self, shares: Array) -> Array:
         """What is left of a factor where rows were clipped to these shares."""
@@ -113,6 +113,9 @@ class SquaredSlopes(FactorGram):
     name = "squared-slopes"
     title: ClassVar[str] = "squares of the slopes of the loss at the fitted model"
 
+    def factors(self, scores: Array, labels: Array, slope: float) -> Array:
+        return slopes_of(self.loss, scores, labels) / slope
+
 
 class FittedGradient(ShortRows):
     """sum_i c_i l'(x_i'w, y_i) z_i in units of G.
@@ -127,6 +130,9 @@ class FittedGradient(ShortRows):
     def __init__(self, weights: Array, loss: Loss) -> None:
         self.length, self.rounding_entries = len(weights), float(len(weights))
         self.about(weights, loss)
+
+    def factors(self, scores: Array, labels: Array, slope: float) -> Array:
+        return slopes_of(self.loss, scores, labels) / slope
 
     def summed(self, matrix: Array, slope: float, block: Block) -> Array:
         total = np.zeros(self.length)
