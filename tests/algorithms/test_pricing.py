@@ -232,3 +232,11 @@ def test_a_party_counts_what_it_would_serve(method: str, tmp_path: Path, monkeyp
     monkeypatch.setattr(Scheduled, method, (lambda *_: 0) if method == "rounds" else (lambda *_: True))
     accounts, answers, _ = holders.serve(plan_for(form, split, **more).to_json())
     assert (accounts, answers) == ({}, [])
+
+
+def test_a_copied_problem_derives_anew() -> None:
+    problem = audit_plan("gradient", "rows", 3, relation="zero-out", rounds=2).changed_problem()
+    changed = problem.model_copy(update={"epsilon": math.inf, "parties": (("one", 7),)})
+    assert problem.private
+    assert not changed.private
+    assert (changed.names, changed.records) == (("one",), 7)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import math
+from collections.abc import Mapping
 from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -198,6 +199,10 @@ class Problem(Frozen):
     def row_square(self) -> float:
         """Q: by secure columns what bounds the square of a whole row, 1 or more where the parts' norms overlap."""
         return max(1.0, float(self.row_shares().sum())) if self.secure_columns and self.norms else 1.0
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002
+        """A changed problem is a new one: what follows from its fields is derived again."""
+        return self.changed(**dict(update or {}))
 
     def unprepare(self, weights: Array) -> tuple[Array, Any]:
         """(coef, intercept) in the units of the raw features and labels; of several classes a row for each."""
