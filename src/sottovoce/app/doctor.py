@@ -78,6 +78,10 @@ class Visit:
     def say(self, text: str, *, warning: bool = False) -> None:
         self.findings.append(Finding(self.check, "warning" if warning else "ok", text))
 
+    def check_own_alone(self, path: Path, then: str) -> None:
+        if os.name == "posix" and path.stat().st_mode & 0o077:
+            self.findings.append(Finding(self.check, "fails", f"others may read {path}: chmod 600 {path}; {then}."))
+
     def make(self, check: str, work: Callable[..., None], *arguments: Any) -> None:
         """Make a check; an error that the package raises on purpose is its last finding."""
         self.check = check
@@ -168,15 +172,10 @@ def _check_certificate(visit: Visit, folder: Path, name: str) -> None:
     soon = f": it ends soon; {certificates.renewal(name)}" if own.days < certificates.SOON else ""
     until = f"valid until {own.end:%Y-%m-%d}, {certificates.days_text(own.days)} left"
     visit.say(f"{name}, serial {own.serial[:12]}..., {until}{soon}", warning=bool(soon))
-    _check_own_alone(visit, folder / f"{name}.key", "make the key and its certificate anew if anybody has")
+    visit.check_own_alone(folder / f"{name}.key", "make the key and its certificate anew if anybody has")
     if others := sorted(path.name for path in folder.glob("*.key") if path.stem != name):
         away = "move keys of others away, and leave authority.key with who keeps the authority"
         visit.say(f"{folder} has {', '.join(others)} too: {away}", warning=True)
-
-
-def _check_own_alone(visit: Visit, path: Path, then: str) -> None:
-    if os.name == "posix" and path.stat().st_mode & 0o077:
-        visit.findings.append(Finding(visit.check, "fails", f"others may read {path}: chmod 600 {path}; {then}."))
 
 
 def _check_network(visit: Visit, address: str) -> None:
@@ -289,7 +288,7 @@ def _check_ledger(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTab
         raise InputError(f"{path}: no ledger is there; {made}. If there was one, find it: never make another.")
     ledger = Ledger(path)
     entries, account = ledger.verify(), ledger.account(source.account)
-    _check_own_alone(visit, path, "it has what was released")
+    visit.check_own_alone(path, "it has what was released")
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         raise InputError(f"this user may not write {path} and its folder, where every charge is noted; chown them.")
     balance = account.balance()
@@ -316,11 +315,10 @@ def _check_disk(visit: Visit, folder: Path) -> None:
 def _check_disk_of_party(visit: Visit, job: jobs.PartyJob) -> None:
     """Room for prepared rows before there is a plan: dense ones that are read in pieces, as most plans have them."""
     source, path, (records, features) = job.party, job.resolve(job.party.file), visit.shape
-    if not records or source.cluster is not None or not sources.goes_by_pieces(source, path, job.known_schema):
-        return
-    size = records * (4 * (features + 1) + BESIDE)
-    if not format_of(list_files(path)[0]).sparse and not room.fits_in_memory(size):
-        _check_disk_for_rows(visit, PreparedRows(size, "file", previews.rows_folder(job, source), records))
+    if records and source.cluster is None and sources.goes_by_pieces(source, path, job.known_schema):
+        size = records * (4 * (features + 1) + BESIDE)
+        if not format_of(list_files(path)[0]).sparse and not room.fits_in_memory(size):
+            _check_disk_for_rows(visit, PreparedRows(size, "file", previews.rows_folder(job, source), records))
 
 
 def _check_disk_for_rows(visit: Visit, prepared: PreparedRows) -> None:
@@ -372,8 +370,8 @@ def _check_port(visit: Visit, listen: str, folder: Path) -> None:
         why = "another program has the port, or the address is not of this machine; change federation.listen"
         raise InputError(f"{listen} cannot be listened on ({getattr(error, 'strerror', error)}): {why}.") from None
     hosts = next((known.hosts for known in list_certificates(folder) if known.name == COORDINATOR), ())
-    named, anywhere = ", ".join(hosts), ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
-    if host not in (*anywhere, *hosts):
+    named = ", ".join(hosts)
+    if host not in ("0.0.0.0", "::", "", *hosts):  # noqa: S104 - compared, not listened on
         visit.say(f"it listens on {host}, and its certificate is for {named}: name that one", warning=True)
     elif {*hosts} <= {"localhost", "127.0.0.1", "::1"}:
         far = "so that no party elsewhere takes it; issue it again with --host"
@@ -399,10 +397,10 @@ def _check_results(visit: Visit, job: jobs.Job) -> None:
         with contextlib.closing(Journal(path)) as state:  # which says who has it, if somebody does
             if state.begun:
                 visit.say(f"{path.name}: a fit was stopped; `sottovoce fit` goes on with it", warning=True)
-    there = [path.name for path in job.outputs().values() if path.exists()]
-    names = ", ".join(there or [path.name for path in job.outputs().values()])
+    paths = job.outputs().values()
+    there = [path.name for path in paths if path.exists()]
     replaced = " are there; a fit replaces them with --overwrite alone" if there else ""
-    visit.say(f"{names}{replaced}", warning=bool(there))
+    visit.say(f"{', '.join(there or [path.name for path in paths])}{replaced}", warning=bool(there))
 
 
 @contextlib.contextmanager

@@ -162,12 +162,10 @@ class Job(RecordsFile):
     def outputs(self) -> dict[str, Path]:
         table = self.output
         model = self.path.with_suffix(".json") if table.model is None else self.resolve(table.model)
-        report, page = model.with_name(f"{model.stem}.privacy.json"), model.with_name(f"{model.stem}.privacy.html")
-        return {
-            "model": model,
-            "report": report if table.report is None else self.resolve(table.report),
-            "page": page if table.page is None else self.resolve(table.page),
-        }
+        paths = {"model": model}
+        for name, path, suffix in (("report", table.report, "json"), ("page", table.page, "html")):
+            paths[name] = model.with_name(f"{model.stem}.privacy.{suffix}") if path is None else self.resolve(path)
+        return paths
 
     def estimator(self) -> PrivateLinearModel:
         from sottovoce.data.resources import Resources

@@ -46,9 +46,11 @@ class Sites:
         ends = [*self.parties, *([self.dealer] if self.dealer else [])]
         for name in ends:
             check_name(name)
-        taken = next((name for name in ends if name == COORDINATOR or ends.count(name) > 1), None)
-        if taken is not None:
-            raise InputError(f"name={taken!r} is there twice, or the coordinator's; give each end a name of its own.")
+        for name in ends:
+            if name == COORDINATOR or ends.count(name) > 1:
+                raise InputError(
+                    f"name={name!r} is there twice, or the coordinator's; give each end a name of its own."
+                )
         alternative_names(self.hosts)
         if not 1 <= self.port <= 65535:
             raise InputError(f"port={self.port} must be from 1 to 65535.")

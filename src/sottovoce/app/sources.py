@@ -152,11 +152,11 @@ def accounts_of(job: Job | EvaluationJob) -> dict[str, Account]:
 def policy_of(job: PartyJob) -> Policy:
     """What the holder of a party file demands of a plan; of the file of records only the names of columns are read."""
     bounds, schema, source = None, job.known_schema, job.party
-    if job.bounds is not None and schema is not None:
-        bounds = job.bounds.declare(schema.feature_names)
-    elif job.bounds is not None:
-        shape = source_shape(source, job.resolve, labelled=source.has_label)
-        bounds = job.bounds.declare(shape[1])
+    if job.bounds is not None:
+        names = (
+            source_shape(source, job.resolve, labelled=source.has_label)[1] if schema is None else schema.feature_names
+        )
+        bounds = job.bounds.declare(names)
     return Policy(
         **job.policy.model_dump(exclude={"predict_for"}),
         bounds=bounds,
@@ -344,10 +344,10 @@ Where nobody knows a range, write range = "private": a fit then buys it with a s
 Move columns that are no features (numbers of records, names) to identifiers. With missing = true
 missing cells have a feature of their own, with other = true undeclared levels too."""
 _PUBLIC = """Schema for {file}, with ranges and levels copied from it: right only if the file itself is public."""
-_KINDS = {
-    "number": "a number: lowest and highest value that is publicly known",
-    "category": "text: the levels that are publicly known",
-    "flag": "true or false",
+_KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {  # what is to be filled in, and the entry with that left empty
+    "number": ("a number: lowest and highest value that is publicly known", {"range": []}),
+    "category": ("text: the levels that are publicly known", {"levels": []}),
+    "flag": ("true or false", {"yes": True, "no": False}),
 }
 
 
@@ -370,13 +370,13 @@ def draft_schema(path: Path, *, label: str | None = None, public: bool = False) 
                 kind = "flag"
             elif 2 * np.isfinite(read_numbers(np.fromiter(present, dtype=object), cell_key)).sum() <= len(present):
                 kind = "category"
-        entry = _copied(kind, cells) if public else _empty(kind)
-        if entry is None:
+        meaning, empty = _KINDS[kind]
+        if (entry := _copied(kind, cells) if public else empty) is None:
             identifiers.append(name)
             continue
         entries[name] = entry
         if not public:
-            remarks[f"columns.{name}"] = _KINDS[kind] + (", the label" if name == label else "")
+            remarks[f"columns.{name}"] = meaning + (", the label" if name == label else "")
     table = {"label": label or "", "identifiers": identifiers, "columns": entries}
     if label is None:
         remarks["label"] = "the name of the label column, or leave this line out"
@@ -387,16 +387,10 @@ def _missing(cell: Any) -> bool:
     return cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING)
 
 
-def _empty(kind: str) -> dict[str, Any]:
-    if kind == "flag":
-        return {"yes": True, "no": False}
-    return {"range": []} if kind == "number" else {"levels": []}
-
-
 def _copied(kind: str, cells: Cells) -> dict[str, Any] | None:
     """The entry of a public column; None where it is no feature: texts that hardly repeat, or one number alone."""
     if kind == "flag":
-        return _empty(kind)
+        return _KINDS[kind][1]
     if kind == "number":
         values = read_numbers(cells, cell_key)
         finite = values[np.isfinite(values)]

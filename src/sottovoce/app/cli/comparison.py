@@ -10,17 +10,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from sottovoce.app.cli.console import (
-    CHARGE_COLUMNS,
-    aside,
-    charge_rows,
-    describe_releases,
-    out,
-    print_json,
-    seconds_text,
-    show_problem,
-    table,
-)
+from sottovoce.app.cli import console as terminal
 from sottovoce.app.jobs import Job
 from sottovoce.app.previews import Preview, plan_job
 from sottovoce.app.runs import read_facts
@@ -49,8 +39,8 @@ def compare(
             raise InputError(f"--plot {plot} must end in one of .{', .'.join(sorted(known))}; .png is usual.")
         axes = figure.subplots()
         check_writable(plot, "--plot", overwrite=overwrite)
-    (previews, work), beside = _plan_all(job, epsilons, like), aside()
-    beside.print(f"{work.fits} fits of {sum(work.sizes):,} records, {seconds_text(work.seconds())}")
+    (previews, work), beside = _plan_all(job, epsilons, like), terminal.aside()
+    beside.print(f"{work.fits} fits of {sum(work.sizes):,} records, {terminal.seconds_text(work.seconds())}")
     with progress_bar("simulating", beside) as advance:
         simulated = work.run(advance)
     if plot is not None:
@@ -58,12 +48,12 @@ def compare(
         write_data(plot, drawn, "--plot", overwrite=overwrite)
     if as_json:
         plans = [shown.to_dict() for shown in previews]
-        print_json({"epsilon": list(work.epsilons), "plans": plans, "simulation": simulated.to_dict()})
+        terminal.print_json({"epsilon": list(work.epsilons), "plans": plans, "simulation": simulated.to_dict()})
         return
-    console = out()
+    console = terminal.out()
     _show_comparison(previews, work.epsilons, console)
     titles, rows = simulated.cells()
-    listing = table("epsilon>", "found at most>", *(f"{title}>" for title in titles[1:]), title="Simulated")
+    listing = terminal.table("epsilon>", "found at most>", *(f"{title}>" for title in titles[1:]), title="Simulated")
     for row, shown in itertools.zip_longest(rows, previews):
         rate = 1.0  # a person is found always, where nothing is promised to one
         if shown is not None and shown.report.weakest.void is None and shown.report.weakest.unit != "feature":
@@ -113,10 +103,10 @@ def _list_noises(previews: Sequence[Preview], epsilons: Sequence[float], place: 
     """What leaves under one of the plans of a fit, with its noise at each epsilon."""
     noises: dict[tuple[str, ...], dict[float, str]] = {}
     for shown, at in zip(previews, epsilons, strict=True):
-        for *release, noise in describe_releases(shown.plans[place], shown.plans[:1])[2]:
+        for *release, noise in terminal.describe_releases(shown.plans[place], shown.plans[:1])[2]:
             noises.setdefault(tuple(release), {})[at] = noise
-    title, columns, _ = describe_releases(previews[0].plans[place], previews[0].plans)
-    listing = table(*columns[:-1], *(f"noise at {at:g}>" for at in epsilons), title=title)
+    title, columns, _ = terminal.describe_releases(previews[0].plans[place], previews[0].plans)
+    listing = terminal.table(*columns[:-1], *(f"noise at {at:g}>" for at in epsilons), title=title)
     for row, noise_at in noises.items():
         listing.add_row(*row, *(noise_at.get(at, "") for at in epsilons))
     return listing
@@ -124,7 +114,7 @@ def _list_noises(previews: Sequence[Preview], epsilons: Sequence[float], place: 
 
 def _show_comparison(previews: Sequence[Preview], epsilons: Sequence[float], console: Console) -> None:
     first = previews[0]
-    show_problem(first.plan, console)
+    terminal.show_problem(first.plan, console)
     if len({shown.plan.algorithm for shown in previews}) > 1:
         each = ", ".join(f"{shown.plan.algorithm} at {at:g}" for shown, at in zip(previews, epsilons, strict=True))
         console.print(f"solver: {each}")
@@ -132,9 +122,9 @@ def _show_comparison(previews: Sequence[Preview], epsilons: Sequence[float], con
         console.print()
         console.print(_list_noises(previews, epsilons, place))
     if first.charges:
-        listing = table("epsilon>", *CHARGE_COLUMNS, title="Ledgers, in epsilon")
+        listing = terminal.table("epsilon>", *terminal.CHARGE_COLUMNS, title="Ledgers, in epsilon")
         for shown, at in zip(previews, epsilons, strict=True):
-            for row in charge_rows(shown, console):
+            for row in terminal.charge_rows(shown, console):
                 listing.add_row(f"{at:g}", *row)
         console.print()
         console.print(listing)
@@ -142,10 +132,8 @@ def _show_comparison(previews: Sequence[Preview], epsilons: Sequence[float], con
         for charge in shown.charges:
             if charge.refusal:
                 console.print(f"refused by {charge.party} at {at:g}: {charge.refusal}")
-    if first.report.weakest.computational:
-        for shown, at in zip(previews, epsilons, strict=True):
-            weakest = shown.report.weakest
-            console.print(f"at {at:g} it {weakest.mark}. {weakest.if_broken}", soft_wrap=True)
+    for shown, at in zip(previews, epsilons, strict=True) if first.report.weakest.computational else ():
+        console.print(f"at {at:g} it {shown.report.weakest.mark}. {shown.report.weakest.if_broken}", soft_wrap=True)
     voids = [shown.report.weakest.void for shown in previews if shown.report.weakest.void is not None]
     for note in dict.fromkeys([*voids, *(note for shown in previews for note in shown.notes)]):
         console.print(f"note: {note}")

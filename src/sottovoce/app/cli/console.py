@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
@@ -56,8 +56,8 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output fil
 
 ViewPort = Annotated[
     int | None,
-    typer.Option(
-        "--view", metavar="PORT", min=0, max=65535, help="Serve a page for operators at this port of 127.0.0.1; 0: any."
+    cli_option(
+        "Serve a page for operators at this port of 127.0.0.1; 0: any.", "--view", metavar="PORT", min=0, max=65535
     ),
 ]
 NoView = Annotated[bool, typer.Option("--no-view", help="Serve no page, no metrics and no health.")]
@@ -75,13 +75,7 @@ OUT_OF_MEMORY: Final = (
     "little. Raise them, or stop other programs."
 )
 
-_CODES: Mapping[type[SottovoceError], int] = {  # 1 is anything else
-    InputError: 2,
-    BudgetError: 3,
-    RefusedError: 3,
-    WireError: 4,
-    LedgerError: 5,
-}
+_CODES: Final = {InputError: 2, BudgetError: 3, RefusedError: 3, WireError: 4, LedgerError: 5}  # 1 is anything else
 
 
 def change_view(
@@ -247,8 +241,7 @@ def seconds_text(seconds: float) -> str:
 
 def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:
     """The guarantee, the releases, the cost and the ledgers of a plan; `remarks` adds refusals and notes."""
-    made = shown.plan
-    show_problem(made, console)
+    show_problem(made := shown.plan, console)
     console.print("\nGuarantee", style="bold")
     show_promises(shown.report, console, several=made.split.several)
     if shown.first is not None:
@@ -265,15 +258,13 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
         console.print(table(*CHARGE_COLUMNS, title="Ledgers, in epsilon", rows=charge_rows(shown, console)))
         if made.split.same_people:
             console.print("A person is in every party, so each ledger is charged what all parties release together.")
-    console.print(f"Solver: {shown.plan.algorithm}, {shown.why}")
+    console.print(f"Solver: {made.algorithm}, {shown.why}")
     if shown.sums:
         console.print(f"Sums: {shown.sums}")
-    if not remarks:
-        return
-    for refusal in dict.fromkeys(charge.refusal for charge in shown.charges if charge.refusal):
+    for refusal in dict.fromkeys(charge.refusal for charge in shown.charges if charge.refusal and remarks):
         who = ", ".join(charge.party for charge in shown.charges if charge.refusal == refusal)
         console.print(f"refused by {who}: {refusal}")
-    for note in shown.notes:
+    for note in shown.notes if remarks else ():
         console.print(f"note: {note}")
 
 

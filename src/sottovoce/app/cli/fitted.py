@@ -14,16 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import (
-    AsJson,
-    ModelPath,
-    Overwrite,
-    argument,
-    aside,
-    cli_option,
-    print_json,
-    print_result,
-)
+from sottovoce.app.cli import console as terminal
+from sottovoce.app.cli.console import AsJson, ModelPath, Overwrite, argument, cli_option
 from sottovoce.app.cli.training import report_interruption
 from sottovoce.app.texts import cell, render
 from sottovoce.errors import InputError
@@ -85,7 +77,7 @@ def predict(
         write_text(output, csv_text(columns), "--output", overwrite=overwrite)
         _report_written(len(columns["prediction"]), output, as_json=as_json)
     elif as_json:
-        print_json(columns)
+        terminal.print_json(columns)
     else:
         sys.stdout.write(csv_text(columns))
 
@@ -93,9 +85,9 @@ def predict(
 def _report_written(count: int, output: Path | None, *, as_json: bool) -> None:
     """How many predictions went to which file; nothing where they are on the standard output."""
     if as_json:
-        print_json({"records": count, "written": str(output)})
+        terminal.print_json({"records": count, "written": str(output)})
     elif output is not None:
-        aside().print(f"{count:,} predictions written to {output}", soft_wrap=True)
+        terminal.aside().print(f"{count:,} predictions written to {output}", soft_wrap=True)
 
 
 def _predict_file(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str, list[Any]]:
@@ -111,7 +103,7 @@ def _predict_file(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dic
         names = list(getattr(fitted, "feature_names_in_", []))
         rows, ignored = read_features(names, fitted.n_features_in_, data, whole=True)
     if ignored:
-        aside().print(f"note: not features of the model, ignored: {', '.join(ignored)}")
+        terminal.aside().print(f"note: not features of the model, ignored: {', '.join(ignored)}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # arrays have no column names; read_features matched them
         columns: dict[str, list[Any]] = {"prediction": fitted.predict(rows).tolist()}
@@ -131,7 +123,7 @@ def _predict_in_pieces(
 
     names, count = ["prediction"], 0
     progress: contextlib.AbstractContextManager[Any] = contextlib.nullcontext(lambda *_: None)
-    if output is not None and (console := aside()).is_terminal:  # somebody looks
+    if output is not None and (console := terminal.aside()).is_terminal:  # somebody looks
         progress = progress_bar("predicting", console)
     if proba:
         names += [f"probability of {name}" for name in fitted.classes_.tolist()]
@@ -159,11 +151,11 @@ def _predict_jointly(
         raise InputError(f"--recipient {recipient}: the files of all parties are here; it is for parties elsewhere.")
     if not fitted.plan_.split.same_people:
         raise InputError("a job of people is for a model by columns; give predict a file of records instead.")
-    federation = runs.connect_columns(job, fitted, lambda text: aside().print(text, soft_wrap=True))
+    federation = runs.connect_columns(job, fitted, lambda text: terminal.aside().print(text, soft_wrap=True))
     with contextlib.closing(federation):
         if recipient != COORDINATOR:
             fitted.predict_for(federation, recipient)
-            aside().print(f"{recipient} has the predictions; nothing of them came here", soft_wrap=True)
+            terminal.aside().print(f"{recipient} has the predictions; nothing of them came here", soft_wrap=True)
         else:
             scores = fitted.scores(federation)
         federation.dismiss()
@@ -216,7 +208,7 @@ def evaluate(
     from sottovoce.estimators.evaluation import evaluate as evaluate_model
     from sottovoce.estimators.plots import SUFFIXES, new_figure
 
-    fitted, test, beside = load_model(model), load_evaluation_job(job), aside()
+    fitted, test, beside = load_model(model), load_evaluation_job(job), terminal.aside()
     if plot is not None and plot.suffix.lower() not in SUFFIXES:
         raise InputError(f"--plot {plot} must end in {', '.join(SUFFIXES)}.")
     with outputs.hold_run(test, fitted, restart=restart) as state:
@@ -258,7 +250,7 @@ def _write_evaluation(
             write_once(output, texts["evaluation"].encode(), "--output", overwrite=overwrite)
         if plot is not None:
             write_once(plot, picture(draw(result, new_figure()), plot.suffix.lower()), "--plot", overwrite=overwrite)
-        print_result(result, texts["said"], as_json=as_json)
+        terminal.print_result(result, texts["said"], as_json=as_json)
         sys.stdout.flush()
     except BrokenPipeError:
         raise
@@ -306,7 +298,7 @@ def card(
     for file, text in texts.items():
         write_text(file, text, "--output", overwrite=overwrite)
     written = [str(file) for file in texts]
-    print_result({"written": written}, f"written: {', '.join(written)}", as_json=as_json)
+    terminal.print_result({"written": written}, f"written: {', '.join(written)}", as_json=as_json)
 
 
 def coefficients(model: ModelPath, as_json: AsJson = False) -> None:
@@ -325,4 +317,4 @@ def coefficients(model: ModelPath, as_json: AsJson = False) -> None:
             f"{model} is a {type(fitted).__name__}, which has no standard errors; ridge and logistic have."
         )
     table = fitted.coefficients()
-    print_result(table.to_dict(), str(table), as_json=as_json)
+    terminal.print_result(table.to_dict(), str(table), as_json=as_json)

@@ -14,18 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import (
-    AsJson,
-    Overwrite,
-    argument,
-    bar,
-    cli_option,
-    group,
-    out,
-    print_json,
-    print_result,
-    table,
-)
+from sottovoce.app.cli import console as terminal
+from sottovoce.app.cli.console import AsJson, Overwrite, argument, cli_option, group
 from sottovoce.app.texts import rests_of, secure_balance
 from sottovoce.errors import InputError
 from sottovoce.files import check_writable, write_text
@@ -40,16 +30,8 @@ LedgerPath = Annotated[Path, argument("PATH", "The ledger file.")]
 ABOUT = ("analyst", "dataset", "purpose", "note")
 
 
-class _Relation(StrEnum):
-    zero_out = "zero-out"
-    replace_one = "replace-one"
-
-
-class _Composition(StrEnum):
-    renyi = "renyi"
-    gaussian = "gaussian"
-    basic = "basic"
-
+_Relation = StrEnum("_Relation", {"zero_out": "zero-out", "replace_one": "replace-one"})
+_Composition = StrEnum("_Composition", ("renyi", "gaussian", "basic"))
 
 Dataset = Annotated[str, cli_option("The data set's name.")]
 Epsilon = Annotated[float, cli_option("All that may ever be spent on it.")]
@@ -144,7 +126,9 @@ def _show_opened(path: Path, account: Account, as_json: bool) -> None:
         f"account {account.dataset!r} in {path}: epsilon {terms.epsilon:g} at delta {terms.delta:g}{parts}, "
         f"{terms.relation}{under}; {account.balance().plans} plans so far"
     )
-    print_result({"ledger": str(account.path), "account": account.dataset, **asdict(terms)}, text, as_json=as_json)
+    terminal.print_result(
+        {"ledger": str(account.path), "account": account.dataset, **asdict(terms)}, text, as_json=as_json
+    )
 
 
 @app.command(name="show")
@@ -158,10 +142,10 @@ def show_ledger(path: LedgerPath, as_json: AsJson = False) -> None:
     accounts = Ledger(path).accounts()
     if as_json:
         numbers = {account.dataset: {**asdict(account.terms()), **asdict(account.balance())} for account in accounts}
-        print_json({"ledger": str(path), "accounts": numbers})
+        terminal.print_json({"ledger": str(path), "accounts": numbers})
         return
-    console = out()
-    listing = table("account", "total>", "spent>", "left>", "delta>", "relation", "plans>", "used")
+    console = terminal.out()
+    listing = terminal.table("account", "total>", "spent>", "left>", "delta>", "relation", "plans>", "used")
     for account in accounts:
         balance, terms = account.balance(), account.terms()
         listing.add_row(
@@ -172,7 +156,7 @@ def show_ledger(path: LedgerPath, as_json: AsJson = False) -> None:
             f"{balance.delta:g}",
             terms.relation,
             f"{balance.plans}",
-            f"{bar(balance.share, console)} {100 * balance.share:.0f}%",
+            f"{terminal.bar(balance.share, console)} {100 * balance.share:.0f}%",
         )
     console.print(listing)
     console.print("spent and left are epsilons; they do not add up to the total, since costs compose better than sums.")
@@ -206,10 +190,10 @@ def history(
         lines = [asdict(entry) for entry in shown]
         for line in lines:
             line["details"].pop("receipt_key", None)
-        print_json({"ledger": str(path), "entries": lines})
+        terminal.print_json({"ledger": str(path), "entries": lines})
         return
-    listing = table("entry>", "written", "account", "what", "epsilon>", "releases>", "plan")
-    console = out()
+    listing = terminal.table("entry>", "written", "account", "what", "epsilon>", "releases>", "plan")
+    console = terminal.out()
     narrow = console.width < 100
     for column in listing.columns:
         column.no_wrap, column.overflow = column.header not in ("account", "what"), "fold"
@@ -218,12 +202,12 @@ def history(
         if entry.kind == "opening":
             row = ("opened", f"{details['epsilon']:g}", "", "")
         elif entry.kind in ("reservation", "under"):
-            below = (details["account"], entry.plan) if entry.kind == "under" else (entry.dataset, entry.plan)
-            who = [f"on {details['account']}"] if entry.kind == "under" else []
-            about = details.get("about", {})
+            below, about = entry.kind == "under", details.get("about", {})
+            who = [f"on {details['account']}"] if below else []
             said = [about[name] for name in ABOUT if name in about]
             what = "; ".join([details["summary"], *rests_of(details), *who, *said])
-            row = (what, f"{details['epsilon']:.4g}", f"{released[below]}", entry.plan[: 6 if narrow else 12])
+            count = released[details["account"] if below else entry.dataset, entry.plan]
+            row = (what, f"{details['epsilon']:.4g}", f"{count}", entry.plan[: 6 if narrow else 12])
         else:
             continue
         listing.add_row(f"{entry.number}", entry.written[: 10 if narrow else 16].replace("T", " "), entry.dataset, *row)
@@ -249,7 +233,7 @@ def report(
     target = path.with_suffix(".html") if output is None else output
     check_writable(target, "--output", overwrite=overwrite)
     write_text(target, ledger_page(Ledger(path)), "--output", overwrite=overwrite)
-    print_result({"ledger": str(path), "page": str(target)}, f"page: {target}", as_json=as_json)
+    terminal.print_result({"ledger": str(path), "page": str(target)}, f"page: {target}", as_json=as_json)
 
 
 @app.command()
@@ -270,14 +254,13 @@ def verify(
     """
     from sottovoce.privacy.ledger import Ledger, Receipt
 
-    known = None if receipt is None else Receipt.read(receipt)
-    ledger = Ledger(path)
-    entries = ledger.verify()
+    known, has = None if receipt is None else Receipt.read(receipt), ""
+    entries = (ledger := Ledger(path)).verify()
     if known is not None:
         ledger.check_receipt(known)
-    has = "" if receipt is None else "; it has the entry of the receipt"
+        has = "; it has the entry of the receipt"
     text = f"{path} is sound: {entries} entries, each chained to the one before it{has}"
-    print_result({"ledger": str(path), "entries": entries, "sound": True}, text, as_json=as_json)
+    terminal.print_result({"ledger": str(path), "entries": entries, "sound": True}, text, as_json=as_json)
 
 
 models = group(
@@ -295,18 +278,18 @@ def list_models(ledger: Training, as_json: AsJson = False) -> None:
 
     - `sottovoce models list lab.ledger`
     """
-    models = [_summarise(kept) for kept in _read_kept(ledger)]
+    models = list(map(_summarise, _read_kept(ledger)))
     if as_json:
-        print_json({"ledger": str(ledger), "models": models})
+        terminal.print_json({"ledger": str(ledger), "models": models})
         return
     if not models:
-        out().print(f"{ledger}: no model is kept beside it", soft_wrap=True)
+        terminal.out().print(f"{ledger}: no model is kept beside it", soft_wrap=True)
         return
-    listing = table("plan", "kept", "party", "solver", "columns>", "doubts>", "approved")
+    listing = terminal.table("plan", "kept", "party", "solver", "columns>", "doubts>", "approved")
     for model in models:
         names = (model["plan"][:12], model["kept"][:16].replace("T", " "), model["party"], model["solver"])
         listing.add_row(*names, f"{model['columns']}", f"{len(model['doubts'])}", "yes" if model["approved"] else "no")
-    out().print(listing)
+    terminal.out().print(listing)
 
 
 @models.command(name="show")
@@ -318,7 +301,9 @@ def show_model(ledger: Training, plan: PlanName = "", party: PartyName = None, a
     """
     kept = _find_kept(ledger, plan, party)
     if as_json:
-        print_json({**_summarise(kept), "coefficients": _list_columns(kept), "intercept": kept.model.intercept})
+        terminal.print_json(
+            {**_summarise(kept), "coefficients": _list_columns(kept), "intercept": kept.model.intercept}
+        )
     else:
         _show_kept(kept)
 
@@ -344,9 +329,9 @@ def approve(
         typer.confirm(f"Let {kept.model.party} predict with this model?", abort=True, err=True)
     Models.beside(ledger, kept.model.party).approve(kept.digest, kept.model)
     if as_json:
-        print_json({**_summarise(kept), "approved": True})
+        terminal.print_json({**_summarise(kept), "approved": True})
     else:
-        out().print(f"approved: {kept.model.party} predicts with the model of plan {kept.digest.hex()[:12]}")
+        terminal.out().print(f"approved: {kept.model.party} predicts with the model of plan {kept.digest.hex()[:12]}")
 
 
 def _read_kept(ledger: Path) -> list[StoredModel]:
@@ -397,7 +382,7 @@ def _list_columns(kept: StoredModel) -> list[dict[str, Any]]:
 
 
 def _show_kept(kept: StoredModel) -> None:
-    told, console = _summarise(kept), out()
+    told, console = _summarise(kept), terminal.out()
     console.print(f"plan {told['plan']}", soft_wrap=True)
     console.print(
         f"kept by {told['party']} on {told['kept'][:16].replace('T', ' ')} UTC, solver {told['solver']}; "
@@ -409,7 +394,7 @@ def _show_kept(kept: StoredModel) -> None:
     rows = [
         (line["column"], f"{line['coefficient']:.17g}", f"{line['contribution']:.4g}") for line in _list_columns(kept)
     ]
-    console.print(table("column", "coefficient>", "adds to a score, at most>", rows=rows))
+    console.print(terminal.table("column", "coefficient>", "adds to a score, at most>", rows=rows))
     console.print(f"intercept {kept.model.intercept:.17g}")
     for doubt in told["doubts"]:
         console.print(f"WARNING: {doubt}", soft_wrap=True)

@@ -13,20 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import (
-    JOB,
-    AsJson,
-    LogJson,
-    NoView,
-    ViewPort,
-    argument,
-    aside,
-    change_view,
-    cli_option,
-    out,
-    print_json,
-    seconds_text,
-)
+from sottovoce.app.cli import console as terminal
+from sottovoce.app.cli.console import JOB, AsJson, LogJson, NoView, ViewPort, argument, cli_option
 from sottovoce.app.superuser import warn_as_root
 from sottovoce.app.texts import readable_size, secure_balance
 from sottovoce.errors import InputError, RefusedError
@@ -98,7 +86,7 @@ def party(
     if job is None and not any(options.values()) and "SOTTOVOCE_PARTY_NAME" not in os.environ:
         raise InputError("say who this party is: --job FILE, or --name, --file, --label, --ledger, --coordinator, ...")
     loaded = load_party_job(Path("options"), options) if job is None else load_party_job(job)
-    table = change_view(loaded.view, view, no_view, log_json)
+    table = terminal.change_view(loaded.view, view, no_view, log_json)
     name, say = loaded.party.name, _speaker(loaded.party.name, table)
     with watching(Watch("party", name, meets_at=loaded.federation.coordinator), table, loaded.resolve, say) as watch:
         _serve_records(loaded, watch, say, once=once, patience=patience)
@@ -109,7 +97,7 @@ _REST = 1.5  # seconds after a training: by then its coordinator has closed, and
 
 def _speaker(name: str, table: ViewTable) -> Callable[[str], None]:
     """Print lines of an end with its name before them, unless the log is on the standard output."""
-    console = out()
+    console = terminal.out()
     return lambda text: None if table.log == "-" else console.print(f"{name}: {text}", soft_wrap=True)
 
 
@@ -182,10 +170,10 @@ def report_rows(say: Callable[[str], None], every: float = 10.0) -> Callable[[st
         if done >= total:
             del begun[what]
             if now - start > every:
-                say(f"{what}: done in {seconds_text(now - start)}")
+                say(f"{what}: done in {terminal.seconds_text(now - start)}")
         elif now - last > every and done:
             begun[what] = start, now
-            left = seconds_text((now - start) * (total - done) / done)
+            left = terminal.seconds_text((now - start) * (total - done) / done)
             say(f"{what}: {100 * done // total}% of {total:,} records, {left} left")
 
     return hear
@@ -219,7 +207,7 @@ def dealer(
     from sottovoce.transports.grpc_party import serve_party
 
     loaded = load_dealer_job(job)
-    table = change_view(loaded.view, view, no_view, log_json)
+    table = terminal.change_view(loaded.view, view, no_view, log_json)
     name, address = loaded.dealer.name, loaded.federation.coordinator
     warn_as_root()
     credentials = Credentials.load(loaded.resolve(loaded.federation.certificates), name)
@@ -272,7 +260,7 @@ def align(
         )
     if count and matched_by != COORDINATOR:
         raise InputError(f"--matched-by {matched_by}: people are counted by the coordinator; leave it out.")
-    wire = open_wire(loaded.federation, loaded.resolve, lambda text: aside().print(text, soft_wrap=True))
+    wire = open_wire(loaded.federation, loaded.resolve, lambda text: terminal.aside().print(text, soft_wrap=True))
     try:
         coordinator = Coordinator(wire)
         start = time.monotonic()
@@ -280,7 +268,7 @@ def align(
             if count:
                 result = _count_shared(coordinator, wire.parties)
             else:
-                with progress_bar("aligning", aside()) as advance:
+                with progress_bar("aligning", terminal.aside()) as advance:
                     done = coordinator.align(new_terms(wire.parties, matched_by), advance)
                 result = {"parties": dict(done.sizes), "common": done.common, "matched_by": matched_by}
         finally:
@@ -290,7 +278,7 @@ def align(
     finally:
         wire.close()
     if as_json:
-        print_json(result)
+        terminal.print_json(result)
     else:
         _show_alignment(result)
 
@@ -304,7 +292,7 @@ def _count_shared(coordinator: Coordinator, parties: tuple[str, ...]) -> dict[st
     sizes, pairs = dict[str, int](), list[dict[str, Any]]()
     for one, other in itertools.combinations(parties, 2):
         try:
-            with progress_bar(f"{one} and {other}", aside()) as advance:
+            with progress_bar(f"{one} and {other}", terminal.aside()) as advance:
                 found = coordinator.align(new_terms((one, other), purpose=COUNT), advance)
         except RefusedError as error:
             pairs.append({"pair": [one, other], "refused": str(error)})
@@ -315,7 +303,7 @@ def _count_shared(coordinator: Coordinator, parties: tuple[str, ...]) -> dict[st
 
 
 def _show_alignment(result: dict[str, Any]) -> None:
-    console, parties = out(), len(result["parties"])
+    console, parties = terminal.out(), len(result["parties"])
     sizes = ", ".join(f"{name} {size:,}" for name, size in result["parties"].items())
     console.print(f"identifiers: {sizes}", soft_wrap=True)
     for pair in result.get("shared", ()):

@@ -66,8 +66,7 @@ def provision(
         console.print(f"made before, and left as they are: {', '.join(kept)}", soft_wrap=True)
     console.print(f"the authority is in {folder / 'authority'}: it stays with you", soft_wrap=True)
     console.print(f"the parties reach the coordinator at {asked.address}", soft_wrap=True)
-    parties = [name for name in made if name in asked.ends]
-    if not parties:
+    if not (parties := [name for name in made if name in asked.ends]):
         return
     first = "by a way that you trust: it has a key"
     then = "each holder follows GUIDE.md in its folder; what you gave away, remove here"
@@ -145,12 +144,12 @@ def certificates(
     wanted = [name for name in dict.fromkeys(names) if name != certificates.COORDINATOR]
     if host or certificates.COORDINATOR in names or not (folder / f"{certificates.COORDINATOR}.pem").exists():
         wanted.insert(0, certificates.COORDINATOR)
-    replaced = []
+    before = []
     for name in wanted:
         if revoke and (folder / f"{name}.pem").exists():
             authority.revoke_certificate(folder, name)
-        replaced.append(authority.issue(folder, name, hosts=hosts, days=days))
-    before = [words for words in replaced if words is not None]
+        if (words := authority.issue(folder, name, hosts=hosts, days=days)) is not None:
+            before.append(words)
     if as_json:
         print_json({"folder": str(folder), "issued": wanted, "hosts": hosts, "days": days, "replaced": before})
         return
@@ -171,9 +170,8 @@ def _list_certificates(folder: Path, as_json: bool) -> None:
 
     found = sorted(list_certificates(folder), key=lambda known: known.end)
     if as_json:
-        times = [{"start": known.start.isoformat(), "end": known.end.isoformat()} for known in found]
-        lines = [known._asdict() | time for known, time in zip(found, times, strict=True)]
-        print_json({"folder": str(folder), "certificates": lines})
+        dated = ((known, {"start": known.start.isoformat(), "end": known.end.isoformat()}) for known in found)
+        print_json({"folder": str(folder), "certificates": [known._asdict() | times for known, times in dated]})
         return
     console, listing = out(), table("name", "serial", "valid until", "left", "state")
     for known in found:
@@ -240,9 +238,8 @@ def sign(
     hosts = host or ["localhost", "127.0.0.1"]
     signed = [authority.sign_request(folder, path, hosts=hosts, days=days, end_other=revoke) for path in requests]
     if as_json:
-        print_json(
-            {"folder": str(folder), "days": days, "signed": [s._asdict() | {"path": str(s.path)} for s in signed]}
-        )
+        lines = [each._asdict() | {"path": str(each.path)} for each in signed]
+        print_json({"folder": str(folder), "days": days, "signed": lines})
         return
     console = out()
     for each in signed:

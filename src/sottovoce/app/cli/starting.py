@@ -121,13 +121,9 @@ def solvers(
     if entry.remarks:
         console.print(entry.remarks)
     console.print(f"  in Python: sottovoce.solvers.{entry.object}(...)")
-    for what, names in (
-        ("split", entry.splits),
-        ("losses", entry.losses),
-        ("penalties", entry.penalties),
-        ("promises", entry.promises),
-    ):
-        console.print(f"  {what}: {', '.join(names)}")
+    console.print(f"  split: {', '.join(entry.splits)}")
+    for what in ("losses", "penalties", "promises"):
+        console.print(f"  {what}: {', '.join(getattr(entry, what))}")
     listing = table("option", "allowed", "what it does", "left out")
     listing.columns[0].no_wrap = True
     for one in entry.options:
@@ -148,7 +144,6 @@ def solvers(
 
 Promise = Literal["private", "published", "without privacy"]
 
-_PROMISES: Final[tuple[Promise, ...]] = get_args(Promise)
 _BY_PRIVACY: Final[dict[bool | None, tuple[Promise, ...]]] = {
     True: ("private",),
     False: ("without privacy",),
@@ -226,7 +221,7 @@ def describe_solver(name: str) -> SolverEntry:
             loss for loss in known if any(algorithms.mismatch(name, known[loss], split) is None for split in splits)
         ),
         penalties=kind.penalties,
-        promises=tuple(promise for promise in _PROMISES if any(promise in form.promises for form in forms)),
+        promises=tuple(promise for promise in get_args(Promise) if any(promise in form.promises for form in forms)),
         options=kind.described(),
         forms=forms,
     )

@@ -13,22 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer.core import TyperCommand
 
-from sottovoce.app.cli.console import (
-    OUT_OF_MEMORY,
-    AsJson,
-    JobPath,
-    LogJson,
-    NoView,
-    Overwrite,
-    ViewPort,
-    aside,
-    change_view,
-    cli_option,
-    out,
-    print_json,
-    show_preview,
-    show_summary,
-)
+from sottovoce.app.cli import console as terminal
+from sottovoce.app.cli.console import AsJson, JobPath, LogJson, NoView, Overwrite, ViewPort, cli_option
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError
 
 if TYPE_CHECKING:
@@ -102,10 +88,10 @@ def plan(
         raise InputError("--like and --plot belong to a simulation; give epsilons, --epsilon 0.1 0.5 1 3.")
     shown = plan_job(load_job(job))
     if as_json:
-        print_json(shown.to_dict())
+        terminal.print_json(shown.to_dict())
         return
-    console = out()
-    show_preview(shown, console)
+    console = terminal.out()
+    terminal.show_preview(shown, console)
     console.print(f"\nNothing was charged{'' if shown.files_opened else ' and no data file was opened'}.")
 
 
@@ -147,8 +133,8 @@ def fit(
     from sottovoce.app.jobs import load_job
     from sottovoce.app.view.watched import watched_fit
 
-    beside, loaded = aside(), load_job(job)
-    table = change_view(loaded.view, view, no_view, log_json, if_asked=quiet or loaded.federation is None)
+    beside, loaded = terminal.aside(), load_job(job)
+    table = terminal.change_view(loaded.view, view, no_view, log_json, if_asked=quiet or loaded.federation is None)
     quiet = quiet or table.log == "-"
     with outputs.hold_run(loaded, resume=resume, restart=restart, overwrite=overwrite) as state:
         for plan in state.journal.given_up:
@@ -157,11 +143,13 @@ def fit(
             paths = outputs.write_texts(loaded, texts, overwrite=state.overwrite)
             state.journal.remove()
             if as_json:
-                print_json({**json.loads(texts["report"]), "written": {key: str(path) for key, path in paths.items()}})
+                terminal.print_json(
+                    {**json.loads(texts["report"]), "written": {key: str(path) for key, path in paths.items()}}
+                )
             elif not quiet:
-                out().print(_ENDED)
+                terminal.out().print(_ENDED)
                 for key, path in paths.items():
-                    out().print(f"{key}: {path}", soft_wrap=True)
+                    terminal.out().print(f"{key}: {path}", soft_wrap=True)
             return
         outputs.check_outputs(loaded, overwrite=state.overwrite)
         for text in filter(None, (loaded.set_elsewhere, state.resumed)):
@@ -178,7 +166,7 @@ def fit(
         paths = outputs.write_texts(loaded, texts, overwrite=state.overwrite)
         state.journal.remove()
     if as_json:
-        print_json(
+        terminal.print_json(
             {
                 **json.loads(texts["report"]),
                 "seconds": seconds,
@@ -187,7 +175,9 @@ def fit(
             }
         )
     elif not quiet:
-        show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
+        terminal.show_summary(
+            model, paths, {party: balance.left for party, balance in after.items()}, seconds, terminal.out()
+        )
 
 
 def _run_fit(run: JobRun, state: RunState, watched: WatchedWire, *, quiet: bool) -> tuple[PrivateLinearModel, float]:
@@ -195,12 +185,12 @@ def _run_fit(run: JobRun, state: RunState, watched: WatchedWire, *, quiet: bool)
     from sottovoce.app import outputs, previews, runs
     from sottovoce.estimators.progress import progress_bar
 
-    beside, shown = aside(), previews.make_preview(run, charged=state.journal.begun)
+    beside, shown = terminal.aside(), previews.make_preview(run, charged=state.journal.begun)
     for note in shown.notes:
         beside.print(f"note: {note}")
     progress: AbstractContextManager[Any] = nullcontext(lambda *_: None)
     if not quiet:
-        show_preview(shown, beside, remarks=False)
+        terminal.show_preview(shown, beside, remarks=False)
         progress = progress_bar(f"training by {shown.plan.algorithm}", beside, run.training.federation.lend)
     for charge in shown.charges:
         if charge.after is None:  # a ledger of this process refuses while no other party has been charged
@@ -232,10 +222,10 @@ def report_interruption(job: Job | EvaluationJob, state: RunState) -> Iterator[N
     try:
         yield
     except KeyboardInterrupt:
-        aside().print(f"stopped; {_describe_charge(job, state)}", soft_wrap=True)
+        terminal.aside().print(f"stopped; {_describe_charge(job, state)}", soft_wrap=True)
         raise
     except MemoryError:
-        raise InputError(f"{OUT_OF_MEMORY} {_describe_charge(job, state).capitalize()}.") from None
+        raise InputError(f"{terminal.OUT_OF_MEMORY} {_describe_charge(job, state).capitalize()}.") from None
 
 
 def _describe_charge(job: Job | EvaluationJob, state: RunState) -> str:

@@ -292,7 +292,11 @@ class State:
                 self.failures += 1
             case "ended":
                 self.phase, self.why = told["outcome"], told["why"] or told["error"]
-            case "connection" | "budget" | "round" | "answer" | "done" as name:
+            case "budget":
+                kept = self.budgets.setdefault(told["party"], dict(told))
+                before = {name: kept[name] for name in ("spent_before", "left_before", "share_before")}
+                self.budgets[told["party"]] = told | before
+            case "connection" | "round" | "answer" | "done" as name:
                 getattr(self, f"_on_{name}")(at, **told)
         if event.name not in _QUIET:
             self.log.append((at, event.level, event.name, event.text))
@@ -311,10 +315,7 @@ class State:
             "refusals": [dict(zip(("at", "end", "asked", "why"), each, strict=True)) for each in self.refusals],
             "log": [dict(zip(("at", "level", "event", "text"), each, strict=True)) for each in self.log],
             "counts": {
-                "plans": self.plans,
-                "rounds": self.rounds,
-                "numbers": self.numbers,
-                "round_seconds": self.round_seconds,
+                **{name: getattr(self, name) for name in ("plans", "rounds", "numbers", "round_seconds")},
                 "refusals": dict(self.refused),
                 "turned_away": self.turned_away,
                 "failures": self.failures,
@@ -332,11 +333,6 @@ class State:
         other.since = at
         other.connections += change in ("connected", "back")
         other.losses += change in ("lost", "left")
-
-    def _on_budget(self, _at: float, **budget: Any) -> None:
-        if (first := self.budgets.get(budget["party"])) is not None:
-            budget |= {name: first[name] for name in ("spent_before", "left_before", "share_before")}
-        self.budgets[budget["party"]] = budget
 
     def _on_round(self, _at: float, seconds: float, **round: Any) -> None:
         self.phase = "running"

@@ -220,8 +220,7 @@ class WatchedEnd:
     def __init__(
         self, end: Party | Dealer, watch: Watch, account: Account | None = None, predictions: Path | None = None
     ) -> None:
-        self.name = end.name
-        self.identify = end.identify
+        self.name, self.identify = end.name, end.identify
         self._end, self._watch, self._account, self._predictions = end, watch, account, predictions
         self._plan: Plan | None = None
         self._titles: Mapping[str, str] = {}
