@@ -8,7 +8,7 @@ import house
 
 
 def test_the_package_does_not_grow() -> None:
-    assert sum(house.lines().values()) <= 54_250
+    assert sum(house.lines().values()) <= 54_000
 
 
 def test_files_are_short() -> None:
@@ -49,11 +49,11 @@ def test_algorithms_read_like_their_papers() -> None:
 @pytest.mark.parametrize(
     ("name", "functions", "files"),
     [
-        ("central fit", 385, 53),
+        ("central fit", 390, 53),
         pytest.param("by rows over gRPC, coordinator", 255, 41, marks=pytest.mark.slow),
-        pytest.param("by columns, secure products", 610, 67, marks=pytest.mark.slow),
-        pytest.param("sottovoce fit job.toml", 595, 73, marks=pytest.mark.slow),
-        pytest.param("evaluate", 285, 45, marks=pytest.mark.slow),
+        pytest.param("by columns, secure products", 620, 67, marks=pytest.mark.slow),
+        pytest.param("sottovoce fit job.toml", 600, 73, marks=pytest.mark.slow),
+        pytest.param("evaluate", 290, 45, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_takes_no_longer_way(name: str, functions: int, files: int) -> None:

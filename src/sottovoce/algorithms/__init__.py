@@ -25,7 +25,7 @@ from sottovoce.privacy.guarantee import Profile
 from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
 from sottovoce.queries.pricing import Run, coalition_epsilon, epsilons_at, joint_profiles, queries_of
 from sottovoce.queries.sums import GramMatrix
-from sottovoce.secure.ring import check_ring_room, grid_bits, ring_bits
+from sottovoce.secure.ring import TAIL, grid_bits, ring_bits
 
 SOLVERS = FAMILIES  # by name
 FEWEST_BITS = 6  # that rows and slopes may have
@@ -83,10 +83,8 @@ def colluding(plan: Plan, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
         events = pricing.events(own, each, plan.relation, each.names[0])
         plain = plain and gaussian_mu(events, plan.relation) is not None
     counts = range(1, channel.parties) if plain else sorted({1, channel.parties // 2, channel.parties - 1})
-    found = {}
-    for name, coalition in channel.coalitions(counts):
-        found[name] = coalition_epsilon(runs, plan.relation, coalition, plan.delta)
-    return found
+    coalitions = channel.coalitions(counts)
+    return {name: coalition_epsilon(runs, plan.relation, who, plan.delta) for name, who in coalitions}
 
 
 def titles(plan: Plan) -> dict[str, str]:
@@ -219,10 +217,7 @@ def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: 
         problem = problem.changed(aggregation=problem.channel.aggregation.changed(reserve=reserve))
         design = form.design(problem, options)
     if problem.channel.secure:
-        plain = list[Release]()
-        for release in design.releases:
-            plain.append(release.model_copy(update={"dropped": 0}))
-        design = design.changed(releases=tuple(plain))
+        design = design.changed(releases=tuple(each.model_copy(update={"dropped": 0}) for each in design.releases))
     plan = Plan(**problem.fields(), **design.fields(), run=run, coin=coin, algorithm=form.name, form=form.form)
     if isinstance(plan.channel, SecureSums):
         plan = on_the_ring(form, plan, options, plan.channel)
@@ -274,8 +269,13 @@ def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> Non
         query = queries[release.query]
         if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
             raise RefusedError(f"the plan secures {release.query!r} of {form.name}, which is no sum over all parties.")
-        noise = release.std * math.sqrt(plan.channel.variance) / float(np.min(query.noise_weights))
-        check_ring_room(plan.records, release.charged_zero_out, release.step, noise)
+        bound, std = release.charged_zero_out, release.std * math.sqrt(plan.channel.variance)
+        std /= float(np.min(query.noise_weights))  # of the sum
+        if not (plan.records * bound + TAIL * std) / release.step < 2.0**63:  # else what is opened wraps around
+            raise InputError(
+                f"the grid {release.step:g} leaves no room in 64 bits for {plan.records} records of at most {bound:g} "
+                f"and noise of std={std:g}; take fewer bits, which is coarser and not less private."
+            )
         step = query.joint_step(grid_bits(plan)) if plan.channel.products else None
         if step is not None and release.step != step:
             raise RefusedError(

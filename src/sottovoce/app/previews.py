@@ -120,9 +120,8 @@ class FitRows:
         """Bytes of raw rows that are still to be read, and of prepared ones; of sparse rows there are copies."""
         row, copies = (8 * self.features, 1) if self.sparse_entries is None else (12 * self.sparse_entries, 3)
         raw = 2 * PIECE if any(self.folders) else 0 if self.kind is None or self.workers else self.records * (row + 8)
-        held = 0
-        for part in self.prepared(plan):
-            held += copies * part.size + 20 * self.records if part.where == "memory" else 0
+        here = [part.size for part in self.prepared(plan) if part.where == "memory"]
+        held = copies * sum(here) + 20 * self.records * len(here)
         return raw + held + self.records * plan.secure_columns * (8 * plan.dimension * (len(plan.parties) + 2) + 500)
 
     def seconds(self, plan: Plan, asked: Sequence[tuple[Query, Release, float]]) -> float:

@@ -157,9 +157,8 @@ def ask_facts(
     federation: Federation, job: Job | EvaluationJob, state: RunState | None, *, classes: bool
 ) -> list[PartyFacts]:
     """What the parties declare, or declared when a resumed run began; the federation gets receipts and journal."""
-    answers: dict[str, dict[str, Any]] = {}
-    for fact in state.journal.about["facts"] if state is not None and state.journal.begun else ():
-        answers[fact["party"]] = fact
+    known = state.journal.about["facts"] if state is not None and state.journal.begun else ()
+    answers = {fact["party"]: fact for fact in known}
     if not answers:
         answers = federation.coordinator().facts(classes=classes)
         if federation.split.same_people:

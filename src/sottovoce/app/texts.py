@@ -37,11 +37,8 @@ def harmless(text: str, *, keep: str = "\n") -> str:
     """
     if text.isprintable() and text.isascii():
         return text
-    acting = {}
-    for letter in set(text) - set(keep):
-        if letter in _TURNS or unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp"):
-            acting[ord(letter)] = letter.encode("unicode_escape").decode()
-    return text.translate(acting)
+    acts = {ord(c) for c in text if c in _TURNS or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")}
+    return text.translate({code: chr(code).encode("unicode_escape").decode() for code in acts - set(map(ord, keep))})
 
 
 def markdown(text: str) -> str:

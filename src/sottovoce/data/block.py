@@ -465,7 +465,6 @@ class Block:
 
     @functools.cached_property
     def _by_row(self) -> Matrix:
-        """Sparse columns turned into rows."""
         return self.rows.tocsr()
 
     @functools.cached_property

@@ -219,7 +219,6 @@ class Schema:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Schema:
-        """The schema of plain values."""
         for key in table:
             if key not in ("columns", "label", "identifiers", "format"):
                 meant = did_you_mean(key, ("columns", "label", "identifiers"))
@@ -245,7 +244,6 @@ class Schema:
             raise InputError(f"{path}: {error}") from None
 
     def to_toml(self, path: str | PathLike[str]) -> None:
-        """Write the table [schema]."""
         write_text(Path(path), toml_text(self.table()), "path")
 
     def __eq__(self, other: object) -> bool:

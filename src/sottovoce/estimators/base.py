@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import math
 import secrets
 from collections.abc import Mapping
@@ -391,11 +392,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _purchases(self) -> tuple[Purchase, ...]:
         """What is bought after the fit, on the same people and within its budget."""
-        found, errors = list[Purchase](), getattr(self, "standard_errors", False)
-        for kind, wanted in ((PenaltyChoice, self.alpha == "auto"), (StandardErrors, errors)):
-            if wanted:
-                found.append(kind(part_of(float(self.epsilon), inside(self.delta), kind.share)))
-        return tuple(found)
+        errors = getattr(self, "standard_errors", False)
+        bought = itertools.compress((PenaltyChoice, StandardErrors), (self.alpha == "auto", errors))
+        return tuple(kind(part_of(float(self.epsilon), inside(self.delta), kind.share)) for kind in bought)
 
     def _keep(self, fit: Fit, solution: Solution) -> None:
         """Take the model that a fit's own plan gave."""

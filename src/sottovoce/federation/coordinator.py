@@ -172,20 +172,15 @@ class Coordinator:
         members, columns = plan.channel.signers, plan.split.same_people
         invitation = json.dumps({"members": members if columns else ()})
         replies = self.exchange(members, Frame("hello", 0, query="secure", text=invitation))
-        own, publics, prints, facts = RunKey(), dict[str, str](), dict[str, str](), dict[str, Any]()
-        for name in members:
-            publics[name] = replies[name].facts["public_key"]
+        own, publics = RunKey(), {name: replies[name].facts["public_key"] for name in members}
         if columns and aggregation.separate_dealer is None:
             publics[aggregation.dealer] = own.public
-        for name, public in publics.items():
-            prints[name] = fingerprint_of(public)
-            self._publics[prints[name]] = public
-        keys = tuple(prints.items())
+        keys = tuple(zip(publics, map(fingerprint_of, publics.values()), strict=True))
+        self._publics |= zip(map(itemgetter(1), keys), publics.values(), strict=True)
         if aggregation.separate_dealer is None:
             self.run_keys[keys] = own
         if columns:
-            for name in plan.names:
-                facts[name] = replies[name].facts
+            facts = {name: replies[name].facts for name in plan.names}
             check_aligned(facts)
             aggregation = aggregation.changed(aligned=facts[plan.names[0]].get("aligned", ""))
         return plan.model_copy(update={"keys": keys, "aggregation": aggregation})
@@ -225,8 +220,7 @@ class Coordinator:
                 self.propose(plan, forgot, "check")
                 replies |= self.exchange(forgot, said, each)
             if round_ == 0:
-                offers = dict(zip(replies, map(attrgetter("frame.arrays"), replies.values()), strict=True))
-                each = crossed_offers(names, offers)
+                each = crossed_offers(names, {name: reply.frame.arrays for name, reply in replies.items()})
         if (own := self.dealer_keys(plan)) is not None:
             own.agree(publics, each[COORDINATOR][OFFERS])
 
@@ -361,9 +355,7 @@ class Coordinator:
             self.exchange(ends, Frame("done", 0))
 
     def propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> dict[str, CheckedReply]:
-        each = dict[str, dict[str, NDArray[Any]]]()
-        for name, receipt in self.receipts.items():
-            each[name] = {RECEIPT: pack_receipt(receipt)}
+        each = {name: {RECEIPT: pack_receipt(receipt)} for name, receipt in self.receipts.items()}
         replies = self.exchange(parties, Frame("plan", 0, plan.digest, query=query, text=plan.to_json()), each)
         self._keep_receipts(replies)
         return replies
@@ -409,10 +401,7 @@ class Coordinator:
                 self.exchange([plan.channel.separate_dealer], said)
         if not plan.split.same_people:
             with contextlib.suppress(WireError, RefusedError, BudgetError, LedgerError):
-                there = dict.fromkeys(plan.names)
-                for name in self.away & set(there):
-                    del there[name]
-                replies = self.exchange(there, said)
+                replies = self.exchange([name for name in plan.names if name not in self.away], said)
                 self._keep_receipts(replies)
                 if forgot := _forgot(replies):
                     self.exchange(forgot, Frame("done", 0))
@@ -442,11 +431,7 @@ class Coordinator:
 
 def _forgot(replies: Mapping[str, CheckedReply]) -> list[str]:
     """Ends that do not know the plan, having been restarted."""
-    forgot = []
-    for name, reply in replies.items():
-        if reply.frame.kind == "unknown-plan":
-            forgot.append(name)
-    return forgot
+    return [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]
 
 
 def _balance(numbers: Sequence[float]) -> Balance:
@@ -456,10 +441,8 @@ def _balance(numbers: Sequence[float]) -> Balance:
 
 def _share_model(plan: Plan, solution: Solution) -> dict[str, dict[str, Array]]:
     """By columns: each party's own part of a model, for later predictions; none of one with huge coefficients."""
-    coef, intercept = plan.unprepare(solution.weights)
-    if not np.all(np.abs(np.append(coef, intercept)) <= LARGEST):
-        return {}
-    shared = {}
-    for name, part in parts_of(plan, coef, intercept).items():
+    (coef, intercept), shared = plan.unprepare(solution.weights), {}
+    huge = not np.all(np.abs(np.append(coef, intercept)) <= LARGEST)
+    for name, part in () if huge else parts_of(plan, coef, intercept).items():
         shared[name] = {"coef": part.coef, "intercept": np.array([part.intercept])}
     return shared

@@ -95,7 +95,6 @@ class Party(Answering):
 
     @cached_property
     def aligner(self) -> Aligner:
-        """Its side of alignments."""
         file, rule = self._alignment
         return Aligner(self, rule, file or AlignmentFile(), self.use)
 

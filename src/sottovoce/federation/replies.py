@@ -269,9 +269,7 @@ def crossed(names: Sequence[str], envelopes: Mapping[str, Envelopes]) -> dict[st
 
 def crossed_offers(names: Sequence[str], envelopes: Mapping[str, Envelopes]) -> dict[str, dict[str, NDArray[Any]]]:
     """Of the offers of keys that each member made for all later ones: those for each, in the order of their senders."""
-    each = dict[str, dict[str, NDArray[Any]]]()
-    for place, name in enumerate(names):
-        each[name] = {OFFERS: np.zeros((place, OFFER // 8), dtype=np.int64)}
+    each = {name: {OFFERS: np.zeros((place, OFFER // 8), dtype=np.int64)} for place, name in enumerate(names)}
     for place, name in enumerate(names):
         if name in envelopes or place < len(names) - 1:  # the last one, which may deal, makes none
             sent = envelope_of(name, envelopes[name], OFFERS)

@@ -141,8 +141,7 @@ class RunKeys:
         if frame.round == 0:
             return reply("answer", frame, offered(pairs, publics))
         pairs.agree(publics, frame.arrays.get(OFFERS))
-        if self._folder is not None:
-            self._write(self._folder, plan)
+        self._write(plan)
         return reply("accept", frame, ACCEPTED)
 
     def keep(self, plan: Plan) -> None:
@@ -154,9 +153,8 @@ class RunKeys:
             self._used = used
         pairs = self._pairs.get(plan.digest)
         self._pairs = {} if pairs is None else {plan.digest: pairs}
-        if self._folder is not None:
-            self._delete(self._folder, but=plan.digest if plan.channel.secure else b"")
-            self._write(self._folder, plan)
+        self._delete(but=plan.digest if plan.channel.secure else b"")
+        self._write(plan)
 
     def labels(self, plan: Plan) -> UsedLabels:
         """Where labels of masks are registered: on disk, if keys are."""
@@ -172,14 +170,13 @@ class RunKeys:
             if self._folder is not None:
                 self._path(self._folder, self._held).unlink(missing_ok=True)
         self._held = plan.digest
-        if self._folder is not None:
-            self._write(self._folder, plan)
+        self._write(plan)
 
-    def _write(self, folder: Path, plan: Plan) -> None:
-        if not plan.channel.secure:
+    def _write(self, plan: Plan) -> None:
+        if self._folder is None or not plan.channel.secure:
             return
-        folder.mkdir(mode=0o700, exist_ok=True)
-        path, data = self._path(folder, plan.digest), json.dumps(self._pairs[plan.digest][1].state).encode()
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path, data = self._path(self._folder, plan.digest), json.dumps(self._pairs[plan.digest][1].state).encode()
         if not path.exists() or path.read_bytes() != data:
             write_durably(path, data, mode=0o600)
 
@@ -189,25 +186,24 @@ class RunKeys:
 
     def end(self, digest: bytes) -> None:
         """The run of a plan that this process does not know is over: so are its key and its labels."""
-        if self._folder is not None:
-            self._delete(self._folder, f"{digest.hex()}.{self._own}.*")
+        self._delete(f"{digest.hex()}.{self._own}.*")
 
     def forget(self) -> None:
         """The run is over: so are all keys."""
         self._known.clear()
         self._pairs.clear()
         self._used = ""
-        if self._folder is not None:
-            self._delete(self._folder)
+        self._delete()
 
-    def _delete(self, folder: Path, which: str = "", but: bytes = b"") -> None:
+    def _delete(self, which: str = "", but: bytes = b"") -> None:
         """What this party has of runs on disk, also what a killed process was writing, less that of one plan.
 
         Keys go before what they are for. A plan whose labels are gone is masked in no more, and one that was charged is
         not begun again.
         """
         kept = [f"{but.hex()}.{self._own}.{kind}" for kind in ("key", "rows", "labels")]
-        for path in sorted(folder.glob(which or f"*.{self._own}.*")):  # NAME.key, NAME.labels, NAME.rows
+        found = () if self._folder is None else self._folder.glob(which or f"*.{self._own}.*")
+        for path in sorted(found):  # NAME.key, NAME.labels, NAME.rows
             try:
                 if path.name not in kept:
                     path.unlink(missing_ok=True)
@@ -254,11 +250,7 @@ def known_keys(
         others = dict.fromkeys(keys)
         others.pop(COORDINATOR, None)
         check_pinned(own, others, identity)
-    peers = {}
-    for name, public in keys.items():
-        if name != own:
-            peers[name] = PeerKey(public, made_by=CHECKED)
-    return peers
+    return {name: PeerKey(public, made_by=CHECKED) for name, public in keys.items() if name != own}
 
 
 def check_pinned(party: str, members: Iterable[str], identity: Identity | None) -> None:

@@ -65,7 +65,6 @@ class Reals:
         return np.full(self.largest, min(max(self.least, 0.0), self.most), dtype=self.dtype)
 
     def fits(self, array: NDArray[Any]) -> bool:
-        """Whether an array is so."""
         if array.dtype != self.dtype or array.ndim != len(self.shape):
             return False
         if array.shape != self.shape:

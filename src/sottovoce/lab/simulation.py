@@ -96,21 +96,18 @@ class Simulation:
         return tuple(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and texts."""
         return {"rows": self.table, "records": self.records, "of": self.of, "remarks": list(self.remarks)}
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """The table as people read it: titles, and a row of texts for each epsilon."""
-        titles = ["epsilon"]
-        for name in self.plain:
-            titles += [_TITLES[name], "worse by (± over runs)"]
+        titles = ["epsilon", *(text for name in self.plain for text in (_TITLES[name], "worse by (± over runs)"))]
         rows = []
         for row in self.table:
             private = row["epsilon"] < math.inf
             cells = [f"{row['epsilon']:g}" if private else "no privacy"]
             for name in self.plain:
-                cells.append(f"{row[name]:.4g}")
-                cells.append(f"{row[f'{name}_loss']:.4f} ± {row[f'{name}_loss_std']:.2g}" if private else "")
+                worse = f"{row[f'{name}_loss']:.4f} ± {row[f'{name}_loss_std']:.2g}" if private else ""
+                cells += [f"{row[name]:.4g}", worse]
             rows.append(cells)
         return titles, rows
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,9 +207,11 @@ class Wrapping(Loss):
 LossType = TypeVar("LossType", bound=Loss)
 
 
+@dataclass_transform(frozen_default=True)
 def register(loss: type[LossType]) -> type[LossType]:
-    """Make a loss known by its name (a class decorator)."""
-    _REGISTRY[loss.name] = loss
+    """Make a loss known by its name, and a frozen dataclass if it is none (a class decorator)."""
+    plain = "__dataclass_params__" not in vars(loss)
+    _REGISTRY[loss.name] = dataclass(frozen=True)(loss) if plain else loss
     return loss
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -77,7 +76,6 @@ class MarginLoss(Loss):
 
 
 @register
-@dataclass(frozen=True)
 class Logistic(MarginLoss):
     """l(u, y) = log(1 + exp(-y u))."""
 
@@ -149,7 +147,6 @@ class Logistic(MarginLoss):
 
 
 @register
-@dataclass(frozen=True)
 class Hinge(MarginLoss):
     """l(u, y) = max(0, 1 - y u); its slope at the kink is taken as 0."""
 
@@ -189,7 +186,6 @@ class Hinge(MarginLoss):
 
 
 @register
-@dataclass(frozen=True)
 class SmoothedHinge(MarginLoss):
     """l(u, y) = max over 0 <= b <= 1 of b (1 - y u) - g b^2 / 2, with g = smoothing.
 
@@ -245,7 +241,6 @@ def _hinge_proximal(points: Vector, y: Vector, rho: float, smoothing: float) -> 
 
 
 @register
-@dataclass(frozen=True)
 class Sigmoid(MarginLoss):
     """l(u, y) = 1 / (1 + exp(y u)), a smooth count of the errors; not convex.
 
@@ -324,7 +319,6 @@ class ResidualLoss(Loss):
 
 
 @register
-@dataclass(frozen=True)
 class Squared(ResidualLoss):
     """l(u, y) = (u - y)^2 / 2."""
 
@@ -340,7 +334,6 @@ class Squared(ResidualLoss):
 
 
 @register
-@dataclass(frozen=True)
 class Huber(ResidualLoss):
     """l(u, y) = r^2 / 2 for |r| <= k, k |r| - k^2 / 2 beyond, with r = u - y and k = threshold.
 

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,9 +137,11 @@ _REGISTRY: dict[str, type[Regulariser]] = {}
 RegulariserType = TypeVar("RegulariserType", bound=Regulariser)
 
 
+@dataclass_transform(frozen_default=True)
 def register_penalty(regulariser: type[RegulariserType]) -> type[RegulariserType]:
-    """Make a penalty or set known by its name (a class decorator)."""
-    _REGISTRY[regulariser.name] = regulariser
+    """Make a penalty or set known by its name, and a frozen dataclass if it is none (a class decorator)."""
+    plain = "__dataclass_params__" not in vars(regulariser)
+    _REGISTRY[regulariser.name] = dataclass(frozen=True)(regulariser) if plain else regulariser
     return regulariser
 
 

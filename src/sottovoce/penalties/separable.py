@@ -47,7 +47,6 @@ class NormPenalty(Penalty):
 
 
 @register_penalty
-@dataclass(frozen=True)
 class NoPenalty(NormPenalty):
     """r(w) = 0."""
 
@@ -68,7 +67,6 @@ class AlphaPenalty(NormPenalty):
 
 
 @register_penalty
-@dataclass(frozen=True)
 class L2(AlphaPenalty):
     """r(w) = (alpha / 2) |w|_2^2."""
 
@@ -80,7 +78,6 @@ class L2(AlphaPenalty):
 
 
 @register_penalty
-@dataclass(frozen=True)
 class L1(AlphaPenalty):
     """r(w) = alpha |w|_1."""
 
@@ -92,7 +89,6 @@ class L1(AlphaPenalty):
 
 
 @register_penalty
-@dataclass(frozen=True)
 class ElasticNet(AlphaPenalty):
     """r(w) = alpha l1_ratio |w|_1 + (alpha (1 - l1_ratio) / 2) |w|_2^2, as in scikit-learn."""
 
@@ -111,7 +107,6 @@ class ElasticNet(AlphaPenalty):
 
 
 @register_penalty
-@dataclass(frozen=True)
 class Box(Penalty):
     """r(w) = 0 where low <= w_j <= high for every j, else infinite; either end may be infinite.
 

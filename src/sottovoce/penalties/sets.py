@@ -30,7 +30,6 @@ class Ball(ConstraintSet):
 
 
 @register_penalty
-@dataclass(frozen=True)
 class L1Ball(Ball):
     """{w : |w|_1 <= radius}."""
 
@@ -52,7 +51,6 @@ class L1Ball(Ball):
 
 
 @register_penalty
-@dataclass(frozen=True)
 class L2Ball(Ball):
     """{w : |w|_2 <= radius}."""
 
@@ -70,7 +68,6 @@ class L2Ball(Ball):
 
 
 @register_penalty
-@dataclass(frozen=True)
 class Simplex(Ball):
     """{w : w >= 0, sum_j w_j = radius}."""
 
@@ -95,7 +92,6 @@ class Simplex(Ball):
 
 
 @register_penalty
-@dataclass(frozen=True)
 class BoxSet(ConstraintSet):
     """{w : low <= w_j <= high for every j}, bounded."""
 
@@ -122,7 +118,6 @@ class BoxSet(ConstraintSet):
 
 
 @register_penalty
-@dataclass(frozen=True)
 class Product(ConstraintSet):
     """{w = (w_1, ..., w_K) : w_k in part k}, the parts over consecutive blocks of the given sizes."""
 

@@ -24,7 +24,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import Field
 from pydantic_core import core_schema
@@ -284,48 +284,31 @@ class RowPart:
 class Split(str):
     """A split: its name, as plans and jobs have it, and what follows from it."""
 
-    __slots__ = ()
-    several: ClassVar[bool] = True  # parties, and not one place
-    same_people: ClassVar[bool] = False  # every party has all people, so what the parties say about a person adds up
-    data: ClassVar[str]  # what errors call it
-    place: ClassVar[str]  # where the data of so many parties are, in a page's words
-    refusal: ClassVar[str] = ""  # why a solver may not serve it
+    several: bool  # parties, and not one place
+    same_people: bool  # every party has all people, so what the parties say about a person adds up
+    data: str  # what errors call it
+    place: str  # where the data of so many parties are, in a page's words
+    refusal: str  # why a solver may not serve it
+
+    def __new__(cls, name: str, place: str = "", *, same_people: bool = False, refusal: str = "") -> Self:
+        made = super().__new__(cls, name)
+        made.several, made.same_people, made.place, made.refusal = name != "central", same_people, place, refusal
+        made.data = f"data split by {name}" if made.several else "data in one place"
+        return made
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.no_info_after_validator_function(SPLITS.__getitem__, core_schema.literal_schema([*SPLITS]))
 
 
-class Central(Split):
-    """All data in one place."""
-
-    __slots__ = ()
-    several: ClassVar[bool] = False
-    data: ClassVar[str] = "data in one place"
-    place: ClassVar[str] = "all records in one place"
-
-
-class ByRows(Split):
-    """Each party has some of the people, with all their columns."""
-
-    __slots__ = ()
-    data: ClassVar[str] = "data split by rows"
-    place: ClassVar[str] = "{} parties, split by rows"
-
-
-class ByColumns(Split):
-    """Each party has some of the columns of all people; one of them has the labels, and the intercept's column."""
-
-    __slots__ = ()
-    same_people: ClassVar[bool] = True
-    data: ClassVar[str] = "data split by columns"
-    place: ClassVar[str] = "{} parties, split by columns: each has some features of the same people"
-    refusal: ClassVar[str] = " (every record's score would need noise of its own: worse than one party alone)"
-
-
-CENTRAL: Final = Central("central")
-ROWS: Final = ByRows("rows")
-COLUMNS: Final = ByColumns("columns")
+CENTRAL: Final = Split("central", "all records in one place")
+ROWS: Final = Split("rows", "{} parties, split by rows")  # each has some of the people, with all their columns
+COLUMNS: Final = Split(  # each has some of the columns of all people; one has the labels, and the intercept's column
+    "columns",
+    "{} parties, split by columns: each has some features of the same people",
+    same_people=True,
+    refusal=" (every record's score would need noise of its own: worse than one party alone)",
+)
 SPLITS: Final[Mapping[str, Split]] = {split: split for split in (CENTRAL, ROWS, COLUMNS)}
 
 

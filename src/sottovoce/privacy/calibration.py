@@ -9,6 +9,7 @@ on batches that everybody sees, and on one record drawn secretly in each round. 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -18,13 +19,14 @@ from scipy.special import ndtri
 from sottovoce.arguments import is_whole
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import (
+    Event,
     PoissonGaussian,
     Relation,
     Repeated,
     Selection,
     check_cost,
     check_delta,
-    check_epsilon,
+    check_epsilon_delta,
     check_order,
     check_relation,
     check_sampling,
@@ -37,8 +39,7 @@ from sottovoce.privacy.events import (
 @lru_cache(maxsize=1024)
 def mu_for(epsilon: float, delta: float) -> float:
     """The largest mu whose releases are (epsilon, delta)-DP, rounded down; inf for epsilon = inf."""
-    check_epsilon(epsilon)
-    check_delta(delta)
+    check_epsilon_delta(epsilon, delta)
     if epsilon == math.inf:
         return math.inf
     quantile = float(ndtri(delta))
@@ -73,22 +74,11 @@ def part_of(epsilon: float, delta: float, share: float) -> float:
 @lru_cache(maxsize=256)
 def rho_for(epsilon: float, delta: float) -> float:
     """The largest zCDP rho that costs at most epsilon at delta, for plans with selections in them."""
-    check_epsilon(epsilon)
-    check_delta(delta)
+    check_epsilon_delta(epsilon, delta)
     if epsilon == math.inf:
         return math.inf
-
-    def excess(log_rho: float) -> float:
-        return accounting.epsilon_of([Selection(math.exp(log_rho))], delta, "zero-out") - epsilon
-
     high = math.log(mu_for(epsilon, delta) ** 2 / 2)  # a Gaussian costs no more than its rho says
-    low = high - 1.0
-    while excess(low) > 0:
-        low -= 1.0
-    root = float(brentq(excess, low, high, xtol=1e-9)) if excess(high) > 0 else high
-    while excess(root) > 0:
-        root -= 1e-9
-    return math.exp(root)
+    return _largest_cost(Selection, epsilon, delta, high, -math.inf)
 
 
 @lru_cache(maxsize=256)
@@ -97,17 +87,25 @@ def repeated_mu_for(epsilon: float, delta: float, mean: float) -> float:
 
     Edges: where even runs that tell nothing would cost more than epsilon, for a delta near 1, it is an error.
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
-
-    def excess(log_mu: float) -> float:
-        return accounting.epsilon_of([Repeated(math.exp(log_mu), mean)], delta, "zero-out") - epsilon
+    check_epsilon_delta(epsilon, delta)
 
     high = math.log(mu_for(epsilon, delta))  # one run costs no more than several
+    found = _largest_cost(lambda mu: Repeated(mu, mean), epsilon, delta, high, high - 20)
+    require(found > 0, "mean", mean, f"smaller for epsilon={epsilon:g}", "take fewer trials")
+    return found
+
+
+def _largest_cost(event: Callable[[float], Event], epsilon: float, delta: float, high: float, lowest: float) -> float:
+    """The largest x up to e^high whose event costs epsilon at delta, rounded down; 0 if it is not above e^lowest."""
+
+    def excess(log: float) -> float:
+        return accounting.epsilon_of([event(math.exp(log))], delta, "zero-out") - epsilon
+
     low = high - 1.0
     while excess(low) > 0:
         low -= 1.0
-        require(low > high - 20, "mean", mean, f"smaller for epsilon={epsilon:g}", "take fewer trials")
+        if low <= lowest:
+            return 0.0
     root = float(brentq(excess, low, high, xtol=1e-9)) if excess(high) > 0 else high
     while excess(root) > 0:
         root -= 1e-9
@@ -121,8 +119,7 @@ def noise_multiplier_for(epsilon: float, delta: float, relation: Relation, rate:
     Guarantee: epsilon_of([PoissonGaussian(rate, result, rounds)], delta, relation) <= epsilon, with at most
     about 0.02% more noise than that function needs. Exact for rate = 1; 0 (no noise) for epsilon = inf.
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
+    check_epsilon_delta(epsilon, delta)
     check_relation(relation)
     check_sampling(rate, rounds)
     if epsilon == math.inf:
@@ -167,8 +164,7 @@ def renyi_budget(epsilon: float, delta: float, order: float) -> float:
 
     Rounded down in the twelfth digit; 0 where the order is too small to certify anything for this budget.
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
+    check_epsilon_delta(epsilon, delta)
     check_order(order)
     if epsilon == math.inf:
         return math.inf
@@ -182,8 +178,7 @@ def renyi_order_for(epsilon: float, delta: float) -> float:
 
     A public function of the budget alone, so it can be fixed when an account is opened. For epsilon = inf, 2.
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
+    check_epsilon_delta(epsilon, delta)
     if epsilon == math.inf:
         return 2.0
 
@@ -222,9 +217,8 @@ def moments_noise_for(epsilon: float, delta: float, rate: float, rounds: int) ->
 
     Moments up to 32 as published; up to 1024 for an epsilon that these cannot reach.
     """
-    check_epsilon(epsilon)
+    check_epsilon_delta(epsilon, delta)
     check_sampling(rate, rounds)
-    check_delta(delta)
     most = 32 if epsilon > -1.2 * math.log(delta) / 32 else 1024
     require(
         epsilon > -1.2 * math.log(delta) / most,

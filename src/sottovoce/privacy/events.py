@@ -75,10 +75,11 @@ def check_cost(name: str, value: float) -> None:
         raise InputError(f"{name}={value!r}: must be a number >= 0; pass the cost computed from the noise.")
 
 
-def check_epsilon(epsilon: float) -> None:
-    """Refuse a budget that is not above 0."""
+def check_epsilon_delta(epsilon: float, delta: float) -> None:
+    """Refuse an epsilon that is not above 0, or a delta outside (0, 1)."""
     remedy = "choose a positive privacy budget, or float('inf') for no privacy"
     require(is_number(epsilon) and epsilon > 0, "epsilon", epsilon, "a number > 0", remedy)
+    check_delta(delta)
 
 
 def check_delta(delta: float) -> None:

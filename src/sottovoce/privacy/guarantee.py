@@ -95,7 +95,6 @@ class Guarantee:
         return 1 - dict(self.trade_off)[false_alarms]
 
     def sentence(self) -> str:
-        """The promise in plain words."""
         view = self.view or VIEWS[self.adversary]
         if self.result == "evaluation":
             view = view.replace("the final model", "the evaluation")
@@ -273,7 +272,6 @@ class PrivacyReport:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and texts."""
         weakest, each = self.weakest, map(Guarantee.to_dict, self.views(several=True))
         return {
             "epsilon": weakest.epsilon,
@@ -349,23 +347,21 @@ def profile_of(events: tuple[Event, ...], relation: Relation) -> Profile:
 
 def weakest(profiles: Iterable[Profile]) -> Profile:
     """What holds of each of several views: the largest epsilon, the fewest misses."""
-    different = tuple(dict.fromkeys(profiles))
-    if len(different) == 1:
-        return different[0]
-    return Profile(
-        lambda delta: max(map(operator.methodcaller("epsilon", delta), different)),
-        lambda alarms: np.min(list(map(operator.methodcaller("missed", alarms), different)), axis=0),
-    )
+    return _combined(profiles, max, np.min)
 
 
 def strongest(*profiles: Profile) -> Profile:
     """What several statements about one view say together: the least epsilon, the most misses."""
+    return _combined(profiles, min, np.max)
+
+
+def _combined(profiles: Iterable[Profile], epsilon: Callable[..., float], missed: Callable[..., Array]) -> Profile:
     different = tuple(dict.fromkeys(profiles))
     if len(different) == 1:
         return different[0]
     return Profile(
-        lambda delta: min(map(operator.methodcaller("epsilon", delta), different)),
-        lambda alarms: np.max(list(map(operator.methodcaller("missed", alarms), different)), axis=0),
+        lambda delta: epsilon(map(operator.methodcaller("epsilon", delta), different)),
+        lambda alarms: missed(list(map(operator.methodcaller("missed", alarms), different)), axis=0),
     )
 
 

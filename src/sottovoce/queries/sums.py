@@ -188,6 +188,9 @@ class NumberSum(Query):
     low: ClassVar[float] = 0.0
     replacement: ClassVar[float | None] = 1.0  # the length of [low, 1]
 
+    def __init__(self, dimension: int = 0) -> None:
+        self.takes = {"weights": Reals((dimension,))} if dimension else {}  # public ones, of the scores
+
     def number(self, scores: Array, labels: Array) -> Array:
         """Of each record, a function of its score and label alone."""
         raise NotImplementedError
@@ -215,20 +218,14 @@ class WeightSum(NumberSum):
     title: ClassVar[str] = "the mean weight of the classes"
 
     def __init__(self, loss: Weighted) -> None:
+        super().__init__()
         self.loss = loss
 
     def number(self, _scores: Array, labels: Array) -> Array:
         return self.loss.of(labels)
 
 
-class NumberAtWeights(NumberSum):
-    """The sum of a number that depends on the score x'w at public weights w."""
-
-    def __init__(self, dimension: int) -> None:
-        self.takes = {"weights": Reals((dimension,))}
-
-
-class ScoreSum(NumberAtWeights):
+class ScoreSum(NumberSum):
     """sum_i clip(x_i'w, -1, 1)."""
 
     name = "score"
@@ -240,7 +237,7 @@ class ScoreSum(NumberAtWeights):
         return scores
 
 
-class SquareSum(NumberAtWeights):
+class SquareSum(NumberSum):
     """sum_i min(1, (x_i'w)^2)."""
 
     name = "square"
@@ -250,7 +247,7 @@ class SquareSum(NumberAtWeights):
         return scores * scores
 
 
-class ResidualSum(NumberAtWeights):
+class ResidualSum(NumberSum):
     """sum_i min(1, |x_i'w - y_i|)."""
 
     name = "residual"

@@ -82,7 +82,6 @@ class ColumnDealer:
         return self._rest(asked.label("null dealt", piece), asked, (table, gamma, product))
 
     def factor(self, asked: RoundLabels, piece: Piece, projection: Projection) -> tuple[str, Fields]:
-        """What f is found with."""
         self._asked["factor"] = asked
         chances = ALWAYS * ((factors()[None, :] >> np.arange(FACTOR_BITS)[:, None]) & 1)
         certain = np.zeros((piece[1] - piece[0], FACTOR_BITS), dtype=np.uint16)  # nothing is left to chance

@@ -181,7 +181,6 @@ class PairKeys(Mapping[str, bytes]):
         return self.key.own("secret", self._pair(later))
 
     def _pair_key(self, other: str, common: bytes, secret: bytes) -> bytes:
-        """What the two ends share."""
         return _derived(common + secret, ["pair", *self._pair(other)])
 
     def _pair(self, other: str) -> list[Any]:

@@ -42,18 +42,6 @@ _LANES = 16  # columns that the innermost loop takes at a time
 watch()
 
 
-def check_ring_room(records: int, bound: float, step: float, std: float) -> None:
-    """Refuse sums that wrap around: (N G + 64 std) / step must be below 2^63, else what is opened is garbage.
-
-    `bound` is the most that one record adds to an entry and `std` the noise of the sum, both in units of the data.
-    """
-    if not (records * bound + TAIL * std) / step < 2.0**63:
-        raise InputError(
-            f"the grid {step:g} leaves no room in 64 bits for {records} records of at most {bound:g} and noise of "
-            f"std={std:g}; take fewer bits, which is coarser and not less private."
-        )
-
-
 def cross(left: Entries, right: Entries) -> Signed:
     """A'B modulo 2^64."""
     wide = right.shape[1]

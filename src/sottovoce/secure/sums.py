@@ -174,7 +174,6 @@ class ColumnMasker(Masker):
         self.group = open_envelope(self._keys[sender], ["group"], sender, unpacked_envelope(words))
 
     def masked(self, label: Label, fields: Fields) -> Fields:
-        """Fields less their mask."""
         return add_fields(fields, stream_fields(self.seed, label, fields), less=True)
 
     def enveloped(self, label: Label, masked: Fields) -> NDArray[np.int64]:

@@ -12,7 +12,6 @@ CD(inner=80)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
 from numpy.typing import ArrayLike
@@ -33,7 +32,6 @@ Unit = Literal["record", "feature"]
 Models = Literal["shared", "kept"]
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Newton(Options):
     """One noisy Gram matrix, then noisy gradients in its metric.
 
@@ -56,7 +54,6 @@ class Newton(Options):
     slope_bound: float | None = above(0.0)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Gradient(Options):
     """A noisy gradient sum of all records each round.
 
@@ -78,7 +75,6 @@ class Gradient(Options):
     slope_bound: float | None = above(0.0)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class SGD(Options):
     """Noisy gradients of secret random samples.
 
@@ -107,7 +103,6 @@ class SGD(Options):
     slope_bound: float | None = above(0.0)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Whitened(Options):
     """Second moments, gradients of whitened rows, a rescale.
 
@@ -126,7 +121,6 @@ class Whitened(Options):
     rounds: int | None = whole(1)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class SCD(Options):
     """Dual coordinate descent; the duals stay hidden at their holders.
 
@@ -155,7 +149,6 @@ class SCD(Options):
     dual_step: DualStep | None = one_of(DualStep)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class PrimalSCD(Options):
     """Clipped minimisers along coordinates; for comparison.
 
@@ -179,7 +172,6 @@ class PrimalSCD(Options):
     clip: float | None = number(SMALLEST, LARGEST)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class SequentialSCD(Options):
     """Dual steps one after another in public lots; for comparison.
 
@@ -207,7 +199,6 @@ class SequentialSCD(Options):
     dual_step: DualStep | None = one_of(DualStep)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class CD(Options):
     """Proximal coordinate descent, one noisy number a step.
 
@@ -257,7 +248,6 @@ class CD(Options):
     counted: Counted | None = one_of(Counted)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class GreedyCD(Options):
     """Coordinate descent on the coordinate that promises most.
 
@@ -295,7 +285,6 @@ class GreedyCD(Options):
     choice_share: float | None = number(0.01, 0.99)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class FrankWolfe(Options):
     """One signed feature a round on the l1 ball.
 
@@ -338,7 +327,6 @@ class FrankWolfe(Options):
     candidates: int | None = whole(1)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class OneShot(Options):
     """One noisy sketched row for every person and party; for comparison.
 
@@ -358,7 +346,6 @@ class OneShot(Options):
     sketch: Sketch | None = one_of(Sketch)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ADMM(Options):
     """ADMM sharing: parties exchange scores of the records, in one of several forms.
 
@@ -419,7 +406,6 @@ class ADMM(Options):
     models: Models | None = one_of(Models)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class FDML(Options):
     """Gradient steps over columns; a baseline.
 
@@ -451,7 +437,6 @@ class FDML(Options):
     world_epsilon: float | None = number(1e-6)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Score(Options):
     """Each party fits its own columns and sends one noisy score of everybody.
 

@@ -13,7 +13,7 @@ import math
 import operator
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Self, get_args
+from typing import Any, ClassVar, Final, Self, dataclass_transform, get_args
 
 import numpy as np
 
@@ -133,6 +133,7 @@ def one_of(names: Any) -> Any:
     return declare_option(OneOf(get_args(names)))
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Options:
     """A solver and its options, as an estimator takes it: `solver=CD(inner=80)`.
@@ -142,6 +143,9 @@ class Options:
 
     name: ClassVar[str]
     penalties: ClassVar[tuple[str, ...]] = ("none", "l1", "l2", "elastic_net", "l1_ball", "l2_ball")
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True, repr=False, eq=False)(cls)
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final, Protocol, Self
 
 from sottovoce.errors import InputError, LeakError, WireError
@@ -159,10 +159,7 @@ def check_requests(parties: tuple[str, ...], messages: Mapping[str, bytes], limi
             raise WireError(
                 f"the request to party {name!r} is too large: {len(message)} bytes; at most {limit} are allowed."
             )
-    serials = dict[str, int]()
-    for name, message in messages.items():
-        serials[name] = peek(message)[1]
-    return serials
+    return dict(zip(messages, map(itemgetter(1), map(peek, messages.values())), strict=True))
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -69,7 +69,6 @@ class Site:
 
     @property
     def local(self) -> Path:
-        """What the site itself configures."""
         return self.root / "local"
 
     @property

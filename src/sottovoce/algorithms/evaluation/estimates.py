@@ -231,10 +231,8 @@ class ClassEstimates:
                 first = last
         if groups and first < len(self.nodes):
             groups[-1] = slice(groups[-1].start, len(self.nodes))
-        parts, bins = list[Array](), list[Bin]()
-        for side in self.nodes.sides:  # the mean of the odds over each hat
-            parts.append(side.gram() @ side.projection(expit) / side.gram().sum(axis=1))
-        chances = np.concatenate(parts)
+        bins, sides = list[Bin](), ((side.gram(), side.projection(expit)) for side in self.nodes.sides)
+        chances = np.concatenate([gram @ odds / gram.sum(axis=1) for gram, odds in sides])  # mean odds over each hat
         chances[[0, -1]] = expit(self.nodes.nodes[[0, -1]])  # scores beyond the ends make up for those before them
         for group in groups:
             total, weights = float(both[group].sum()), np.maximum(both[group], 0.0)

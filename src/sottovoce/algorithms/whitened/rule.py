@@ -172,7 +172,6 @@ class White:
         return self.moments.step(stiffness / self.q, np.sqrt(self.q) * point, regulariser)
 
     def penalised(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
-        """The u of these weights."""
         if regulariser.inner.is_none:
             return point
         return self.moments.into(self.weights(point, stiffness, regulariser)) / np.sqrt(self.q)

@@ -99,9 +99,11 @@ def solvers(
     - `sottovoce solvers cd`
     - `sottovoce solvers cd --json`
     """
+    from sottovoce.algorithms import SOLVERS
+
     console = out()
     if name is None:
-        entries = list_solvers()
+        entries = list(map(describe_solver, SOLVERS))
         if as_json:
             print_json({"solvers": [asdict(entry) for entry in entries]})
             return
@@ -178,13 +180,6 @@ class SolverEntry:
     promises: tuple[Promise, ...]
     options: tuple[Option, ...]
     forms: tuple[SolverForm, ...]
-
-
-def list_solvers() -> tuple[SolverEntry, ...]:
-    """All solvers, in the order of the registry."""
-    from sottovoce import algorithms
-
-    return tuple(map(describe_solver, algorithms.SOLVERS))
 
 
 def describe_solver(name: str) -> SolverEntry:

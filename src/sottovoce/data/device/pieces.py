@@ -204,7 +204,6 @@ class Arrays:
 
     @property
     def density(self) -> float:
-        """Entries of a row."""
         return float(self._rows.nnz / max(self.shape[0], 1) if is_sparse(self._rows) else self.shape[1])
 
     def pieces(self, rows: int) -> Iterator[tuple[Matrix, NDArray[Any]]]:

@@ -145,8 +145,7 @@ def _open_paths(formats: dict[Path, type[Format]], asked: FileOptions) -> Opened
         shape = formats[path].shape(path, asked.records)
         own = replace(wanted, label=str(labels[path])) if path in labels else wanted
         formats[path].check_alike(path, shape, own, first)
-        for part in shape.parts:
-            sources.append(formats[path](path, shape, part, own))
+        sources += [formats[path](path, shape, part, own) for part in shape.parts]
     if not sources:
         raise InputError(f"{first} has no rows.")
     names, labelled = wanted.features, wanted.label is not None or bool(labels)

@@ -150,8 +150,7 @@ def split_told(arrays: MessageArrays, said: Collection[str]) -> tuple[Envelopes,
 def widths_of(plan: Problem) -> dict[str, int]:
     """How many columns of a prepared row each party has; the constant is with the labels."""
     found = {}
-    for name in plan.names:
-        part = plan.part(name)
+    for name, part in zip(plan.names, map(plan.part, plan.names), strict=True):
         found[name] = part.stop - part.start + part.constant
     return found
 
@@ -273,9 +272,8 @@ class ColumnSums:
             each = {receiver: {DEALT: envelope}}
         call = Call(self._plan.names, said=tuple(told))
         frame = Frame("ask", 0, self._plan.digest, number, query.name, told, json.dumps(call._asdict()))
-        replies, shares = self._send(self._plan.names, frame, each), dict[str, NDArray[np.int64]]()
-        for party in call.roster:
-            shares[party] = read_share(party, query.length + 1, replies[party])
+        replies = self._send(self._plan.names, frame, each)
+        shares = {party: read_share(party, query.length + 1, replies[party]) for party in call.roster}
         label = label_of(query.name, number, *asked_after(call, told, self._transcript.after(query.name, number, told)))
         value = self._opener.open(shares, noise_of(query, self._plan), label)
         self._rounds.append(ProgramPiece("", number, query, told))
@@ -309,13 +307,9 @@ class ColumnSums:
 
     def _to_others(self, replies: Mapping[str, CheckedReply]) -> Each:
         """The envelope of each party, by its place, for all others."""
-        names, envelopes, each = self._plan.names, dict[str, NDArray[Any]](), Each()
-        for name, reply in replies.items():
-            envelopes[str(names.index(name))] = envelope_of(name, reply.frame.arrays, ENVELOPE)
-        for place, name in enumerate(names):
-            each[name] = envelopes.copy()
-            each[name].pop(str(place), None)
-        return each
+        places = dict(zip(self._plan.names, map(str, range(len(self._plan.names))), strict=True))
+        said = {name: envelope_of(name, reply.frame.arrays, ENVELOPE) for name, reply in replies.items()}
+        return {name: {places[other]: said[other] for other in said if other != name} for name in places}
 
     def _say(
         self,
@@ -330,10 +324,7 @@ class ColumnSums:
         return self._send(names, frame, each or {})
 
     def _send(self, names: Iterable[str], frame: Frame, each: Mapping[str, Envelopes]) -> dict[str, CheckedReply]:
-        replies, forgot = self._exchange(names, frame, each), []
-        for name, reply in replies.items():
-            if reply.frame.kind == "unknown-plan":
-                forgot.append(name)
-        if forgot:
+        replies = self._exchange(names, frame, each)
+        if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
             raise RestartedError(forgot)
         return replies

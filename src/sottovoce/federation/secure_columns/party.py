@@ -257,10 +257,8 @@ class ColumnRun:
         """What all other parties said, by the envelopes of a message."""
         if not set(self._others.values()) <= set(sent):
             raise RefusedError("a secure message lacks the words of a party.")
-        found: dict[str, Fields] = {}
-        for name, place in self._others.items():
-            found[name] = self._masker.opened(label, name, sent[place], like[name])
-        return found
+        opened = functools.partial(self._masker.opened, label)
+        return {name: opened(name, sent[place], like[name]) for name, place in self._others.items()}
 
     def _dealt(self, label: list[Any], labels: RoundLabels, sent: Envelopes, like: Fields) -> Fields | None:
         """What the party whose turn it is was dealt; None for the others, who make their share."""

@@ -179,7 +179,6 @@ class Shadow:
         self.observed: Released
 
     def total(self) -> float:
-        """The log-likelihood of everything observed."""
         return self._sum + math.fsum(rows.log_density() for rows in self._kept.values())
 
     def release(self, query: Query, round: Round) -> Released:

@@ -108,7 +108,6 @@ class _Majorant:
             raise InputError(f"majorant() has {self.matrix.shape[1]} columns, not {objective.dimension}; one for each")
 
     def block(self, i: int) -> Matrix:
-        """A_i, dense."""
         part: Any = self.matrix[:, self.blocks.slice(i)]
         return np.asarray(part.toarray() if is_sparse(part) else part, dtype=np.float64)
 

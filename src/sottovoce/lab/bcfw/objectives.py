@@ -195,7 +195,6 @@ class Composite(Objective):
         return _LinearIterate(self, x, offsets)
 
     def dots(self, columns: Integers, slopes: Vector) -> Vector:
-        """A_columns' slopes."""
         found: Vector
         if self.sparse:
             A = self.columns
