@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce import estimators, losses
-from sottovoce.app.cli.starting import SolverEntry, list_solvers
+from sottovoce.app.cli.starting import SolverEntry, describe_solver
 from sottovoce.app.job_file import SourceTable, keys_of, tables_in
 from sottovoce.app.jobs import DealerJob, Job, PartyJob, PeopleJob, PolicyTable
 from sottovoce.plan.split import ASSUMPTIONS
-from sottovoce.solvers import Options
+from sottovoce.solvers import SOLVERS, Options
 from sottovoce.solvers.options import documented
 
 DOCS = Path(__file__).parent
@@ -39,7 +39,7 @@ def rows(*lines: Iterable[str]) -> str:
 def solvers() -> str:
     """One line for each solver."""
     head = ("solver", "object", "what it does", "losses", "penalties", "split", "promises")
-    return rows(head, *(map(_cell, _solver(entry)) for entry in list_solvers()))
+    return rows(head, *(map(_cell, _solver(entry)) for entry in map(describe_solver, SOLVERS)))
 
 
 def _solver(entry: SolverEntry) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def _solver(entry: SolverEntry) -> tuple[str, ...]:
 def options() -> str:
     """A table of options for each solver."""
     made = []
-    for entry in list_solvers():
+    for entry in map(describe_solver, SOLVERS):
         said = f"{entry.summary}. {entry.remarks}".strip()
         lines = [(f"`{option.name}`", option.kind, option.meaning, option.default) for option in entry.options]
         table = rows(("option", "allowed", "what it does", "left out"), *(map(_cell, line) for line in lines))

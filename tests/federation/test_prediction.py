@@ -9,7 +9,7 @@ import math
 import stat
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -708,7 +708,6 @@ class _Nothing(Plain):
         return np.zeros(1)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class KeepingOptions(Options):
     """The options of the solver below."""
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sottovoce.app.cli import main, training
+from sottovoce.app.cli import console, main
 
 if __name__ == "__main__":
     job, record = sys.argv[1:]
@@ -39,5 +39,5 @@ if __name__ == "__main__":
         os.kill(os.getpid(), signal.SIGKILL)
 
     os.fsync, os.replace, os.link = synced, replaced, linked  # type: ignore[assignment]
-    training.show_summary = success  # type: ignore[assignment]
+    console.show_summary = success  # type: ignore[assignment]
     main()
