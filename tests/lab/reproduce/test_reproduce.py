@@ -232,7 +232,7 @@ class TestMissingData:
         parts = {"gisette": reproduce.paper("admm").parts["gisette"], "claims": admm.compare_admm_claims}
         monkeypatch.setattr(admm, "PAPER", reproduce.Paper("source", parts, ("the baseline",)))
         made = reproduce.run_paper("admm", Setup(quick=True, folder=tmp_path))
-        assert [table.title for table in made.tables] == ["What the messages tell"]
+        assert [table.title for table in made.tables.values()] == ["What the messages tell"]
         assert made.not_reproduced[0] == "the baseline"
         assert "gisette_scale" in made.not_reproduced[1]
 
@@ -273,7 +273,7 @@ class TestCommand:
         assert result.exit_code == 0, result.output
         found = json.loads(result.stdout)
         assert found["name"] == "admm"
-        assert found["tables"][0]["rows"][0]["ours"] == "inf"
+        assert found["tables"]["noise"]["rows"][0]["ours"] == "inf"
 
     def test_missing_data_and_wrong_names_are_bad_input(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -288,7 +288,10 @@ def test_lines_and_dots_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     rows = (reproduce.Row("s", 1.0, 0.5, 0.4, ""), reproduce.Row("s", 100.0, None, 0.2, ""))
     dots = (reproduce.Row("", "a", 1.0, math.inf, ""), reproduce.Row("", "b", None, 2.0, ""))
-    tables = (PaperTable("lines", "loss", "epoch", rows), PaperTable("dots", "epsilon", "setting", dots, log=True))
+    tables = {
+        "lines": PaperTable("lines", "loss", "epoch", rows),
+        "dots": PaperTable("dots", "epsilon", "setting", dots, log=True),
+    }
     reproduce.draw_tables(reproduce.Reproduction("x", "y", tables, ()), tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 10_000
 

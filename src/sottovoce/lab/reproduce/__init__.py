@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sottovoce import algorithms
 from sottovoce.errors import InputError
@@ -76,23 +76,43 @@ class Setup:
         return quick if self.quick else full
 
 
+Verdict = Literal["holds", "holds with another constant", "false"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says, where, and whether it holds, with the numbers that decide it."""
+
+    where: str  # such as "Lemma 3, eq. 11"
+    says: str
+    verdict: Verdict
+    measured: str
+
+
 @dataclass(frozen=True)
 class Paper:
-    """A paper's experiment: its parts by name, in order, and what of it cannot be reproduced, with the reason."""
+    """A paper's experiment: its parts by name, in order, and what of it cannot be reproduced, with the reason.
+
+    `figures` has, by its number in the paper ("1", "table 2"), the parts that make a figure or table again. `claims`
+    are worked out, in seconds.
+    """
 
     source: str
     parts: dict[str, Callable[[Setup], PaperTable]]
     not_reproduced: tuple[str, ...] = ()
+    figures: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    claims: Callable[[Setup], tuple[Claim, ...]] = field(default=lambda _: ())
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The tables of a paper, and what could not be made."""
+    """The tables of a paper by their parts, the verdicts on its claims, and what could not be made."""
 
     name: str
     source: str
-    tables: tuple[PaperTable, ...]
+    tables: dict[str, PaperTable]
     not_reproduced: tuple[str, ...]
+    claims: tuple[Claim, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -107,33 +127,48 @@ def paper(name: str) -> Paper:
 
 
 def run_paper(
-    name: str, setup: Setup | None = None, *, only: str | None = None, done: Callable[[PaperTable], None] | None = None
+    name: str,
+    setup: Setup | None = None,
+    *,
+    only: str | None = None,
+    figure: str | None = None,
+    done: Callable[[PaperTable], None] | None = None,
 ) -> Reproduction:
-    """Run the parts of a paper, or `only` one; `done` gets each table as soon as it is made.
+    """Run the parts of a paper, `only` one, or those of a `figure`; `done` gets each table as soon as it is made.
 
     A part whose data are not at hand is named in `not_reproduced`, with the file to supply; if it was asked for by
-    `only`, or if no part could be made, that is an error.
+    `only`, or if no part could be made, that is an error. The claims belong to a run of all parts.
     """
     chosen, setup = paper(name), setup or Setup()
-    if only is not None and only not in chosen.parts:
-        raise InputError(f"only={only!r} is no part of {name}. Its parts are: {', '.join(chosen.parts)}.")
-    tables, missing = [], []
-    for part in (only,) if only else chosen.parts:
-        setup.say(f"{name}, {part}")
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="delta=")  # above 1/N where the paper has it so
-                tables.append(chosen.parts[part](setup))
-        except MissingDataError as error:
-            if only:
-                raise
-            missing.append(f"{part}: {error}")
-            continue
-        if done:
-            done(tables[-1])
-    if not tables:
-        raise MissingDataError(" ".join(missing))
-    return Reproduction(name, chosen.source, tuple(tables), (*chosen.not_reproduced, *missing))
+    parts: tuple[str, ...] = tuple(chosen.parts)
+    if only is not None:
+        if only not in chosen.parts:
+            raise InputError(f"only={only!r} is no part of {name}. Its parts are: {', '.join(chosen.parts)}.")
+        parts = (only,)
+    elif figure is not None:
+        if figure not in chosen.figures:
+            known = f"known are: {', '.join(chosen.figures)}" if chosen.figures else "the paper has none"
+            raise InputError(f"figure={figure!r} is no figure of {name}; {known}.")
+        parts = chosen.figures[figure]
+    tables, missing = dict[str, PaperTable](), []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="delta=")  # above 1/N where the paper has it so
+        for part in parts:
+            setup.say(f"{name}, {part}")
+            try:
+                tables[part] = chosen.parts[part](setup)
+            except MissingDataError as error:
+                if only:
+                    raise
+                missing.append(f"{part}: {error}")
+                continue
+            if done:
+                done(tables[part])
+        if not tables:
+            raise MissingDataError(" ".join(missing))
+        setup.say(f"{name}, claims")
+        claims = chosen.claims(setup) if only is None and figure is None else ()
+    return Reproduction(name, chosen.source, tables, (*chosen.not_reproduced, *missing), claims)
 
 
 def true_epsilon(model: PrivateLinearModel, federation: Federation, adversary: Adversary) -> float:
@@ -160,7 +195,7 @@ def draw_tables(made: Reproduction, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    tables = [table for table in made.tables if table.drawn] or list(made.tables)
+    tables = [table for table in made.tables.values() if table.drawn] or list(made.tables.values())
     columns = min(2, len(tables))
     deep = -(-len(tables) // columns)
     each = [4.0 if _numeric(table) else max(2.0, 1.1 + 0.2 * len(table.rows)) for table in tables]
