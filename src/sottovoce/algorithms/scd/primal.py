@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Array, Coordination, Solution, TailAverage, answer, given, how_far, limited
 from sottovoce.algorithms.cd.walk import STILL, CoordinateAlgorithm, Size, slopes
-from sottovoce.data.block import Block
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Integers, Query, Reals, Round, Walk
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
@@ -162,7 +160,7 @@ class PrimalState(Walk, Minimisers):
         return self.bound * math.sqrt(1 + self.lot * (1 - own / 4))
 
     def walk(self, round: Round, noise: Integers | None, step: float) -> Integers:
-        rows, scores = round.rows, round.memory
+        rows, scores = round.rows, round.memory.values
         order, root = drawn_coordinates(round.plan, round.number), math.sqrt(round.plan.records)
         if noise is None:
             raise LeakError("the published release has noise.")
@@ -173,7 +171,7 @@ class PrimalState(Walk, Minimisers):
         grid = np.array(noise)
         grid[: self.lot] += np.rint(steps / step).astype(np.int64)
         grid[self.lot : self.lot + len(rows)] += np.rint(moved / step).astype(np.int64)
-        scores += grid[self.lot : self.lot + len(rows)] * step
+        round.memory.values = scores + grid[self.lot : self.lot + len(rows)] * step
         return grid
 
 
@@ -197,7 +195,7 @@ class PublishedPrimalSCD(PrivatePrimalSCD):
     title: ClassVar[str] = "primal DP-SCD as published, with its scores in the open"
     private: ClassVar[bool | None] = True
     published: ClassVar[bool] = True
-    lasts: ClassVar[tuple[str, ...]] = ("scores",)  # they have noise that is forgotten
+    lasts: ClassVar[tuple[str, ...]] = ("values",)  # the scores, whose noise is forgotten
 
     def design(self, problem: Problem, options: PrimalSCD) -> Design:
         design = super().design(problem, options)
@@ -211,17 +209,6 @@ class PublishedPrimalSCD(PrivatePrimalSCD):
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (PrimalState(plan, plan.numbers),)
-
-    def remember(self, _plan: Plan, rows: Block) -> Any:
-        """The noisy scores v."""
-        return np.zeros(len(rows))
-
-    def lasting(self, memory: Array) -> dict[str, NDArray[Any]]:
-        return {"scores": memory}
-
-    def recall(self, memory: Array, lasting: Mapping[str, NDArray[Any]]) -> Array:
-        memory[:] = lasting["scores"]
-        return memory
 
     def coordinate(self, plan: Plan) -> Coordination:
         weights, lot = np.zeros(plan.dimension), plan.numbers.lot

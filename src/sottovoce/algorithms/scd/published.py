@@ -150,18 +150,17 @@ class SequentialState(PublishedState):
 
     def stepped(self, round: Round, bits: int) -> tuple[Block, Array, Array]:
         """(the lot, its steps, sum_i z_i x_i), each step from the v that those before it led to."""
-        places, whole, loss = drawn_lot(round.plan, round.number), round.rows.whole, round.plan.scaled_loss
+        whole, places = round.rows.whole, drawn_lot(round.plan, round.number)
         batch = whole.take(places[places < len(whole)])
-        rows, steps = dense(whole.rows[batch.places]), np.zeros(len(batch))
-        products, scores = rows @ rows.T, batch.scores(round.told["weights"])
-        for k, place in enumerate(batch.places):
-            score, square = scores[k] + self.factor * float(products[k] @ steps), whole.squares[place]
-            z = kernels.dual_step(
-                self.code, round.memory[place], batch.labels[k], score, self.factor * square, loss.parameter
-            )
-            z = z if square > 0 and abs(z) < math.inf else 0.0
-            steps[k : k + 1] = toward_zero(np.clip([z], -self.clip, self.clip), bits)
-        return batch, steps, batch.weighted_sum(np.zeros(self.dimension), lambda _scores, _labels: steps)
+        rows, steps, unit = dense(whole.rows[batch.places]), np.zeros(len(batch)), 2.0**bits
+        products, scores, squares = rows @ rows.T, batch.scores(round.told["weights"]), whole.squares[batch.places]
+        duals, parameter = round.memory[batch.places], round.plan.scaled_loss.parameter
+        for k, square in enumerate(squares):
+            score = scores[k] + self.factor * float(products[k] @ steps)
+            z = kernels.dual_step(self.code, duals[k], batch.labels[k], score, self.factor * square, parameter)
+            usable = square > 0 and abs(z) < math.inf
+            steps[k] = math.trunc(min(max(z, -self.clip), self.clip) * unit) / unit if usable else 0.0
+        return batch, steps, steps @ rows  # exact, on the grids of both
 
 
 def drawn_lot(plan: Plan, number: int) -> NDArray[np.int64]:
