@@ -21,6 +21,7 @@ from sottovoce.federation.federation import Federation
 from sottovoce.files import check_no_ledger
 from sottovoce.lab.datasets import PublicDataset, load
 from sottovoce.privacy.guarantee import Adversary
+from sottovoce.solvers import in_letters
 
 NAMES: Final = ("dp-cd", "dp-scd", "admm", "frank-wolfe", "sgd")
 SUPPLIED = ("year_prediction_msd", "gisette")  # large and not fetched without being asked: the user supplies them
@@ -118,12 +119,30 @@ class Reproduction:
         return asdict(self)
 
 
+ALSO: Final = {  # what else papers and people call them, in letters alone
+    "multipartysgd": "sgd",
+    "sgd1": "sgd",
+    "sgd2": "sgd",
+    "bcfw": "frank-wolfe",
+    "bcfwas": "frank-wolfe",
+    "dfw": "frank-wolfe",
+    "pride": "frank-wolfe",
+    "cd": "dp-cd",
+    "scd": "dp-scd",
+    "sdca": "dp-scd",
+    "seqdpscd": "dp-scd",
+    "admmsharing": "admm",
+}
+
+
 def paper(name: str) -> Paper:
-    """The paper of this name."""
-    if name not in NAMES:
+    """The paper of this name, in any case and spelling, or of one of those in `ALSO`."""
+    called = {in_letters(each): each for each in NAMES} | ALSO
+    found = called.get(in_letters(name))
+    if found is None:
         raise InputError(f"NAME={name!r} is no paper known here. Known are: {', '.join(NAMES)}.")
-    found: Paper = import_module(f"sottovoce.lab.reproduce.{name.replace('-', '_')}").PAPER
-    return found
+    known: Paper = import_module(f"sottovoce.lab.reproduce.{found.replace('-', '_')}").PAPER
+    return known
 
 
 def run_paper(
