@@ -150,18 +150,10 @@ class Reproduction:
 
 
 ALSO: Final = {  # what else papers and people call them, in letters alone
-    "multipartysgd": "sgd",
-    "sgd1": "sgd",
-    "sgd2": "sgd",
-    "bcfw": "frank-wolfe",
-    "bcfwas": "frank-wolfe",
-    "dfw": "frank-wolfe",
-    "pride": "frank-wolfe",
-    "cd": "dp-cd",
-    "scd": "dp-scd",
-    "sdca": "dp-scd",
-    "seqdpscd": "dp-scd",
-    "admmsharing": "admm",
+    **dict.fromkeys(("sgd1", "sgd2", "multipartysgd"), "sgd"),
+    **dict.fromkeys(("bcfw", "bcfwas", "dfw", "pride"), "frank-wolfe"),
+    **dict.fromkeys(("scd", "sdca", "seqdpscd"), "dp-scd"),
+    **dict.fromkeys(("admmsharing",), "admm"),
 }
 
 
