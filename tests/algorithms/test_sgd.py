@@ -9,7 +9,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce import algorithms, penalties
-from sottovoce.algorithms.gradient import radius_of, start_in
+from sottovoce.algorithms.gradient import ball_radius, start_in
 from sottovoce.algorithms.sgd import named_parties, named_records
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.plan import Plan
@@ -247,7 +247,7 @@ def test_the_start_is_uniform_in_the_set() -> None:
     """Of 400 coins: within the set, and its radius to the power p is uniform (5.5 standard errors: below 1e-7)."""
     for regulariser, norm in ((ball_of(2.0), 2), (ball_of(2.0, "l1_ball"), 1)):
         plan = printed_plan("gradient", regulariser, rounds=1)
-        radius = radius_of(plan, math.inf)
+        radius = ball_radius(plan, math.inf)
         starts = [start_in(plan.model_copy(update={"coin": str(coin)}), radius) for coin in range(400)]
         shares = np.array([(np.linalg.norm(start[:3], norm) / radius) ** 3 for start in starts])
         assert shares.max() <= 1

@@ -24,6 +24,7 @@ from sottovoce.gate.frames import decode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.solvers import SOLVERS, Options
+from sottovoce.solvers.names import IN_PAPERS
 from sottovoce.solvers.options import MOST, NumberRange, OneOf, PerFeature
 from sottovoce.transports.base import InProcess
 
@@ -144,6 +145,7 @@ class TestOptions:
             sv.solvers.by_name(name)
         assert f"solver={name!r} is unknown; {told}" in str(caught.value)
         assert name not in sv.solvers.SOLVERS
+        assert {solver for solver, _ in IN_PAPERS.values()} <= set(sv.solvers.SOLVERS)
 
     def test_replace(self) -> None:
         solver = sv.solvers.CD(inner=80, step=0.5).replace(inner=40, step=None)

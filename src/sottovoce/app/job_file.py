@@ -258,7 +258,8 @@ class SolverTable(JobTable, extra="allow"):
     name: str = needed('the name of a solver, as `sottovoce solvers` lists them, or "auto"')
 
     def make_solver(self, job: JobFile) -> str | Options:
-        from sottovoce.solvers import SOLVERS, by_name, meant_solver
+        from sottovoce.solvers import SOLVERS, by_name
+        from sottovoce.solvers.names import meant_solver
 
         options = dict(self.model_extra or {})
         if self.name == "auto":
@@ -267,7 +268,7 @@ class SolverTable(JobTable, extra="allow"):
             return self.name
         if self.name not in SOLVERS:
             raise job.fault(
-                f"solver.name = {self.name!r} is unknown{meant_solver(self.name)} "
+                f"solver.name = {self.name!r} is unknown{meant_solver(self.name, SOLVERS)} "
                 f"Allowed are: auto, {', '.join(SOLVERS)}."
             )
         allowed = SOLVERS[self.name].names()

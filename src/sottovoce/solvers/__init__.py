@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Final, Literal
 from numpy.typing import ArrayLike
 
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.errors import InputError, did_you_mean
+from sottovoce.errors import InputError
+from sottovoce.solvers.names import meant_solver
 from sottovoce.solvers.options import Options as Options
 from sottovoce.solvers.options import PerFeature, above, declare_option, number, one_of, whole
 
@@ -461,42 +462,8 @@ _LINES = (f"| `{kind.__name__}` | {name} | {kind.summary()} |" for name, kind in
 __doc__ = "\n".join([__doc__ or "", "| class | name | what it does |", "|---|---|---|", *_LINES])
 
 
-_AS_PRINTED, _CLEAR = ", with calibration='paper' as published", ", with epsilon=inf"
-IN_PAPERS: Final[Mapping[str, tuple[type[Options], str]]] = {  # what papers call a solver, and how it is asked for
-    "DP-CD": (CD, _AS_PRINTED),
-    "DP-SCD": (SCD, _AS_PRINTED),
-    "primal DP-SCD": (PrimalSCD, _AS_PRINTED),
-    "SeqDP-SCD": (SequentialSCD, _AS_PRINTED),
-    "SGD1": (SGD, _AS_PRINTED),
-    "SGD2": (Gradient, _AS_PRINTED),
-    "DP-FW": (FrankWolfe, _AS_PRINTED),
-    "PriDE": (OneShot, _AS_PRINTED),
-    "ADMM sharing": (ADMM, _AS_PRINTED),
-    "dFW": (FrankWolfe, f"{_CLEAR} over columns"),
-    "SDCA": (SCD, _CLEAR),
-    "CoCoA": (SCD, f"{_CLEAR} by rows"),
-    "DP-GCD": (GreedyCD, ""),
-    "DP-SGD": (SGD, ""),
-}
-
-
-def in_letters(name: str) -> str:
-    """A name without case, spaces and hyphens, as people write those of papers."""
-    return "".join(filter(str.isalnum, name.lower()))
-
-
-def meant_solver(name: str) -> str:
-    """The end of a sentence about an unknown solver: the one that papers call so, or else the nearest name."""
-    for called, (kind, how) in IN_PAPERS.items():
-        if in_letters(name) == in_letters(called):
-            return f"; {called} is {kind.name!r} here{how}."
-    if in_letters(name) == "bcfw":
-        return "; BCFW has no privacy and is no solver, but `sottovoce.lab.bcfw.solve`."
-    return did_you_mean(name, tuple(SOLVERS))
-
-
 def by_name(name: str, **options: Any) -> Options:
     """The solver of that name; an unknown name or option is answered with those there are."""
     if name not in SOLVERS:
-        raise InputError(f"solver={name!r} is unknown{meant_solver(name)} There are: {', '.join(SOLVERS)}.")
+        raise InputError(f"solver={name!r} is unknown{meant_solver(name, SOLVERS)} There are: {', '.join(SOLVERS)}.")
     return SOLVERS[name]().replace(**options) if options else SOLVERS[name]()

@@ -141,7 +141,7 @@ class PublishedGradient(PrivateGradient):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Descend; return the last iterate."""
-        radius, ridge = radius_of(plan, math.inf), plan.scaled_regulariser.ridge
+        radius, ridge = ball_radius(plan, math.inf), plan.scaled_regulariser.ridge
         weights = start_in(plan, radius)
         for k in range(1, plan.rounds + 1):
             gradient = yield from total("gradient", weights=weights)
@@ -150,7 +150,7 @@ class PublishedGradient(PrivateGradient):
         return weights
 
 
-def radius_of(problem: Problem, unbounded: float) -> float:
+def ball_radius(problem: Problem, unbounded: float) -> float:
     """The radius of the user's ball C, seen from prepared rows; `unbounded` where there is none."""
     regulariser = problem.scaled_regulariser
     return regulariser.inner.radius / float(regulariser.scale) if isinstance(regulariser.inner, Ball) else unbounded

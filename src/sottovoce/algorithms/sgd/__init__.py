@@ -22,7 +22,7 @@ from sottovoce.algorithms.base import (
     slope_bound,
     total,
 )
-from sottovoce.algorithms.gradient import radius_of, start_in, step_in
+from sottovoce.algorithms.gradient import ball_radius, start_in, step_in
 from sottovoce.data.block import SumRows
 from sottovoce.errors import warn
 from sottovoce.gate.query import MessageArrays, Query, Reals, Round, Scheduled, Wholes, World
@@ -243,7 +243,7 @@ class PublishedSGD(Algorithm):
         query = RecordGradient(problem, problem.names[0], slope)
         return Design(
             rounds=rounds,
-            numbers=PublishedSGDNumbers(slope_bound=slope, radius=radius_of(problem, RADIUS)),
+            numbers=PublishedSGDNumbers(slope_bound=slope, radius=ball_radius(problem, RADIUS)),
             releases=(Release.of(query, 0, rounds, std, grid_step(query, std)),),
             claimed_epsilon=problem.epsilon,
         )

@@ -20,7 +20,7 @@ from sottovoce.estimators import PrivateLinearModel
 from sottovoce.federation.federation import Federation
 from sottovoce.lab.datasets import PublicDataset, load
 from sottovoce.privacy.guarantee import Adversary
-from sottovoce.solvers import in_letters
+from sottovoce.solvers.names import in_letters
 
 NAMES: Final = ("dp-cd", "dp-scd", "admm", "frank-wolfe", "sgd")
 SUPPLIED = ("year_prediction_msd", "gisette")  # large and not fetched without being asked: the user supplies them
