@@ -13,7 +13,6 @@ from plans import small_problem
 from sottovoce import algorithms
 from sottovoce.data.block import Block
 from sottovoce.gate.query import Round
-from sottovoce.lab.reproduce.dp_scd import RidgeDual
 from sottovoce.lab.theorems import dp_scd as theorems
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
@@ -129,11 +128,11 @@ class TestGuarantee:
 
 
 @pytest.fixture(scope="module")
-def dual() -> RidgeDual:
-    return RidgeDual.drawn(records=200, features=8, ridge=0.02)
+def dual() -> theorems.RidgeDual:
+    return theorems.RidgeDual.drawn(records=200, features=8, ridge=0.02)
 
 
-def drawn(dual: RidgeDual, rng: np.random.Generator, lot: int = 20) -> np.ndarray:
+def drawn(dual: theorems.RidgeDual, rng: np.random.Generator, lot: int = 20) -> np.ndarray:
     return rng.choice(len(dual.y), lot, replace=False)
 
 
@@ -247,7 +246,7 @@ class TestNoise:
     def test_the_excess_grows_with_the_features_and_with_the_rounds(self):
         found = {}
         for features, rounds in ((4, 100), (64, 100), (4, 800)):
-            dual = RidgeDual.drawn(records=200, features=features, ridge=0.2)
+            dual = theorems.RidgeDual.drawn(records=200, features=features, ridge=0.2)
             runs = [dual.descend(20, rounds, 1.0, 0.5, np.random.default_rng([seed, features])) for seed in range(30)]
             found[features, rounds] = np.mean([dual.primal_excess(v) for v in runs])
             assert found[features, rounds] > theorems.excess_of_last_noise(features, 0.2, 200, 0.5)

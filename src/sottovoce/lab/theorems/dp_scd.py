@@ -6,10 +6,15 @@ N records of norm 1, M features, mini-batches of L, steps cut to C, T rounds; lo
 
 from __future__ import annotations
 
+import functools
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+Vector = NDArray[np.float64]
 
 
 def dual_sensitivity(clip: float) -> float:
@@ -99,3 +104,53 @@ def excess_of_last_noise(features: int, ridge: float, records: int, std: float) 
 def inconsistency(features: int, lot: float, rounds: int, std: float) -> float:
     """T (M + L) std^2 = E |v - X alpha|^2 after T rounds, whose mean is 0 (Remark 1): nothing takes it back."""
     return rounds * (features + lot) * std**2
+
+
+@dataclass(frozen=True)
+class RidgeDual:
+    """F*(alpha) = (1/N) sum_i (alpha_i^2 / 2 - alpha_i y_i) + |X alpha|^2 / (2 lambda N^2): eq. 3 of ridge."""
+
+    X: Vector  # a row of norm 1 for each record
+    y: Vector
+    ridge: float
+
+    @classmethod
+    def drawn(cls, records: int, features: int, ridge: float) -> RidgeDual:
+        """Random rows, a linear label with noise."""
+        rng = np.random.default_rng(0)
+        X = rng.standard_normal((records, features))
+        X /= np.linalg.norm(X, axis=1)[:, None]
+        return cls(X, X @ rng.standard_normal(features) + 0.1 * rng.standard_normal(records), ridge)
+
+    @functools.cached_property
+    def best(self) -> Vector:
+        scale = self.ridge * len(self.y)
+        return np.asarray(np.linalg.solve(np.eye(len(self.y)) + self.X @ self.X.T / scale, self.y))
+
+    def excess(self, duals: Vector) -> float:
+        """S(alpha)."""
+        apart, records = duals - self.best, len(self.y)
+        return float(apart @ apart + np.sum((self.X.T @ apart) ** 2) / (self.ridge * records)) / (2 * records)
+
+    def primal_excess(self, v: Vector) -> float:
+        """F(theta) - min F at theta = v / (lambda N)."""
+        apart = (v - self.X.T @ self.best) / (self.ridge * len(self.y))
+        return float(np.mean((self.X @ apart) ** 2) + self.ridge * apart @ apart) / 2
+
+    def stepped(self, duals: Vector, v: Vector, batch: Any, clip: float = math.inf, lot: int | None = None) -> Vector:
+        """The duals after the update of a batch (eq. 8, step 8), v as it may be."""
+        unit, rows, found = self.ridge * len(self.y), self.X[batch], duals.copy()
+        steps = (self.y[batch] - duals[batch] - rows @ v / unit) / (1 + (lot or len(batch)) / unit)
+        found[batch] += np.clip(steps, -clip, clip)
+        return found
+
+    def descend(self, lot: int, rounds: int, clip: float, std: float, rng: np.random.Generator) -> Vector:
+        """V of Algorithm 1 with noise of this std on v and on the duals of the batch."""
+        duals, v = np.zeros(len(self.y)), np.zeros(self.X.shape[1])
+        for _ in range(rounds):
+            batch = rng.choice(len(self.y), lot, replace=False)
+            moved = self.stepped(duals, v, batch, clip)
+            v = v + self.X.T @ (moved - duals) + std * rng.standard_normal(len(v))
+            moved[batch] += std * rng.standard_normal(lot)
+            duals = moved
+        return v
