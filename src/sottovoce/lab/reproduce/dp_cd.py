@@ -48,7 +48,7 @@ Load = Callable[..., PublicDataset]  # of a name and a split
 
 SEED = 1000  # of the first run
 RUNS = {"DP-SGD": 5}  # as it is slow; 10 otherwise
-MARKS = 10  # of a curve
+MARKS = 20  # of a curve
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ def curves(name: str, setup: Setup) -> PaperTable:
     methods: list[tuple[str, float | None, Callable[[int], dict[str, Any]], str]] = [
         ("DP-CD as printed", published, lambda _: printed.options(task, task.squares), f"{printed}"),
         (
-            "the same, private M",
+            "as printed, private M",
             private,
             lambda k: printed.options(task, task.laplace_squares(k)),
             "Laplace noise on M",
@@ -347,7 +347,7 @@ def curves(name: str, setup: Setup) -> PaperTable:
         methods.append(("full gradients", None, lambda _: full.options(), f"{full}"))
     rows, ends = [], []
     for series, value, options, how in methods:
-        runs = setup.of(RUNS.get(series, 10), 2)
+        runs = RUNS.get(series, 10) // setup.of(1, 5)
         found = []
         for seed in range(SEED, SEED + runs):
             setup.say(f"{problem.title}: {series}, run {seed - SEED + 1} of {runs}")
