@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from sottovoce import algorithms
-from sottovoce.app.cli import app
 from sottovoce.federation.federation import Federation
 from sottovoce.lab import reproduce
 from sottovoce.lab.reproduce import Setup, dp_cd
@@ -147,10 +143,3 @@ def test_california_is_near_the_published_errors(data_folder) -> None:
     first = next(row for row in table.rows if row.series == "DP-CD as printed")
     assert first.ours > ends["DP-CD as printed"].ours
     assert all(isinstance(row.at, float) for row in table.rows)
-
-
-def test_the_command_makes_the_figure(data_folder) -> None:
-    command = ["reproduce", "dp-cd", "--quick", "--only", "sparse", "--json"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["tables"]["sparse"]["axis"] == "passes on data"
