@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from sottovoce import algorithms
+from sottovoce.algorithms.cd.walk import Moves, visits
 from sottovoce.federation.federation import Federation
 from sottovoce.lab import reproduce
 from sottovoce.lab.reproduce import Setup, dp_cd
+from sottovoce.lab.reproduce.dp_cd_problems import DpCd, DpSgd, Printed, Task
 
 pytestmark = pytest.mark.slow
 
@@ -17,12 +19,12 @@ SERIES = ["DP-CD as printed", "as printed, private M", "cd", "cd, private M", "D
 
 
 @pytest.fixture(scope="module")
-def task() -> dp_cd.Task:
+def task() -> Task:
     rng = np.random.default_rng(0)
     X = np.clip(rng.standard_normal((3000, 4)) * [1, 5, 1, 0.2], [-3, -15, -3, -0.6], [3, 15, 3, 0.6])
     y = X @ [1.0, -0.2, 0, 3] + 0.1 * rng.standard_normal(3000)
     bounds = {"entry_bound": [3.0, 15.0, 3.0, 0.6], "label_bound": 10.0}
-    return dp_cd.Task(X, y, y, 0.01, 1.0, 1e-7, bounds, np.mean(X**2, axis=0), scale=10.0)
+    return Task(X, y, y, 0.01, 1.0, 1e-7, bounds, np.mean(X**2, axis=0), scale=10.0)
 
 
 def test_published_numbers() -> None:
@@ -37,7 +39,7 @@ def test_published_numbers() -> None:
     assert reproduce.paper("dp-cd").figures == {"1": tuple(dp_cd.PROBLEMS)}
 
 
-def test_as_printed_is_the_published_form_with_nothing_but_constants(task: dp_cd.Task) -> None:
+def test_as_printed_is_the_published_form_with_nothing_but_constants(task: Task) -> None:
     for problem in dp_cd.PROBLEMS.values():
         options = problem.printed.options(task, task.squares)
         assert options["calibration"] == "paper"
@@ -48,12 +50,12 @@ def test_as_printed_is_the_published_form_with_nothing_but_constants(task: dp_cd
 
 
 @pytest.mark.parametrize("method", ["printed", "two loops", "cd", "sgd"])
-def test_a_curve_has_the_models_of_shorter_runs_and_ends_with_the_fit(task: dp_cd.Task, method: str) -> None:
+def test_a_curve_has_the_models_of_shorter_runs_and_ends_with_the_fit(task: Task, method: str) -> None:
     options = {
-        "printed": dp_cd.Printed(5, 0.5, 1, 10).options(task, task.squares),
-        "two loops": dp_cd.Printed(5, 0.5, 2, 5).options(task, task.squares),
-        "cd": dp_cd.DpCd(5, 1.0, 10, 0.5).options(task, known=False),
-        "sgd": dp_cd.DpSgd(16.0, 0.5, 1.0, 20, rate=0.5).options(),
+        "printed": Printed(5, 0.5, 1, 10).options(task, task.squares),
+        "two loops": Printed(5, 0.5, 2, 5).options(task, task.squares),
+        "cd": DpCd(5, 1.0, 10, 0.5).options(task, known=False),
+        "sgd": DpSgd(16.0, 0.5, 1.0, 20, rate=0.5).options(),
     }[method] | {"relation": "replace-one", "insecure_seed": 3}
     curve = task.curve(**options)
     assert list(curve) == pytest.approx(np.arange(0.5, 10.5, 0.5))
@@ -66,9 +68,9 @@ def test_a_curve_has_the_models_of_shorter_runs_and_ends_with_the_fit(task: dp_c
         coordinator.transcript = []
         coordinator.run(plan, algorithms.of(plan))
         (said,) = (each.payload for each in coordinator.transcript if each.name == "coordinates")
-        moves = dp_cd.Moves(plan, next(algorithms.of(plan).coordinate(plan)).arrays["curvatures"])
+        moves = Moves(plan, next(algorithms.of(plan).coordinate(plan)).arrays["curvatures"])
         w, iterates = np.zeros(4), []
-        for k, j in enumerate(dp_cd.visits(plan, 0, 12)):
+        for k, j in enumerate(visits(plan, 0, 12)):
             u = w[j] - moves.steps[j] * said[k] * moves.clip[j] / plan.records
             w = w.copy()
             w[j] = np.sign(u) * max(abs(u) - moves.steps[j] * moves.terms[0][j], 0.0)
@@ -77,7 +79,7 @@ def test_a_curve_has_the_models_of_shorter_runs_and_ends_with_the_fit(task: dp_c
         assert curve[3.0] == pytest.approx(task.objective(mean), rel=1e-9)
 
 
-def test_laplace_curvatures_have_the_printed_scale(task: dp_cd.Task) -> None:
+def test_laplace_curvatures_have_the_printed_scale(task: Task) -> None:
     """Mean and spread of |noise| / (B_j / (n epsilon)), which is 1 for Laplace noise; 4,000 draws."""
     bound = np.array([3.0, 15.0, 3.0, 0.6]) ** 2
     drawn = np.array([task.laplace_squares(seed) for seed in range(1000)])
