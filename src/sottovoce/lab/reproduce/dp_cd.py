@@ -56,10 +56,11 @@ def curves(name: str, setup: Setup) -> PaperTable:
             mean, spread = float(np.mean(values)), float(np.std(values))
             rows.append(Row(series, at, value if last else None, mean, f"{how}; {runs} runs", spread))
         ends.append(f"{series} {mean / (start / best - 1):.2f}")
-    joint = theorems.laplace_epsilon(task.X.shape[1], task.epsilon, task.delta)
+    mu = task.epsilon / math.sqrt(2 * math.log(1 / task.delta))  # of the printed noise
+    alone, joint = (theorems.laplace_epsilon(task.X.shape[1], task.epsilon, task.delta, each) for each in (0.0, mu))
     note = (
         f"Epsilon = {task.epsilon:g}, delta = {task.delta:.2g}, replace-one. The zero model has "
-        f"{start / best - 1:.4g}. The Laplace noise on M costs epsilon = {joint:.4g} besides, which nothing counts."
+        f"{start / best - 1:.4g}. The Laplace noise on M costs epsilon = {alone:.4g}, with the steps {joint:.4g}."
     )
     if name == "sparse":
         note += f" As shares of the zero model's error on this draw: published 0.37 and 1.00, here {', '.join(ends)}."
@@ -74,15 +75,8 @@ OTHER: Final = "holds with another constant"
 def printed_epsilon(n: int, claimed: float, relation: Relation, counted: str) -> float:
     """The true epsilon of the printed noise, delta = n^-2, by the plan of `calibration="paper"`."""
     options: dict[str, Any] = {"inner": LOOPS, "counted": counted, "curvatures": np.ones(2)}
-    model = sv.PrivateLogisticRegression(
-        claimed,
-        delta=n**-2.0,
-        relation=relation,
-        entry_bound=1.0,
-        classes=(0, 1),
-        solver=sv.solvers.CD(**options),
-        calibration="paper",
-    )
+    given: dict[str, Any] = {"solver": sv.solvers.CD(**options), "calibration": "paper", "relation": relation}
+    model = sv.PrivateLogisticRegression(claimed, delta=n**-2.0, entry_bound=1.0, classes=(0, 1), **given)
     return true_epsilon(model, Federation.central(np.ones((n, 2)), np.arange(n) % 2), "world")
 
 
@@ -117,6 +111,46 @@ def simulate_excess(  # noqa: PLR0913
             w[every, j] -= noisy / curvatures[j]
             mean += w / inner
     return np.asarray(np.sum((mean @ A) * mean, axis=1) / 2)
+
+
+FLAT = theorems.CoordinateSetting(np.ones(8), np.full(8, 100.0), 3000, 1.0, 1e-12)
+STEEP = np.diag([1.0, 4, 9, 16]) + 0.5
+STRENGTH = float(np.linalg.eigvalsh(STEEP / np.sqrt(np.outer(np.diag(STEEP), np.diag(STEEP)))).min())  # mu_M
+GAP = float(STEEP.sum() / 2)  # from (1, 1, 1, 1)
+
+
+def compare_convex(inner: int) -> tuple[float, float, float]:
+    """(mean error, bound as printed, bound with the R_M of its proof) after a loop on 50 |w|^2 from (.01, .01 ...)."""
+    start, deviation = np.full(8, 0.01), theorems.printed_deviation(FLAT, inner)
+    found = simulate_excess(np.diag(FLAT.curvatures), start, deviation, 1, inner, runs=200, seed=0)
+    radii = [each(start, 0.04, FLAT.curvatures) for each in (theorems.printed_radius, theorems.coordinate_radius)]
+    printed, proven = (theorems.convex_coordinate_bound(FLAT, radius, inner) for radius in radii)
+    return float(np.mean(found)), printed, proven
+
+
+def compare_strongly_convex(loops: int) -> tuple[float, float, float]:
+    """(mean error, bound as printed, the proven one) on w'Aw / 2, A = `STEEP`, with loops of 2 p (1 + 1/mu_M) steps."""
+    setting = theorems.CoordinateSetting(np.ones(4), np.diag(STEEP), 3000, 1.0, 1e-7)
+    inner = theorems.inner_for(setting, STRENGTH)
+    deviation = theorems.printed_deviation(setting, loops * inner)
+    found = simulate_excess(STEEP, np.ones(4), deviation, loops, inner, runs=100, seed=loops)
+    bounds = (theorems.printed_strong_bound, theorems.strong_coordinate_bound)
+    printed, proven = (bound(setting, GAP, STRENGTH, loops) for bound in bounds)
+    return float(np.mean(found)), printed, proven
+
+
+def measure_utility(setup: Setup) -> PaperTable:
+    """Both sides of the two upper bounds, every step counted in the noise."""
+    rows = []
+    for compare, name, places in (
+        (compare_convex, "convex, by K", (1, 4, 8, 32, 128, 512)),
+        (compare_strongly_convex, "strongly convex, by T", (1, 2, 4, 8, 12)),
+    ):
+        for at in places[: setup.of(None, 4)]:
+            found, printed, proven = compare(at)
+            rows.append(Row(f"{name}, as printed", at, printed, found, "runs on a quadratic function"))
+            rows.append(Row(f"{name}, as proven", at, proven, found, "runs on a quadratic function"))
+    return PaperTable("Utility", "E F(w_priv) - F*", "K or T", tuple(rows), ("bound", "measured"), log=True)
 
 
 def judge_dp_cd(setup: Setup) -> tuple[Claim, ...]:
@@ -160,41 +194,28 @@ def _judge_constants() -> Iterator[Claim]:
 
 
 def _judge_bounds() -> Iterator[Claim]:
-    p, curvatures, start = 8, np.full(8, 100.0), np.full(8, 0.01)
-    setting = theorems.CoordinateSetting(np.ones(p), curvatures, 10**6, 1.0, 1e-12)
-    noise, gap = theorems.printed_deviation(setting, p), float(curvatures @ start**2 / 2)
-    found = float(np.mean(simulate_excess(np.diag(curvatures), start, noise, 1, p, runs=400, seed=0)))
-    radii = [each(start, gap, curvatures) for each in (theorems.printed_radius, theorems.coordinate_radius)]
-    printed, proven = (theorems.convex_coordinate_bound(setting, radius, p) for radius in radii)
+    (found, printed, proven), radius = compare_convex(8), math.sqrt(0.08)
     says = "3 p R_M^2 / (2 K) + 12 K log(1/delta) |L|^2 / (n epsilon)^2, R_M = max(|w^0 - w*|_{M^-1}, F(w^0) - F*)"
     measured = (
         f"p = K = 8, M_j = 100: error {found:.2g}, bound {printed:.2g}; R_M^2 = max(|.|_M^2, F - F*): {proven:.2g}"
     )
     yield _claim("Utility, convex", says, found <= printed, measured)
-    least = theorems.convex_coordinate_bound(setting, radii[1], theorems.best_inner(setting, radii[1]))
-    times, expected = least / theorems.convex_coordinate_rate(setting, radii[1]), 6 * math.sqrt(2 * math.log(1e12))
+    least = theorems.convex_coordinate_bound(FLAT, radius, theorems.best_inner(FLAT, radius))
+    times, expected = least / theorems.convex_coordinate_rate(FLAT, radius), 6 * math.sqrt(2 * math.log(1e12))
     measured = f"{times:.3g} = 6 sqrt(2 log(1/delta)) times it at the best K, with the R_M of the proof"
     says = "O~(sqrt(p) R_M |L|_{M^-1} / (n epsilon))"
     yield _claim("Utility, convex", says, math.isclose(times, expected), measured)
 
-    A, worst, ratios = np.diag([1.0, 4, 9, 16]) + 0.5, 0.0, list[float]()
-    diagonal, gap = np.diag(A), float(A.sum() / 2)
-    strength = float(np.linalg.eigvalsh(A / np.sqrt(np.outer(diagonal, diagonal))).min())
-    small, middle, large = (
-        theorems.CoordinateSetting(np.ones(4), diagonal, n, 1.0, 1e-7) for n in (3000, 10**4, 10**8)
-    )
-    for loops in (1, 2, 4, 6):
-        inner = theorems.inner_for(small, strength)
-        noise = theorems.printed_deviation(small, loops * inner)
-        mean = float(np.mean(simulate_excess(A, np.ones(4), noise, loops, inner, runs=100, seed=loops)))
-        worst = max(worst, mean / theorems.printed_strong_bound(small, gap, strength, loops))
+    worst = max(error / bound for error, bound, _ in map(compare_strongly_convex, (1, 2, 4, 6)))
     says = "(F(w^0) - F*) / (2 T) + 48 p T log(1/delta) |L|^2 / (mu_M (n epsilon)^2), K = O~(p / mu_M)"
     measured = f"K = 2 p (1 + 1/mu_M): at most {worst:.2g} of it; proven with 1 + 1/mu_M for 1/mu_M"
     yield Claim("Utility, strongly convex", says, OTHER if worst <= 1 else "false", measured)
+    ratios = list[float]()
     for bound in (theorems.printed_strong_bound, theorems.strong_coordinate_bound):
-        for each in (middle, large):
-            best = min(bound(each, gap, strength, int(T)) for T in np.geomspace(1, 10**6, 300))
-            ratios.append(best / theorems.strong_coordinate_rate(each, strength))
+        for n in (10**4, 10**8):
+            setting = theorems.CoordinateSetting(np.ones(4), np.diag(STEEP), n, 1.0, 1e-7)
+            best = min(bound(setting, GAP, STRENGTH, int(T)) for T in np.geomspace(1, 10**6, 300))
+            ratios.append(best / theorems.strong_coordinate_rate(setting, STRENGTH))
     says = "O~(p |L|_{M^-1}^2 / (mu_M (n epsilon)^2))"
     measured = "n = 10^4 and 10^8, best T: {:.3g} and {:.3g} times it; with 2^T for 2 T {:.3g} and {:.3g}".format(
         *ratios
@@ -230,13 +251,11 @@ def _judge_lower_bounds() -> Iterator[Claim]:
 
 
 def _judge_practice() -> Iterator[Claim]:
-    rng, found = np.random.default_rng(0), list[float]()
+    rng, found, printed = np.random.default_rng(0), list[float](), Printed(1.0, 1.0, 2, 10)
     drawn = np.clip(rng.standard_normal((4000, 4)), -3, 3)
     signs = np.where(rng.random(4000) < 1 / (1 + np.exp(-drawn @ [1.0, -1, 0.5, 0])), 1.0, -1.0)
-    for scale in (1.0, 64.0):
-        factors, printed = np.array([1, scale, 1, scale]), Printed(1.0, 1.0, 2, 10)
-        X = drawn * factors
-        bounds = {"entry_bound": 3 * factors}
+    for factors in (np.ones(4), np.array([1, 64, 1, 64])):
+        X, bounds = drawn * factors, {"entry_bound": 3 * factors}
         task = Task(X, signs, signs, 1e-9, 1.0, 1e-8, bounds, np.mean(X**2, axis=0), lasso=False)
         best, known = task.optimum(), printed.options(task, task.squares)
         sgd = {"entry_bound": None, "row_norm": 3 * float(np.linalg.norm(factors)), "solver": "sgd"}
@@ -259,7 +278,11 @@ def _judge_practice() -> Iterator[Claim]:
 PAPER = Paper(
     "P. Mangold, A. Bellet, J. Salmon and M. Tommasi (2022), Differentially Private Coordinate Descent for Composite "
     "Empirical Risk Minimization. The published errors were read off the figures of the paper, at their right end.",
-    {**{name: partial(curves, name) for name in PROBLEMS}, "epsilons": compare_dp_cd_epsilons},
+    {
+        **{name: partial(curves, name) for name in PROBLEMS},
+        "epsilons": compare_dp_cd_epsilons,
+        "utility": measure_utility,
+    },
     (
         "The draw of the sparse problem, the weight of the Electricity penalty and the tuned steps, clips and passes "
         "are not in the paper: make_regression(1000, 1000, n_informative=10, noise=1), 1/n and settings tuned here "

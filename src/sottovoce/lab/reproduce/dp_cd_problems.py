@@ -144,18 +144,9 @@ def electricity(load: Load, *, standardised: bool) -> Task:
         for name, most in (("nswprice", 15.0), ("vicprice", 60.0)):
             place = data.feature_names.index(name)
             bound[place] = min(bound[place], most)
-    n = len(X)
-    return Task(
-        X,
-        data.y,
-        np.where(data.y == "UP", 1.0, -1.0),
-        alpha=1 / n,
-        epsilon=1.0,
-        delta=n**-2.0,
-        bounds={"entry_bound": bound},
-        squares=np.mean(X**2, axis=0),
-        lasso=False,
-    )
+    signs, n = np.where(data.y == "UP", 1.0, -1.0), len(X)
+    squares = np.mean(X**2, axis=0)
+    return Task(X, data.y, signs, 1 / n, 1.0, n**-2.0, {"entry_bound": bound}, squares, lasso=False)
 
 
 def california(load: Load, *, standardised: bool) -> Task:
@@ -166,34 +157,16 @@ def california(load: Load, *, standardised: bool) -> Task:
     if standardised:
         X = (X - X.mean(axis=0)) / X.std(axis=0)
         bound = np.minimum(np.abs(X).max(axis=0), 40.0)
-    return Task(
-        X,
-        y,
-        y,
-        alpha=0.1 if standardised else 1.0,
-        epsilon=1.0,
-        delta=len(X) ** -2.0,
-        bounds={"entry_bound": bound, "label_bound": 5.00001},
-        squares=np.mean(X**2, axis=0),
-        scale=5.00001,
-    )
+    bounds, alpha = {"entry_bound": bound, "label_bound": 5.00001}, 0.1 if standardised else 1.0
+    return Task(X, y, y, alpha, 1.0, len(X) ** -2.0, bounds, np.mean(X**2, axis=0), scale=5.00001)
 
 
 def sparse_lasso(load: Load) -> Task:
     """1000 x 1000, LASSO; drawn, since the authors' own draw is not known."""
     del load
     X, y = make_regression(1000, 1000, n_informative=10, noise=1, random_state=0)
-    return Task(
-        X,
-        y,
-        y,
-        alpha=30.0,
-        epsilon=10.0,
-        delta=1e-6,
-        bounds={"entry_bound": 4.0, "row_norm": 36.0, "label_bound": 1000.0},
-        squares=np.ones(1000),
-        scale=1000.0,
-    )
+    bounds = {"entry_bound": 4.0, "row_norm": 36.0, "label_bound": 1000.0}
+    return Task(X, y, y, 30.0, 10.0, 1e-6, bounds, np.ones(1000), scale=1000.0)
 
 
 @dataclass(frozen=True)
@@ -206,17 +179,9 @@ class DpCd:
     averaged: float  # share of the steps whose mean is the answer
 
     def options(self, task: Task, *, known: bool, order: Order = "cyclic") -> dict[str, Any]:
-        return {
-            "solver": sv.solvers.CD(
-                clip=self.clip / task.scale,
-                step=self.step,
-                inner=self.passes * task.X.shape[1],
-                averaged=self.averaged,
-                order=order,
-                curvatures=task.squares if known else None,
-                curvature_share=0.0 if known else 0.1,
-            )
-        }
+        given: dict[str, Any] = {"curvatures": task.squares} if known else {"curvature_share": 0.1}
+        given |= {"clip": self.clip / task.scale, "inner": self.passes * task.X.shape[1]}
+        return {"solver": sv.solvers.CD(step=self.step, averaged=self.averaged, order=order, **given)}
 
     def __str__(self) -> str:
         return f"clip {self.clip:g}, step {self.step:g}, {self.passes} passes, mean of the last {self.averaged:.3g}"
@@ -232,10 +197,8 @@ class Printed:
     passes: float  # of each loop
 
     def options(self, task: Task, squares: Array) -> dict[str, Any]:
-        inner = round(self.passes * task.X.shape[1])
-        solver = sv.solvers.CD(
-            clip=self.clip / task.scale, step=self.step, rounds=self.loops, inner=inner, curvatures=squares
-        )
+        inner, clip = round(self.passes * task.X.shape[1]), self.clip / task.scale
+        solver = sv.solvers.CD(clip=clip, step=self.step, rounds=self.loops, inner=inner, curvatures=squares)
         return {"solver": solver, "calibration": "paper"}
 
     def __str__(self) -> str:

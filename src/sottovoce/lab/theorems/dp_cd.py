@@ -154,7 +154,7 @@ def laplace_epsilon(features: int, epsilon: float, delta: float, mu: float = 0.0
     from dp_accounting import GaussianDpEvent, LaplaceDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    accountant = PLDAccountant(value_discretization_interval=1e-3 * max(1.0, features * epsilon / 50))
+    accountant = PLDAccountant(value_discretization_interval=1e-3 * max(1.0, features * epsilon / 500))
     accountant.compose(LaplaceDpEvent(1 / epsilon), features)
     if mu > 0:
         accountant.compose(GaussianDpEvent(1 / mu))
