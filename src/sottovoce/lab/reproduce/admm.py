@@ -26,6 +26,7 @@ from sklearn.linear_model import LogisticRegression
 
 import sottovoce as sv
 from sottovoce.lab.reproduce import Paper, PaperTable, Row, Setup, true_epsilon
+from sottovoce.lab.theorems import admm as theory
 from sottovoce.losses import get
 
 Array = NDArray[np.float64]
@@ -60,7 +61,7 @@ def log_loss(scores: Array, labels: Array) -> float:
 
 
 def epochs(
-    parts: Sequence[Any], labels: Array, s: float, count: int, seed: int = 0
+    parts: Sequence[Any], labels: Array, s: float, count: int, *, seed: int = 0, penalty: float = PENALTY
 ) -> Iterator[tuple[list[Array], Array]]:
     """The weights without noise of every party, and the duals, after each epoch."""
     rng, loss, rho = np.random.default_rng(seed), get("logistic"), RHO
@@ -80,7 +81,7 @@ def epochs(
         ]
         messages = [part @ own + s * rng.standard_normal(records) for part, own in zip(parts, weights, strict=True)]
         total = np.sum(messages, axis=0)
-        z = loss.proximal(total + duals / (PENALTY * rho), labels, PENALTY * rho, z)
+        z = loss.proximal(total + duals / (penalty * rho), labels, penalty * rho, z)
         duals = duals + rho * (total - z)
         yield weights, duals
 
@@ -159,6 +160,27 @@ def sound(setup: Setup) -> PaperTable:
             rows.append(Row(solver, f"epsilon {epsilon:g}", None, log_loss(scores, y_test), how))
     note = "The published runs have no finite epsilon at any s."
     return PaperTable("a9a with a guarantee (not in the paper)", "Test log-loss", "budget", tuple(rows), note=note)
+
+
+def break_lemma(records: int = 400, columns: int = 100, rho: float = 60.0, norm: float = 10.0) -> tuple[float, ...]:
+    """(C of Lemma 1, how far D x moves, the largest norm of x and z, the least rho of Assumption 1.2).
+
+    One column changes. It has entries of +-c with c sqrt(N) = 1. A quarter of its signs change: by 1 in norm, and it turns by 60
+    degrees. The other columns make each row exactly as long as 1. y = 0, and z lies where the change takes most.
+    """
+    rng, small, weight = np.random.default_rng(0), 1 / math.sqrt(records), 1e-3
+    rest = rng.standard_normal((records, columns - 1))
+    rest *= math.sqrt(1 - small**2) / np.linalg.norm(rest, axis=1, keepdims=True)
+    column = small * np.where(rng.random(records) < 0.5, 1.0, -1.0)
+    other = np.where(np.arange(records) < records // 4, -column, column)
+    pair = [np.column_stack([rest, one]) for one in (column, other)]
+    solved = [np.linalg.solve(rho * D.T @ D + weight * np.eye(columns), rho * D.T) for D in pair]  # x = this times z
+    directions, _, _ = np.linalg.svd(pair[0] @ solved[0] - pair[1] @ solved[1])
+    z = 0.85 * norm * directions[:, 0]
+    moved = np.linalg.norm(pair[0] @ (solved[0] @ z) - pair[1] @ (solved[1] @ z))
+    longest = max(np.linalg.norm(vector) for vector in (z, solved[0] @ z, solved[1] @ z))
+    asked = theory.assumed_rho(theory.SharedProblem(pair, np.ones(records), get("logistic"), weight, rho))
+    return theory.sharing_sensitivity(columns, 2, rho, weight, norm), float(moved), float(longest), asked
 
 
 def compare_admm_claims(setup: Setup) -> PaperTable:

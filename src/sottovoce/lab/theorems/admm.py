@@ -1,0 +1,191 @@
+"""ADMM sharing (Hu, Liu, Kong and Niu 2019): Algorithm 1 as printed, and what the paper proves of it.
+
+The problem (1): l(sum_m D_m x_m) + lambda sum_m R(x_m), with l(z) the sum of a loss over the records. Regularisers are
+sums over the coordinates of a smooth function, convex or not (Assumption 1.4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import scipy.linalg as sl
+from numpy.typing import NDArray
+
+from sottovoce.losses import Loss
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SmoothRegulariser:
+    """R(x) = sum_j r(x_j) with least <= r'' <= most; `prox`(v, a) = argmin a R(x) + |x - v|^2 / 2 where R is convex."""
+
+    value: Callable[[Array], float]
+    slope: Callable[[Array], Array]
+    least: float
+    most: float
+    prox: Callable[[Array, float], Array] | None = None
+
+
+HALF_SQUARE: Final = SmoothRegulariser(
+    lambda x: float(x @ x) / 2, lambda x: x, least=1.0, most=1.0, prox=lambda v, a: v / (1 + a)
+)
+SATURATING: Final = SmoothRegulariser(  # x^2 / (1 + x^2), smooth and not convex
+    lambda x: float((x**2 / (1 + x**2)).sum()), lambda x: 2 * x / (1 + x**2) ** 2, least=-0.5, most=2.0
+)
+
+
+@dataclass(frozen=True)
+class SharedProblem:
+    """Problem (1) with the augmented Lagrangian (5) of a penalty rho."""
+
+    parts: Sequence[Array]
+    labels: Array
+    loss: Loss
+    weight: float  # lambda
+    rho: float
+    regulariser: SmoothRegulariser = HALF_SQUARE
+
+    def lagrangian(self, state: SharedState) -> float:
+        """(5): l(z) + lambda sum_m R(x_m) + <y, S - z> + (rho / 2) |S - z|^2, S = sum_m D_m x_m."""
+        gap = self.scores(state) - state.copies
+        value = float(self.loss.value(state.copies, self.labels).sum())
+        value += self.weight * sum(self.regulariser.value(own) for own in state.weights)
+        return value + float(state.duals @ gap) + self.rho / 2 * float(gap @ gap)
+
+    def scores(self, state: SharedState) -> Array:
+        """S."""
+        return np.asarray(sum(part @ own for part, own in zip(self.parts, state.weights, strict=True)))
+
+
+@dataclass(frozen=True)
+class SharedState:
+    """x, z and y of a round."""
+
+    weights: tuple[Array, ...]
+    copies: Array
+    duals: Array
+
+
+def iterate_sharing(problem: SharedProblem, *, in_turn: bool = False) -> Iterator[SharedState]:
+    """Rounds of Algorithm 1, (6) to (8), from 0; `in_turn`, of its Gauss-Seidel form (Hong, Luo and Razaviyayn 2016).
+
+    x_m <- argmin lambda R(x_m) + <y, D_m x_m> + (rho / 2) |sum_{k != m} D_k x_k + D_m x_m - z|^2
+    z <- argmin l(z) - <y, z> + (rho / 2) |S - z|^2,   y <- y + rho (S - z)
+
+    All x_m move from the scores of the round before; in turn, each from those that the earlier ones have just made.
+    """
+    rho, weight, regulariser = problem.rho, problem.weight, problem.regulariser
+    squares = [rho * (part.T @ part) for part in problem.parts]
+    factors = [sl.cho_factor(square + weight * regulariser.most * np.eye(len(square))) for square in squares]
+    weights = [np.zeros(part.shape[1]) for part in problem.parts]
+    copies = duals = np.zeros(len(problem.labels))
+    scores = copies
+    while True:
+        fixed = scores
+        for m, part in enumerate(problem.parts):
+            others = (scores if in_turn else fixed) - part @ weights[m]
+            pull = part.T @ (duals + rho * (others - copies))
+            before = part @ weights[m]
+            own = weights[m]
+            for _ in range(500):  # each step is below a bound of curvature `most`; exact where R is a square
+                move = sl.cho_solve(factors[m], pull + squares[m] @ own + weight * regulariser.slope(own))
+                own = own - move
+                if np.abs(move).max() <= 1e-13 * (1 + np.abs(own).max()):
+                    break
+            weights[m] = own
+            scores = scores + part @ own - before
+        scores = np.asarray(sum(part @ own for part, own in zip(problem.parts, weights, strict=True)))
+        copies = problem.loss.proximal(scores + duals / rho, problem.labels, rho, copies)
+        duals = duals + rho * (scores - copies)
+        yield SharedState(tuple(weights), copies, duals)
+
+
+def sharing_moduli(problem: SharedProblem) -> tuple[float, ...]:
+    """gamma_m(rho) = lambda min r'' + rho sigma_min(D_m'D_m), how convex the x-updates are (Assumption 1.2 a)."""
+    least = problem.weight * problem.regulariser.least
+    return tuple(least + problem.rho * float(_spectrum(part)[0]) for part in problem.parts)
+
+
+def assumed_rho(problem: SharedProblem) -> float:
+    """Above this rho Assumption 1.2 holds: gamma_m >= 2 sigma_max(D_m'D_m), rho gamma(rho) > 2 L^2 and rho >= L.
+
+    gamma_m as in `sharing_moduli`; gamma(rho) = rho for a convex loss and rho - L else, so that (c) asks for rho above
+    sqrt(2) L or 2 L. Infinite where a part has not full column rank.
+    """
+    least, curved = problem.weight * problem.regulariser.least, problem.loss.curvature_bound
+    needed = (math.sqrt(2) if problem.loss.convex else 2.0) * curved
+    for part in problem.parts:
+        low, high = _spectrum(part)
+        if not low > 1e-12 * high:
+            return math.inf
+        needed = max(needed, (2 * high - least) / low)
+    return needed
+
+
+def equal_parties_rho(parties: int, curvature: float) -> float:
+    """(3 M - 4) L / 2: below it Algorithm 1 diverges for M equal parts, R = 0 and l(z) = L |z - b|^2 / 2.
+
+    Along D_m x_m = s / M for all m a round is s <- M (1 - q) z - (M - 1) s, z <- (q z + s) / (1 + q) with q = L / rho
+    and the new s. Its determinant is -(M - 1) q / (1 + q) and its trace (1 - 2 (M - 1) q) / (1 + q), so both
+    eigenvalues are within the unit circle if and only if (3 M - 4) q < 2. Assumption 1.2 asks for rho > sqrt(2) L, more
+    than this for two parties and less from three on: there Theorem 1 is false.
+    """
+    return (3 * parties - 4) * curvature / 2
+
+
+def lyapunov(problem: SharedProblem, state: SharedState) -> float:
+    """V (13) = sum_m |grad_{x_m} L|^2 + |grad_z L|^2 + |S - z|^2.
+
+    For convex R the first is x_m - prox_{lambda R}(x_m - D_m'v), v = y + rho (S - z), else lambda R'(x_m) + D_m'v.
+    """
+    gap = problem.scores(state) - state.copies
+    pull = state.duals + problem.rho * gap
+    of_copies = problem.loss.derivative(state.copies, problem.labels) - pull
+    total = float(of_copies @ of_copies) + float(gap @ gap)
+    for part, own in zip(problem.parts, state.weights, strict=True):
+        slope = part.T @ pull
+        if problem.regulariser.prox is None:
+            slope = slope + problem.weight * problem.regulariser.slope(own)
+        else:
+            slope = own - problem.regulariser.prox(own - slope, problem.weight)
+        total += float(slope @ slope)
+    return total
+
+
+def rounds_bound(constant: float, first: float, lower: float, epsilon: float) -> float:
+    """Theorem 2: T(epsilon) = min {t: V^t <= epsilon} is at most C (L(x^1, z^1; y^1) - f) / epsilon.
+
+    (14) is printed without the 1 / epsilon that the text around it has; then no C serves every epsilon.
+    """
+    return constant * (first - lower) / epsilon
+
+
+def least_constant(values: Sequence[float], first: float, lower: float) -> float:
+    """The least C of `rounds_bound` for V^1, V^2, ... as run: max_t t min_{s < t} V^s / (L^1 - f)."""
+    lowest = np.minimum.accumulate(np.asarray(values))
+    return float((np.arange(2, len(lowest) + 2) * lowest).max() / (first - lower))
+
+
+def sharing_sensitivity(columns: int, parties: int, rho: float, bend: float, norm: float) -> float:
+    """C = 3 / (d_m rho) [lambda c_1 + (1 + M rho) b_1], Lemma 1; `bend` is lambda c_1, `norm` b_1."""
+    return 3 / (columns * rho) * (bend + (1 + parties * rho) * norm)
+
+
+def sharing_noise(epsilon: float, delta: float, sensitivity: float) -> float:
+    """Theorem 3: sigma = sqrt(2 ln(1.25 / delta)) C / epsilon, for epsilon in (0, 1]."""
+    return math.sqrt(2 * math.log(1.25 / delta)) * sensitivity / epsilon
+
+
+def sharing_epsilon(epsilon: float, rounds: int, rest: float) -> float:
+    """Corollary 1 (17): epsilon' = sqrt(2 T ln(1 / delta')) epsilon + T epsilon (e^epsilon - 1), at T delta + delta'."""
+    return math.sqrt(2 * rounds * math.log(1 / rest)) * epsilon + rounds * epsilon * math.expm1(epsilon)
+
+
+def _spectrum(part: Array) -> Array:
+    """The smallest and the largest eigenvalue of D'D."""
+    return np.asarray(np.linalg.eigvalsh(part.T @ part)[[0, -1]])
