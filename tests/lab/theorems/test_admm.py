@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -75,15 +77,29 @@ class TestAlgorithm:
         np.testing.assert_allclose(minimize(second, np.zeros(60), tol=1e-10).x, now.copies, atol=1e-4)
         np.testing.assert_allclose(now.duals, before.duals + found.rho * (found.scores(now) - now.copies))
 
-    def test_the_programs_of_the_experiments_have_another_penalty(self) -> None:
-        """`epochs` with the factor 1 is Algorithm 1 for R = |x|^2; with 4, as the curves have it, it is not."""
-        found = problem(weight=2 * reproduced.LAMBDA, rho=reproduced.RHO)
-        state = after(found, 6)
-        for factor, same in ((1.0, True), (4.0, False)):
-            parts = [sp.csc_matrix(part) for part in found.parts]
-            *_, (weights, duals) = reproduced.epochs(parts, found.labels, 0.0, 6, penalty=factor)
-            assert np.allclose(weights[0], state.weights[0], atol=1e-9) == same
-            assert np.allclose(duals, state.duals, atol=1e-9) == same
+    def test_the_solver_makes_the_same_rounds(self) -> None:
+        """`admm` without privacy and without its additions; its first epoch, which leaves x = 0, is not run."""
+        found = problem(weight=0.6, rho=1.0)
+        solver = sv.solvers.ADMM(rounds=5, rho=1.0, proximal=0.0, relaxation=1.0, tolerance=0.0)
+        model = sv.PrivateLogisticRegression(
+            math.inf, alpha=0.6 / 60, entry_bound=3.0, fit_intercept=False, classes=(-1, 1), solver=solver
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # five rounds are not enough
+            model.fit(sv.Federation.by_columns([sp.csr_matrix(part) for part in found.parts], found.labels))
+        np.testing.assert_allclose(model.coef_.ravel(), np.concatenate(after(found, 6).weights), atol=1e-5)
+
+    def test_a_sparse_part_and_a_factor(self) -> None:
+        found = problem()
+        thin = SharedProblem(
+            [sp.csc_matrix(part) for part in found.parts], *[found.labels, found.loss, found.weight, found.rho]
+        )
+        np.testing.assert_allclose(after(thin, 5).weights[1], after(found, 5).weights[1], atol=1e-12)
+        four = after(found, 5, factor=4.0)
+        assert np.abs(four.weights[1] - after(found, 5).weights[1]).max() > 1e-2
+        assert (
+            np.abs(four.duals - found.loss.derivative(four.copies, found.labels)).max() > 1e-2
+        )  # only with 1: y = l'(z)
 
 
 class TestConvergence:
@@ -120,23 +136,23 @@ class TestConvergence:
         else:
             assert bound < math.sqrt(2)
 
-    def test_moduli(self) -> None:
-        """Of the second derivative of (6) by differences."""
+    def test_the_rho_of_the_assumption(self) -> None:
+        """(b) is met with equality: the least second derivative of (6), by differences, is 2 sigma_max = 18."""
         found = problem(regulariser=SATURATING, weight=2.0)
+        found = dataclasses.replace(found, rho=admm.assumed_rho(found))
         zero, h = after(found, 1), 1e-3
         worst = math.inf
-        for direction in np.eye(3):
-            values = []
-            for step in np.linspace(-2, 2, 41):
-                ends = [
-                    found.lagrangian(
-                        SharedState(((step + k * h) * direction, zero.weights[1]), zero.copies, zero.duals)
-                    )
-                    for k in (-1, 0, 1)
-                ]
-                values.append((ends[0] - 2 * ends[1] + ends[2]) / h**2)
-            worst = min(worst, *values)
-        assert worst == pytest.approx(admm.sharing_moduli(found)[0], rel=1e-2)
+        for direction, step in itertools.product(np.eye(3), np.linspace(-2, 2, 41)):
+            own = [((step + k * h) * direction, zero.weights[1]) for k in (-1, 0, 1)]
+            ends = [found.lagrangian(SharedState(pair, zero.copies, zero.duals)) for pair in own]
+            worst = min(worst, (ends[0] - 2 * ends[1] + ends[2]) / h**2)
+        assert worst == pytest.approx(18, rel=1e-2)
+        flat = dataclasses.replace(found, parts=[part / 100 for part in found.parts], weight=0.0)
+        assert admm.assumed_rho(flat) == pytest.approx(2.0)  # whatever the unit of the columns is
+        for loss, least in (("squared", 2.0), ("smoothed_hinge", 2.0), ("sigmoid", 2.0)):
+            assert admm.assumed_rho(dataclasses.replace(flat, loss=get(loss))) == pytest.approx(least)
+        steep = dataclasses.replace(flat, loss=get("smoothed_hinge", smoothing=0.1))  # (c): sqrt(2) L with L = 10
+        assert admm.assumed_rho(steep) == pytest.approx(math.sqrt(2) * 10)
 
     def test_short_rank_has_no_rho(self) -> None:
         found = SharedProblem([np.ones((5, 2))], np.ones(5), get("logistic"), 0.0, 1.0)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import scipy.linalg as sl
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sottovoce.losses import Loss
@@ -43,7 +44,7 @@ SATURATING: Final = SmoothRegulariser(  # x^2 / (1 + x^2), smooth and not convex
 class SharedProblem:
     """Problem (1) with the augmented Lagrangian (5) of a penalty rho."""
 
-    parts: Sequence[Array]
+    parts: Sequence[Any]  # D_m, dense or sparse
     labels: Array
     loss: Loss
     weight: float  # lambda
@@ -71,51 +72,45 @@ class SharedState:
     duals: Array
 
 
-def iterate_sharing(problem: SharedProblem, *, in_turn: bool = False) -> Iterator[SharedState]:
-    """Rounds of Algorithm 1, (6) to (8), from 0; `in_turn`, of its Gauss-Seidel form (Hong, Luo and Razaviyayn 2016).
+def iterate_sharing(
+    problem: SharedProblem, noise: Callable[[int], Array] | None = None, *, in_turn: bool = False, factor: float = 1.0
+) -> Iterator[SharedState]:
+    """Rounds of Algorithm 1, (6) to (8), from 0; with `noise`(m) on each message D_m x_m, of (16).
 
     x_m <- argmin lambda R(x_m) + <y, D_m x_m> + (rho / 2) |sum_{k != m} D_k x_k + D_m x_m - z|^2
-    z <- argmin l(z) - <y, z> + (rho / 2) |S - z|^2,   y <- y + rho (S - z)
+    z <- argmin l(z) - <y, z> + (factor rho / 2) |S - z|^2,   y <- y + rho (S - z)
 
-    All x_m move from the scores of the round before; in turn, each from those that the earlier ones have just made.
+    All x_m move from the messages of the round before; `in_turn`, each from those just made: the Gauss-Seidel form
+    (Hong, Luo and Razaviyayn 2016). The printed factor is 1. Weights are told without their noise.
     """
     rho, weight, regulariser = problem.rho, problem.weight, problem.regulariser
-    squares = [rho * (part.T @ part) for part in problem.parts]
+    squares = [rho * square_of_part(part) for part in problem.parts]
     factors = [sl.cho_factor(square + weight * regulariser.most * np.eye(len(square))) for square in squares]
     weights = [np.zeros(part.shape[1]) for part in problem.parts]
     copies = duals = np.zeros(len(problem.labels))
-    scores = copies
+    messages = [copies for _ in problem.parts]
     while True:
-        fixed = scores
+        before = np.sum(messages, axis=0)
         for m, part in enumerate(problem.parts):
-            others = (scores if in_turn else fixed) - part @ weights[m]
+            others = (np.sum(messages, axis=0) if in_turn else before) - messages[m]
             pull = part.T @ (duals + rho * (others - copies))
-            before = part @ weights[m]
-            own = weights[m]
-            for _ in range(500):  # each step is below a bound of curvature `most`; exact where R is a square
-                move = sl.cho_solve(factors[m], pull + squares[m] @ own + weight * regulariser.slope(own))
-                own = own - move
-                if np.abs(move).max() <= 1e-13 * (1 + np.abs(own).max()):
+            for _ in range(500):  # steps below a bound of curvature `most`; the first is exact for a square
+                move = sl.cho_solve(factors[m], pull + squares[m] @ weights[m] + weight * regulariser.slope(weights[m]))
+                weights[m] = weights[m] - move
+                if regulariser.least == regulariser.most or np.abs(move).max() <= 1e-13:
                     break
-            weights[m] = own
-            scores = scores + part @ own - before
-        scores = np.asarray(sum(part @ own for part, own in zip(problem.parts, weights, strict=True)))
-        copies = problem.loss.proximal(scores + duals / rho, problem.labels, rho, copies)
+            messages[m] = part @ weights[m] + (noise(m) if noise else 0.0)
+        scores = np.sum(messages, axis=0)
+        copies = problem.loss.proximal(scores + duals / (factor * rho), problem.labels, factor * rho, copies)
         duals = duals + rho * (scores - copies)
         yield SharedState(tuple(weights), copies, duals)
-
-
-def sharing_moduli(problem: SharedProblem) -> tuple[float, ...]:
-    """gamma_m(rho) = lambda min r'' + rho sigma_min(D_m'D_m), how convex the x-updates are (Assumption 1.2 a)."""
-    least = problem.weight * problem.regulariser.least
-    return tuple(least + problem.rho * float(_spectrum(part)[0]) for part in problem.parts)
 
 
 def assumed_rho(problem: SharedProblem) -> float:
     """Above this rho Assumption 1.2 holds: gamma_m >= 2 sigma_max(D_m'D_m), rho gamma(rho) > 2 L^2 and rho >= L.
 
-    gamma_m as in `sharing_moduli`; gamma(rho) = rho for a convex loss and rho - L else, so that (c) asks for rho above
-    sqrt(2) L or 2 L. Infinite where a part has not full column rank.
+    gamma_m = lambda min r'' + rho sigma_min(D_m'D_m); gamma(rho) = rho for a convex loss and rho - L else, so that (c)
+    asks for rho above sqrt(2) L or 2 L. Infinite where a part has not full column rank.
     """
     least, curved = problem.weight * problem.regulariser.least, problem.loss.curvature_bound
     needed = (math.sqrt(2) if problem.loss.convex else 2.0) * curved
@@ -139,7 +134,7 @@ def equal_parties_rho(parties: int, curvature: float) -> float:
 
 
 def lyapunov(problem: SharedProblem, state: SharedState) -> float:
-    """V (13) = sum_m |grad_{x_m} L|^2 + |grad_z L|^2 + |S - z|^2.
+    """(13): V = sum_m |grad_{x_m} L|^2 + |grad_z L|^2 + |S - z|^2.
 
     For convex R the first is x_m - prox_{lambda R}(x_m - D_m'v), v = y + rho (S - z), else lambda R'(x_m) + D_m'v.
     """
@@ -182,10 +177,16 @@ def sharing_noise(epsilon: float, delta: float, sensitivity: float) -> float:
 
 
 def sharing_epsilon(epsilon: float, rounds: int, rest: float) -> float:
-    """Corollary 1 (17): epsilon' = sqrt(2 T ln(1 / delta')) epsilon + T epsilon (e^epsilon - 1), at T delta + delta'."""
+    """(17): epsilon' = sqrt(2 T ln(1 / delta')) epsilon + T epsilon (e^epsilon - 1), at T delta + delta'."""
     return math.sqrt(2 * rounds * math.log(1 / rest)) * epsilon + rounds * epsilon * math.expm1(epsilon)
 
 
-def _spectrum(part: Array) -> Array:
+def square_of_part(part: Any) -> Array:
+    """D'D, dense."""
+    square = part.T @ part
+    return np.asarray(square.toarray() if sp.issparse(part) else square)
+
+
+def _spectrum(part: Any) -> Array:
     """The smallest and the largest eigenvalue of D'D."""
-    return np.asarray(np.linalg.eigvalsh(part.T @ part)[[0, -1]])
+    return np.asarray(np.linalg.eigvalsh(square_of_part(part))[[0, -1]])
