@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from scipy.special import expit
 
 from sottovoce.lab import reproduce
@@ -48,31 +49,27 @@ def problem():
 class TestEpochs:
     def test_converge_to_the_central_optimum(self, problem):
         X, y = problem
-        parts = admm.split_columns(X, (2, 2, 2))
-        *_, (weights, _) = admm.epochs(parts, y, 0.0, 600)
+        *_, (weights, _) = admm.epochs(np.split(X, 3, axis=1), y, 0.0, 600)
         # At the optimum the gradient of sum log(1 + exp(-y s)) + 0.001 |x|^2 vanishes.
-        scores = np.sum([part @ own for part, own in zip(parts, weights, strict=True)], axis=0)
-        slopes = -y / (1 + np.exp(y * scores))
-        for part, own in zip(parts, weights, strict=True):
-            assert np.abs(part.T @ slopes + 2 * admm.LAMBDA * own).max() < 1e-3
+        slopes = -y / (1 + np.exp(y * (X @ weights)))
+        assert np.abs(X.T @ slopes + 2 * admm.LAMBDA * weights).max() < 1e-3
 
     def test_noise_moves_them(self, problem):
         X, y = problem
-        parts = admm.split_columns(X, (3, 3))
+        parts = np.split(X, 2, axis=1)
         clean, noisy, spanned = (
             list(admm.epochs(parts, y, s, 5, spanned=spanned))
             for s, spanned in ((0.0, False), (1.0, False), (1.0, True))
         )
         for other in (noisy, spanned):
-            assert np.array_equal(clean[0][0][0], other[0][0][0])  # the first update has seen no noise
-            assert not np.allclose(clean[4][0][0], other[4][0][0])
+            assert np.array_equal(clean[0][0], other[0][0])  # the first update has seen no noise
+            assert not np.allclose(clean[4][0], other[4][0])
 
     def test_sgd_and_frank_wolfe_come_near_it(self, problem):
         X, y = problem
-        *_, (weights, _) = admm.epochs(admm.split_columns(X, (2, 4)), y, 0.0, 300)
-        best = admm.log_loss(np.hstack(admm.split_columns(X, (2, 4))) @ np.hstack(weights), y)
-        whole = np.hstack(admm.split_columns(X, (6,)))
-        radius = float(np.abs(np.hstack(weights)).sum())
+        whole = admm.with_bias(X, 2)
+        *_, (weights, _) = admm.epochs([whole[:, :3], whole[:, 3:]], y, 0.0, 300)
+        best, radius = admm.log_loss(whole @ weights, y), float(np.abs(weights).sum())
         for method, setting in ((admm.sgd_epochs, 0.3), (admm.frank_wolfe_epochs, radius)):
             first, *_, last = (admm.log_loss(whole @ own, y) for own in method(whole, y, setting, 100))
             assert last == pytest.approx(best, abs=0.01)
@@ -89,16 +86,24 @@ class TestEpochs:
         assert admm.tune(admm.sgd_epochs, X, held_out, (1e-9, 1.0)) == 1e-9
 
 
+def test_the_bias_is_the_last_column_of_the_first_party(problem):
+    X, _ = problem
+    whole = admm.with_bias(X, 4)
+    assert (whole[:, 4] == 1).all()
+    np.testing.assert_array_equal(np.delete(whole, 4, axis=1), X)
+    np.testing.assert_array_equal(admm.with_bias(sp.csr_matrix(X), 4).toarray(), whole)
+
+
 class TestFigures:
     def test_three_parties_in_the_place_of_gisette(self, problem, monkeypatch):
         X, y = problem
-        parts = admm.split_columns(X, (2, 2, 2))
-        monkeypatch.setattr(admm, "halves", lambda name, setup: admm.Halves(parts, y, parts, y))
+        rows = admm.with_bias(X, 2)
+        monkeypatch.setattr(admm, "halves", lambda name, setup: admm.Halves(rows, y, rows, y, (3, 5, 7)))
         setup = Setup(quick=True, say=lambda _: None)  # of its own: runs are kept by it
-        rows = by_place(admm.by_epoch("gisette", setup))
-        assert rows["s = 0", 5].published == 0.1856
-        assert rows["s = 1", 20].published == 0.0789
-        assert all(0 < row.ours < math.log(2) for row in rows.values())
+        found = by_place(admm.by_epoch("gisette", setup))
+        assert found["s = 0", 5].published == 0.1856
+        assert found["s = 1", 20].published == 0.0789
+        assert all(0 < row.ours < math.log(2) for row in found.values())
         noise = by_place(admm.by_noise("gisette", setup))
         assert noise["ADMM", 1.0].published == 0.0789
         assert {noise["all columns", s].published for s in (0.0, 1.0)} == {0.0854}
@@ -140,14 +145,20 @@ def test_the_printed_noise_has_no_epsilon_and_the_duals_tell_the_labels():
 def test_claims(data_folder):
     claims = {claim.where: claim for claim in admm.judge(Setup(quick=True, folder=data_folder))}
     holding = {where for where, claim in claims.items() if claim.verdict == "holds"}
-    assert holding == {"Theorem 1, two parties", "Section 1.1", "Section 5, a9a", "Section 5, figure 3"}
+    assert holding == {
+        "Theorem 1, two parties",
+        "Theorem 1, R = x^2 / (1 + x^2)",
+        "Section 1.1",
+        "Section 5, a9a",
+        "Section 5, figure 3",
+    }
     assert [where for where, claim in claims.items() if "another" in claim.verdict] == ["Theorem 2, eq. 14"]
-    assert len(claims) == 15
+    assert len(claims) == 16
 
 
 def test_claims_without_data(tmp_path, monkeypatch):
     monkeypatch.setattr(Setup, "load", lambda *_: (_ for _ in ()).throw(reproduce.MissingDataError("none")))
-    assert len(admm.judge(Setup(quick=True, folder=tmp_path))) == 12
+    assert len(admm.judge(Setup(quick=True, folder=tmp_path))) == 13
 
 
 def test_records_are_told_at_any_noise():

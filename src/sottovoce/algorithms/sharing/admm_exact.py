@@ -477,7 +477,7 @@ class NoisyWeightUpdate(WeightUpdate):
 
 def warn_outside(problem: Problem, rho: float, each: float) -> None:
     """Name what public numbers break of the paper's Assumptions 1 and 2 and of Theorem 3."""
-    loss, penalty = problem.scaled_loss, problem.regulariser
+    loss, penalty = problem.scaled_loss, problem.scaled_regulariser.inner
     least = (math.sqrt(2) if loss.convex else 2) * loss.curvature_bound  # rho gamma > 2 L^2, gamma = rho or rho - L
     kinks = isinstance(penalty, Penalty) and penalty.by_coordinate()[0] > 0
     broken = (

@@ -152,16 +152,11 @@ def lyapunov(problem: SharedProblem, state: SharedState) -> float:
     return total
 
 
-def rounds_bound(constant: float, first: float, lower: float, epsilon: float) -> float:
-    """Theorem 2: T(epsilon) = min {t: V^t <= epsilon} is at most C (L(x^1, z^1; y^1) - f) / epsilon.
-
-    (14) is printed without the 1 / epsilon that the text around it has; then no C serves every epsilon.
-    """
-    return constant * (first - lower) / epsilon
-
-
 def least_constant(values: Sequence[float], first: float, lower: float) -> float:
-    """The least C of `rounds_bound` for V^1, V^2, ... as run: max_t t min_{s < t} V^s / (L^1 - f)."""
+    """Theorem 2: the least C with T(epsilon) = min {t: V^t <= epsilon} <= C (L^1 - f) / epsilon, for V^1, V^2, ... run.
+
+    It is max_t t min_{s < t} V^s / (L^1 - f). (14) is printed without the 1 / epsilon that the text around it has.
+    """
     lowest = np.minimum.accumulate(np.asarray(values))
     return float((np.arange(2, len(lowest) + 2) * lowest).max() / (first - lower))
 
