@@ -159,11 +159,3 @@ def test_claims(data_folder):
 def test_claims_without_data(tmp_path, monkeypatch):
     monkeypatch.setattr(Setup, "load", lambda *_: (_ for _ in ()).throw(reproduce.MissingDataError("none")))
     assert len(admm.judge(Setup(quick=True, folder=tmp_path))) == 13
-
-
-def test_records_are_told_at_any_noise():
-    """All inner products of people; a message that is not of the span cannot be taken for one that is."""
-    for s in (0.0, 1e3):
-        error, apart = admm.records_told(s)
-        assert error < 1e-9
-        assert apart > 1e-3

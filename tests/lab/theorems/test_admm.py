@@ -15,7 +15,6 @@ from scipy.optimize import brentq, minimize
 from scipy.stats import norm
 
 import sottovoce as sv
-from sottovoce.lab.reproduce import admm as reproduced
 from sottovoce.lab.theorems import admm
 from sottovoce.lab.theorems.admm import HALF_SQUARE, SATURATING, SharedProblem, SharedState, iterate_sharing
 from sottovoce.losses import get
@@ -178,7 +177,7 @@ class TestConvergence:
 
 class TestPrivacy:
     def test_the_lemma_is_false(self) -> None:
-        claimed, moved, longest, asked = reproduced.break_lemma()
+        claimed, moved, longest, asked = admm.break_sharing_lemma()
         assert claimed == pytest.approx(3 / (100 * 60) * (1e-3 + 121 * 10))
         assert moved > 10 * claimed
         assert longest <= 10
@@ -231,3 +230,11 @@ def test_the_printed_noise(records, widths, alpha, norm_bound, rounds, epsilon, 
         by_hand = 3 * (records * alpha + (1 + len(widths) * rho) * bound) / (width * rho)
         assert lemma == pytest.approx(by_hand, rel=1e-14)
         assert noise == pytest.approx(admm.sharing_noise(each, 5e-6 / rounds, lemma), rel=1e-12)
+
+
+def test_records_are_told_at_any_noise():
+    """All inner products of people; a message that is not of the span cannot be taken for one that is."""
+    for s in (0.0, 1e3):
+        error, apart = admm.records_told(s)
+        assert error < 1e-9
+        assert apart > 1e-3

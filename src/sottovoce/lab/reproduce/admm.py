@@ -22,21 +22,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import expit
-from scipy.stats import norm as normal
 from sklearn.linear_model import LogisticRegression
 
 import sottovoce as sv
 from sottovoce.lab.reproduce import Claim, MissingDataError, Paper, PaperTable, Row, Setup, true_epsilon
 from sottovoce.lab.theorems import admm as theory
 from sottovoce.losses import get
+from sottovoce.privacy.accounting import gaussian_delta, gaussian_epsilon
 
 Array = NDArray[np.float64]
 Method = Callable[[Any, Array, float, int], Iterator[Array]]  # rows, labels, a setting, epochs: the weights after each
 Curves = dict[str, dict[int, tuple[float, float]]]  # by series and epoch
 
-LAMBDA, RHO = 0.001, 1.0
+LOSS, LAMBDA, RHO = get("logistic"), 0.001, 1.0
 FACTOR = 4.0  # of rho in the z-update: the programs'; 1 as printed
 EPOCHS = (5, 10, 20, 50, 100, 150)
 SHOWN = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150)  # of the objective
@@ -107,7 +105,7 @@ def epochs(  # noqa: PLR0913
     def draw(m: int) -> Array:
         return s * (bases[m] @ rng.standard_normal(bases[m].shape[1]) if spanned else rng.standard_normal(len(labels)))
 
-    problem = theory.SharedProblem(parts, labels, get("logistic"), 2 * LAMBDA, RHO)  # lambda |x|^2 = 2 lambda |x|^2 / 2
+    problem = theory.SharedProblem(parts, labels, LOSS, 2 * LAMBDA, RHO)  # lambda |x|^2 = 2 lambda |x|^2 / 2
     for state in itertools.islice(theory.iterate_sharing(problem, draw, factor=factor), count):
         yield np.concatenate(state.weights), state.duals
 
@@ -123,7 +121,7 @@ def sgd_epochs(whole: Any, labels: Array, step: float, count: int) -> Iterator[A
     for _ in range(count):
         for batch in np.array_split(rng.permutation(records), max(1, min(100, records // 32))):
             rows, signs = whole[batch], labels[batch]
-            slopes = -signs * expit(-signs * (rows @ weights))
+            slopes = LOSS.derivative(rows @ weights, signs)
             weights = weights - length * (rows.T @ slopes / len(batch) + 2 * LAMBDA / records * weights)
         yield weights
 
@@ -132,7 +130,7 @@ def frank_wolfe_epochs(whole: Any, labels: Array, radius: float, count: int) -> 
     """Steps 2 / (t + 2) to the best corner of the ball |x|_1 <= radius; a step takes a pass over all records."""
     weights = np.zeros(whole.shape[1])
     for t in range(count):
-        gradient = whole.T @ (-labels * expit(-labels * (whole @ weights)))
+        gradient = whole.T @ LOSS.derivative(whole @ weights, labels)
         best = int(np.abs(gradient).argmax())
         weights = weights * (1 - 2 / (t + 2))
         weights[best] -= 2 / (t + 2) * radius * np.sign(gradient[best])
@@ -325,50 +323,6 @@ def labels_told(X: Array, y: Array, s: float) -> float:
     return float(np.mean(np.sign(duals) == -y))
 
 
-def records_told(s: float) -> tuple[float, float]:
-    """Of 5 messages with printed noise about 200 rows of norm 1, 5 columns: the error of all inner products of people.
-
-    And the least share of a message's length outside the span of the columns of a neighbour, one record changed.
-    """
-    rng = np.random.default_rng(0)
-    D = rng.standard_normal((200, 5))
-    D /= np.linalg.norm(D, axis=1, keepdims=True)
-    messages = D @ rng.standard_normal((5, 5)) + s * np.linalg.qr(D)[0] @ rng.standard_normal((5, 5))
-    basis, upper = np.linalg.qr(messages)[0], np.triu_indices(5)
-    system = np.array([np.outer(row, row)[upper] * np.where(upper[0] == upper[1], 1, 2) for row in basis])
-    square = np.zeros((5, 5))
-    square[upper] = np.linalg.lstsq(system, np.ones(200), rcond=None)[0]  # q_i'S q_i = 1
-    square += np.triu(square, 1).T
-    near = np.linalg.qr(np.vstack([-D[:1, ::-1], D[1:]]))[0]
-    apart = np.linalg.norm(messages - near @ (near.T @ messages), axis=0) / np.linalg.norm(messages, axis=0)
-    return float(np.abs(basis @ square @ basis.T - D @ D.T).max()), float(apart.min())
-
-
-def break_lemma(rho: float = 60.0, norm: float = 10.0) -> tuple[float, ...]:
-    """(C of Lemma 1, how far D x moves, the largest norm of x and z, the least rho of Assumption 1.2).
-
-    One of 100 columns changes, on 400 rows of norm 1. Its entries are +-1/20, and a quarter of their signs change: by
-    1 in norm, and it turns by 60 degrees. y = 0, and z lies where the change takes most.
-    """
-    rng, columns, weight = np.random.default_rng(0), 100, 1e-3
-    rest = rng.standard_normal((400, columns - 1))
-    rest *= math.sqrt(1 - 1 / 400) / np.linalg.norm(rest, axis=1, keepdims=True)
-    column = np.where(rng.random(400) < 0.5, 1.0, -1.0) / 20
-    pair = [np.column_stack([rest, np.r_[sign * column[:100], column[100:]]]) for sign in (1, -1)]
-    solved = [np.linalg.solve(rho * D.T @ D + weight * np.eye(columns), rho * D.T) for D in pair]  # x = this times z
-    change = pair[0] @ solved[0] - pair[1] @ solved[1]
-    z = 0.85 * norm * np.linalg.svd(change)[2][0]
-    longest = max(float(np.linalg.norm(vector)) for vector in (z, solved[0] @ z, solved[1] @ z))
-    asked = theory.assumed_rho(theory.SharedProblem(pair, np.ones(400), get("logistic"), weight, rho))
-    claimed = theory.sharing_sensitivity(columns, 2, rho, weight, norm)
-    return claimed, float(np.linalg.norm(change @ z)), longest, asked
-
-
-def delta_of(epsilon: float, mu: float) -> float:
-    """The delta of normal noise in all directions, mu = sensitivity / sigma."""
-    return float(normal.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + normal.logcdf(-mu / 2 - epsilon / mu)))
-
-
 def decide(right: bool) -> Any:
     """The verdict on a claim that has no other constant."""
     return "holds" if right else "false"
@@ -395,7 +349,7 @@ def judge_convergence() -> Iterator[Claim]:
     rng = np.random.default_rng(5)
     parts = [3 * np.linalg.qr(rng.standard_normal((60, 3)))[0] for _ in range(2)]
     labels = np.sign(parts[0][:, 0] + parts[1][:, 0] + 0.5 * rng.standard_normal(60))
-    found = theory.SharedProblem(parts, labels, get("logistic"), 0.5, 2.1)
+    found = theory.SharedProblem(parts, labels, LOSS, 0.5, 2.1)
     bent = replace(found, regulariser=theory.SATURATING)
     gap, text = gap_after(bent, 2500), f"two parties, rho = 2.1, Assumption 1 from {theory.assumed_rho(bent):.3g} on"
     says = "and so it does for a non-convex R"
@@ -422,20 +376,19 @@ def judge_convergence() -> Iterator[Claim]:
 
 def judge_privacy() -> Iterator[Claim]:
     """Lemma 1, Theorem 3, Corollary 1 and what is said of the messages."""
-    claimed, moved, longest, asked = break_lemma()
+    claimed, moved, longest, asked = theory.break_sharing_lemma()
     text = (
         f"C = {claimed:.3f}, moved by {moved:.2f}; rows of norm 1, norms up to {longest:.2f} with b_1 = 10, rho = 60 "
     )
     text += f"and Assumption 1.2 from {asked:.3g} on"
     yield Claim("Lemma 1", "one column moves D x by at most C", decide(moved <= claimed), text)
-    error, apart = records_told(10.0)
-    full = delta_of(1.0, 1 / theory.sharing_noise(1.0, 1e-5, 1.0))
+    error, apart = theory.records_told(10.0)
+    full = gaussian_delta(1 / theory.sharing_noise(1.0, 1e-5, 1.0), 1.0)
     text = f"at least {apart:.2g} of a message is outside the span of a neighbour's columns, and none outside its own: "
     text += f"delta = 1 at any sigma. With noise in all directions delta is {full:.1e}, claimed 1e-5, at epsilon 1"
     yield Claim("Theorem 3", "each iteration is (epsilon, delta)-private", decide(apart < 1e-9), text)
     total = theory.sharing_epsilon(0.5, 20, 1e-5)
-    mu = math.sqrt(20) / theory.sharing_noise(0.5, 1e-6, 1.0)
-    full = brentq(lambda epsilon: delta_of(epsilon, mu) - 3e-5, 0, total)
+    full = gaussian_epsilon(math.sqrt(20) / theory.sharing_noise(0.5, 1e-6, 1.0), 3e-5)
     text = (
         "the true epsilon is infinite, as each round's. As a composition it holds: of 20 rounds of epsilon 0.5 it says "
     )

@@ -16,7 +16,7 @@ import scipy.linalg as sl
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from sottovoce.losses import Loss
+from sottovoce.losses import Logistic, Loss
 
 Array = NDArray[np.float64]
 
@@ -166,6 +166,26 @@ def sharing_sensitivity(columns: int, parties: int, rho: float, bend: float, nor
     return 3 / (columns * rho) * (bend + (1 + parties * rho) * norm)
 
 
+def break_sharing_lemma(rho: float = 60.0, norm: float = 10.0) -> tuple[float, ...]:
+    """(C of Lemma 1, how far D x moves, the largest norm of x and z, the least rho of Assumption 1.2).
+
+    One of 100 columns changes, on 400 rows of norm 1. Its entries are +-1/20, and a quarter of their signs change: by
+    1 in norm, and it turns by 60 degrees. y = 0, and z lies where the change takes most.
+    """
+    rng, columns, weight = np.random.default_rng(0), 100, 1e-3
+    rest = rng.standard_normal((400, columns - 1))
+    rest *= math.sqrt(1 - 1 / 400) / np.linalg.norm(rest, axis=1, keepdims=True)
+    column = np.where(rng.random(400) < 0.5, 1.0, -1.0) / 20
+    pair = [np.column_stack([rest, np.r_[sign * column[:100], column[100:]]]) for sign in (1, -1)]
+    solved = [np.linalg.solve(rho * D.T @ D + weight * np.eye(columns), rho * D.T) for D in pair]  # x = this times z
+    change = pair[0] @ solved[0] - pair[1] @ solved[1]
+    z = 0.85 * norm * np.linalg.svd(change)[2][0]
+    longest = max(float(np.linalg.norm(vector)) for vector in (z, solved[0] @ z, solved[1] @ z))
+    asked = assumed_rho(SharedProblem(pair, np.ones(400), Logistic(), weight, rho))
+    claimed = sharing_sensitivity(columns, 2, rho, weight, norm)
+    return claimed, float(np.linalg.norm(change @ z)), longest, asked
+
+
 def sharing_noise(epsilon: float, delta: float, sensitivity: float) -> float:
     """Theorem 3: sigma = sqrt(2 ln(1.25 / delta)) C / epsilon, for epsilon in (0, 1]."""
     return math.sqrt(2 * math.log(1.25 / delta)) * sensitivity / epsilon
@@ -174,6 +194,25 @@ def sharing_noise(epsilon: float, delta: float, sensitivity: float) -> float:
 def sharing_epsilon(epsilon: float, rounds: int, rest: float) -> float:
     """(17): epsilon' = sqrt(2 T ln(1 / delta')) epsilon + T epsilon (e^epsilon - 1), at T delta + delta'."""
     return math.sqrt(2 * rounds * math.log(1 / rest)) * epsilon + rounds * epsilon * math.expm1(epsilon)
+
+
+def records_told(s: float) -> tuple[float, float]:
+    """Of 5 messages with printed noise about 200 rows of norm 1, 5 columns: the error of all inner products of people.
+
+    And the least share of a message's length outside the span of the columns of a neighbour, one record changed.
+    """
+    rng = np.random.default_rng(0)
+    D = rng.standard_normal((200, 5))
+    D /= np.linalg.norm(D, axis=1, keepdims=True)
+    messages = D @ rng.standard_normal((5, 5)) + s * np.linalg.qr(D)[0] @ rng.standard_normal((5, 5))
+    basis, upper = np.linalg.qr(messages)[0], np.triu_indices(5)
+    system = np.array([np.outer(row, row)[upper] * np.where(upper[0] == upper[1], 1, 2) for row in basis])
+    square = np.zeros((5, 5))
+    square[upper] = np.linalg.lstsq(system, np.ones(200), rcond=None)[0]  # q_i'S q_i = 1
+    square += np.triu(square, 1).T
+    near = np.linalg.qr(np.vstack([-D[:1, ::-1], D[1:]]))[0]
+    apart = np.linalg.norm(messages - near @ (near.T @ messages), axis=0) / np.linalg.norm(messages, axis=0)
+    return float(np.abs(basis @ square @ basis.T - D @ D.T).max()), float(apart.min())
 
 
 def square_of_part(part: Any) -> Array:
