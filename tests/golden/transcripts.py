@@ -802,7 +802,7 @@ VARIANTS: tuple[tuple[str, str, str, dict[str, Any], tuple[dict[str, Any], ...]]
         "squared",
         "paper",
         {},
-        ({"counted": "all"}, {"counted": "outer", "rounds": 2}, {"order": "cyclic"}, {"curvatures": SQUARES}),
+        ({"counted": "all"}, {"counted": "outer", "rounds": 2}, {"curvatures": SQUARES}),
     ),
     (
         "greedy-cd",
