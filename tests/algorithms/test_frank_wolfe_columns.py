@@ -40,7 +40,7 @@ from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import Gaussian, Selection
 from sottovoce.privacy.mechanisms import SeededRandomness, largest_signed
-from sottovoce.queries.parts import Kind, make_sketch, sketch_of, sketch_room
+from sottovoce.queries.parts import DenseSketch, Kind, make_sketch, sketch_of, sketch_room
 from sottovoce.transports.base import InProcess
 from support import at, epsilons_of, events_of, handle, plan_of, query_of, world_events_of
 from wires import over_grpc
@@ -896,24 +896,39 @@ def test_a_fit_is_useful() -> None:
 # --- the published form -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("radius", [1.0, 0.25])
-def test_published_noise_as_printed(radius: float) -> None:
-    """b = (2 G radius / (K n)) sqrt(32 T log(2/delta)) / eps.
+@pytest.mark.parametrize(
+    ("radius", "epsilon", "delta", "rounds", "size"),
+    [
+        (1.0, 1.0, 1e-5, 9, None),
+        (0.25, 1.0, 1e-5, 9, 40),
+        (1.0, 0.1, 1e-7, 50, 60),
+        (2.0, 4.0, 1e-3, 1, 16),
+        (0.5, 10.0, 0.01, 200, 100),
+    ],
+)
+def test_published_noise_as_printed(radius: float, epsilon: float, delta: float, rounds: int, size: int | None) -> None:
+    """b = (2 G radius / (K n)) sqrt(2 T log(1/(delta/2))) / ((epsilon/2)/2).
 
-    pi = s(J) sqrt(2 K T (log(1/delta) + e)) / e with e = eps / 2 and s(J) = 1 + sqrt(n / m).
+    pi = s(J) sqrt(K T) sqrt(2 (log(1/delta) + e)) / e with e = epsilon / 2, s(J) the leading singular value of the J
+    that everybody draws, to 1e-9.
     """
     ball = Named(name="l1_ball", parameters={"radius": radius})
-    plan = plan_for(calibration="paper", regulariser=ball, epsilon=1.0, options={"rounds": 9})
-    units = RECORDS / plan.numbers.slope_bound  # of the mean gradient, in units of the scores
-    scale = 2 * plan.numbers.slope_bound * plan.numbers.radius / (3 * RECORDS) * math.sqrt(32 * 9 * math.log(2e5)) / 1.0
-    assert plan.release("atom").std == pytest.approx(scale * units)
-    assert plan.numbers.slope_bound == pytest.approx(1 + radius)
-    size = plan.numbers.sketch_size
-    pi = (1 + math.sqrt(RECORDS / size)) * math.sqrt(3 * 9) * math.sqrt(2 * (math.log(1e5) + 0.5)) / 0.5
-    assert plan.release("feature").std == pytest.approx(pi)
-    assert size == math.ceil(100 * math.log(3))
+    options = {"rounds": rounds} | ({} if size is None else {"sketch_size": size})
+    plan = plan_for(calibration="paper", regulariser=ball, epsilon=epsilon, delta=delta, options=options)
+    G, n, K, T, e = 1 + radius, RECORDS, 3, rounds, epsilon / 2
+    assert plan.numbers.slope_bound == pytest.approx(G, rel=1e-15)
+    scale = 2 * G * radius / (K * n) * math.sqrt(2 * T * math.log(1 / (delta / 2))) / (e / 2)
+    units = n / G  # of the mean gradient, in units of the scores
+    assert plan.release("atom").std == pytest.approx(scale * units, rel=1e-12)
+    if size is None:
+        assert plan.numbers.sketch_size == math.ceil(100 * math.log(3))
+    drawn = sketch_of(plan)
+    assert isinstance(drawn, DenseSketch)
+    leading = np.linalg.norm(drawn.matrix.astype(float) / drawn.root, 2)
+    pi = leading * math.sqrt(K * T) * math.sqrt(2 * (math.log(1 / delta) + e)) / e
+    assert plan.release("feature").std == pytest.approx(pi, rel=1e-9)
     assert plan_for(calibration="paper", epsilon=1.0, options={}).rounds == math.ceil(60 ** (2 / 3))
-    assert (plan.claimed_epsilon, plan.release("atom").mechanism) == (1.0, "noisy-max")
+    assert (plan.claimed_epsilon, plan.release("atom").mechanism) == (epsilon, "noisy-max")
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
