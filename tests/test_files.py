@@ -323,7 +323,6 @@ WRITING = {
     "lab/audit/runner.py": {"plot"},  # asks
     "lab/dataset_files.py": {"_with_header"},  # in a temporary folder
     "lab/datasets.py": {"fetch"},  # in the folder of public data
-    "lab/reproduce/__init__.py": {"draw_tables"},  # asks
     "transports/probe.py": {"_as_file"},  # in a temporary folder
 }
 METHODS = {"savefig", "rename", "write_bytes", "write_text", "tofile", "to_csv", "to_parquet", "write_table"}

@@ -326,7 +326,7 @@ def _describe_evaluation(told: Told | None) -> Iterable[Part]:
         rows = [(f"{name} of {label}", *_format_interval(found[name])) for label, found in each for name in found]
         yield CardTable(heads, tuple(rows))
     try:
-        yield Picture(svg_of(told), "the evaluation: metrics, curves and counts")
+        yield Picture(svg_of(plots.draw(told, plots.new_figure())), "the evaluation: metrics, curves and counts")
     except InputError as error:  # matplotlib is an extra
         yield f"No picture: {error}"
 
@@ -336,13 +336,13 @@ def _format_interval(metric: Told) -> tuple[str, ...]:
     return tuple("-" if metric[name] is None else f"{metric[name]:.4g}" for name in ("value", "low", "high"))
 
 
-def svg_of(told: Told) -> Markup:
-    """The picture of an evaluation, as one element that names nothing from elsewhere; texts in it are drawn lines."""
-    figure, text = plots.new_figure(), io.StringIO()
+def svg_of(figure: Any, *, fonttype: str = "path") -> Markup:
+    """A figure as one element that names nothing from elsewhere; texts are drawn lines, or by fonttype="none" texts."""
     import matplotlib as mpl
 
-    with mpl.rc_context({"svg.hashsalt": "sottovoce"}):
-        plots.draw(told, figure).savefig(text, format="svg", metadata=dict.fromkeys(_METADATA))
+    text = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "sottovoce", "svg.fonttype": fonttype}):
+        figure.savefig(text, format="svg", metadata=dict.fromkeys(_METADATA))
     svg = text.getvalue()
     wide = re.sub(r' (?:width|height)="[0-9.]+pt"', "", svg[svg.index("<svg") :], count=2)  # as there is room
     return Markup(wide)  # noqa: S704  # matplotlib escapes

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from sottovoce.app.cli import app
+from sottovoce.app.papers import write_pages
 from sottovoce.errors import InputError
 from sottovoce.lab import reproduce
 from sottovoce.lab.datasets import load
-from sottovoce.lab.reproduce import MissingDataError, PaperTable, Setup, admm, dp_cd, dp_scd, frank_wolfe, sgd
+from sottovoce.lab.reproduce import Claim, MissingDataError, PaperTable, Setup, admm, dp_cd, dp_scd, frank_wolfe, sgd
 
 pytestmark = pytest.mark.slow
 
@@ -258,22 +260,31 @@ class TestCommand:
     def test_help(self):
         assert "sottovoce reproduce admm" in CliRunner().invoke(app, ["reproduce", "--help"]).output
 
-    def test_text_and_picture(self, tmp_path, monkeypatch):
+    def test_text_and_page(self, tmp_path, monkeypatch):
         pytest.importorskip("matplotlib")
         monkeypatch.setenv("COLUMNS", "200")
-        picture = tmp_path / "sgd.png"
-        result = CliRunner().invoke(app, ["reproduce", "sgd", "--quick", "--only", "noise", "--plot", str(picture)])
+        result = CliRunner().invoke(app, ["reproduce", "sgd", "--quick", "--only", "noise", "--plot", str(tmp_path)])
         assert result.exit_code == 0, result.output
         for text in ("unpublished write-up", "SGD1 as printed", "120.6", "Not reproduced", "no experiment"):
             assert text in result.output
-        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "sgd-noise.svg").read_text().startswith("<?xml")
+        page = (tmp_path / "index.html").read_text()
+        assert page.count("<svg") == 1
+        assert "120.6" in page
+        assert "A quick run" in page
+        assert not re.search(r"(?:src|href)=.(?!#)", page.replace('xlink:href="#', ""))  # nothing from elsewhere
 
     def test_json(self):
-        result = CliRunner().invoke(app, ["reproduce", "admm", "--quick", "--only", "claims", "--json"])
+        result = CliRunner().invoke(app, ["reproduce", "sgd", "--quick", "--only", "noise", "--json"])
         assert result.exit_code == 0, result.output
-        found = json.loads(result.stdout)
-        assert found["name"] == "admm"
-        assert found["tables"]["noise"]["rows"][0]["ours"] == "inf"
+        (found,) = json.loads(result.stdout)["papers"]
+        assert found["name"] == "sgd"
+        assert found["tables"]["noise"]["rows"][0]["series"] == "all records, 50 rounds"
+
+    def test_parts_of_all_papers_are_refused(self):
+        result = CliRunner().invoke(app, ["reproduce", "all", "--figure", "1"])
+        assert result.exit_code == 2
+        assert "--figure='1'" in result.stderr
 
     def test_missing_data_and_wrong_names_are_bad_input(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -284,16 +295,47 @@ class TestCommand:
         assert CliRunner().invoke(app, ["reproduce", "adam"]).exit_code == 2
 
 
-def test_lines_and_dots_are_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    rows = (reproduce.Row("s", 1.0, 0.5, 0.4, ""), reproduce.Row("s", 100.0, None, 0.2, ""))
+@pytest.fixture
+def small(monkeypatch):
+    """A paper with a figure of two parts, a part beside it, and two claims."""
+    line = [reproduce.Row("s", float(at), 0.5 if at == 49 else None, 1 / (1 + at), "", 0.01) for at in range(50)]
     dots = (reproduce.Row("", "a", 1.0, math.inf, ""), reproduce.Row("", "b", None, 2.0, ""))
-    tables = {
-        "lines": PaperTable("lines", "loss", "epoch", rows),
-        "dots": PaperTable("dots", "epsilon", "setting", dots, log=True),
+    parts = {
+        "lines": lambda _: PaperTable("lines", "loss", "epoch", tuple(line), log=True),
+        "other": lambda _: PaperTable("lines", "loss", "epoch", tuple(line[:3])),
+        "dots": lambda _: PaperTable("dots", "epsilon", "setting", dots, log=True),
     }
-    reproduce.draw_tables(reproduce.Reproduction("x", "y", tables, ()), tmp_path / "x.png")
-    assert (tmp_path / "x.png").stat().st_size > 10_000
+    claims = (Claim("Lemma 1", "a <b>", "holds", "1 < 2"), Claim("Lemma 2", "c", "false", "3 > 2"))
+    paper = reproduce.Paper("source", parts, (), {"1": ("lines", "other")}, lambda _: claims)
+    monkeypatch.setattr(sgd, "PAPER", paper)
+    return paper
+
+
+def test_figures_and_claims(small, tmp_path):
+    pytest.importorskip("matplotlib")
+    made = reproduce.run_paper("sgd", QUICK)
+    assert {name: len(tables) for name, tables in made.pictures.items()} == {"figure 1": 2, "dots": 1}
+    write_pages(tmp_path / "new", [made], quick=False)
+    page = (tmp_path / "new" / "index.html").read_text()
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"index.html", "sgd-figure-1.svg", "sgd-dots.svg"}
+    assert page.count("a &lt;b&gt;") == 1
+    assert page.count("3 &gt; 2") == 2  # with the claims that do not hold, and with its paper
+    assert "A quick run" not in page
+
+
+def test_a_figure_alone(small):
+    made = reproduce.run_paper("sgd", QUICK, figure="1")
+    assert list(made.tables) == ["lines", "other"]
+    assert made.claims == ()
+    with pytest.raises(InputError, match="figure='2' is no figure of sgd; known are: 1"):
+        reproduce.run_paper("sgd", QUICK, figure="2")
+
+
+def test_a_long_curve_is_told_by_some_of_its_points(small):
+    heads, rows = small.parts["lines"](QUICK).cells(6)
+    assert heads == ("of", "epoch", "published", "ours", "settings")
+    assert [row[1] for row in rows] == ["0", "10", "20", "29", "39", "49"]
+    assert rows[-1][2:4] == ("0.5", "0.02 ± 0.01")
 
 
 @pytest.mark.parametrize(

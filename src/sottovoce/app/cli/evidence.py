@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sottovoce.app.cli.console import AsJson, argument, aside, cli_option, out, print_json, table
+from sottovoce.errors import InputError
 
 if TYPE_CHECKING:
     from sottovoce.lab.audit.games import Result
-    from sottovoce.lab.reproduce import PaperTable
+    from sottovoce.lab.reproduce import PaperTable, Reproduction
 
 
 def audit(
@@ -81,59 +82,76 @@ def audit(
 
 
 def reproduce(
-    name: Annotated[str, argument("NAME", "dp-cd, dp-scd, admm, frank-wolfe or sgd.")],
+    name: Annotated[str, argument("NAME", "dp-cd, dp-scd, admm, frank-wolfe or sgd; all for one page of all.")],
     quick: Annotated[bool, cli_option("Fewer runs and smaller sizes.", "--quick")] = False,
     only: Annotated[str | None, cli_option("One part; an unknown name lists the parts.")] = None,
+    figure: Annotated[str | None, cli_option("One figure or table, by its number in the paper: 1, 'table 2'.")] = None,
     data: Annotated[
         Path | None, cli_option("The folder of data sets, else SOTTOVOCE_DATA, else they are downloaded.")
     ] = None,
-    plot: Annotated[Path | None, cli_option("Draw the tables to this PNG file.")] = None,
+    plot: Annotated[
+        Path | None, cli_option("Draw figures into this folder, with a page of them and of all verdicts: index.html.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a paper's experiment again and show our numbers beside the published ones, in minutes.
+    """Run a paper's experiments again and show our numbers beside the published ones, in minutes.
 
-    Papers without experiments have their claims measured: true epsilon against claimed, bytes against their growth.
+    Every figure and table of a paper is made again, and every claim that it makes is judged: it holds, holds with
+    another constant, or is false, with the numbers that show it.
     YearPredictionMSD and gisette are never downloaded: supply them as the last lines say.
     Noise comes from fixed seeds; nothing here protects anybody.
 
     - `sottovoce reproduce dp-cd`
-    - `sottovoce reproduce admm --quick --plot admm.png`
+    - `sottovoce reproduce dp-scd --figure 2 --plot figures`
     - `sottovoce reproduce admm --only gisette --data ~/data`
+    - `sottovoce reproduce all --quick --plot papers`
     """
-    from sottovoce.lab.reproduce import Setup, draw_tables, paper, run_paper
+    from sottovoce.lab.reproduce import NAMES, Setup, paper, run_paper
 
     console, start = out(), time.perf_counter()
-    source = paper(name).source
-    if not as_json:
-        console.print(f"{name}: {source}\n")
-    with aside().status(name) as status:
-        setup = Setup(quick, data, status.update)
-        made = run_paper(name, setup, only=only, done=None if as_json else _show_table)
+    names = NAMES if name == "all" else (name,)
+    if name == "all" and (only or figure):
+        raise InputError(f"--only={only!r}, --figure={figure!r}: parts and figures are of one paper; name it.")
+    made = []
+    for each in names:
+        if not as_json:
+            console.print(f"{each}: {paper(each).source}\n")
+        with aside().status(each) as status:
+            setup = Setup(quick, data, status.update)
+            made.append(run_paper(each, setup, only=only, figure=figure, done=None if as_json else _show_table))
+        if not as_json:
+            _show_verdicts(made[-1])
     if plot is not None:
-        draw_tables(made, plot)
+        from sottovoce.app.papers import write_pages
+
+        write_pages(plot, made, quick=quick)
     seconds = time.perf_counter() - start
     if as_json:
-        print_json({**made.to_dict(), "seconds": seconds})
+        print_json({"seconds": seconds, "papers": [paper.to_dict() for paper in made]})
         return
+    console.print(f"{seconds:.0f} s{'' if plot is None else f'; the page: {plot}/index.html'}", soft_wrap=True)
+
+
+def _show_verdicts(made: Reproduction) -> None:
+    """What holds of a paper's claims, and what of it could not be made."""
+    console = out()
+    if made.claims:
+        listing = table("where", "claim", "verdict", "measured", title="Claims")
+        for claim in made.claims:
+            listing.add_row(claim.where, claim.says, claim.verdict, claim.measured)
+        console.print(listing)
     if made.not_reproduced:
-        console.print("Not reproduced", style="bold")
+        console.print("\nNot reproduced", style="bold")
     for text in made.not_reproduced:
         console.print(f"- {text}")
-    console.print(f"\n{seconds:.0f} s{'' if plot is None else f'; drawn to {plot}'}")
+    console.print()
 
 
 def _show_table(found: PaperTable) -> None:
-    """One table; a setting is written where it changes."""
-    from sottovoce.lab.reproduce import format_number
-
-    console, of = out(), ("of",) if any(row.series for row in found.rows) else ()
-    listing = table(*of, found.axis, *(f"{head}>" for head in found.heads), "settings", title=found.title)
-    before = ""
-    for row in found.rows:
-        at = row.at if isinstance(row.at, str) else format_number(row.at)
-        ours = format_number(row.ours) if row.spread is None else f"{row.ours:.3g} ± {row.spread:.2g}"
-        series = (row.series,) if of else ()
-        listing.add_row(*series, at, format_number(row.published), ours, "" if row.how == before else row.how)
-        before = row.how
-    console.print(listing)
-    console.print(f"{found.measure}. {found.note}".strip() + "\n")
+    """One table; of a long curve some points."""
+    heads, rows = found.cells(6)
+    listing = table(*(f"{head}>" if head in found.heads else head for head in heads), title=found.title)
+    for row in rows:
+        listing.add_row(*row)
+    out().print(listing)
+    out().print(f"{found.measure}. {found.note}".strip() + "\n")

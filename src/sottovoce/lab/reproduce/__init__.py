@@ -18,7 +18,6 @@ from sottovoce import algorithms
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.federation.federation import Federation
-from sottovoce.files import check_no_ledger
 from sottovoce.lab.datasets import PublicDataset, load
 from sottovoce.privacy.guarantee import Adversary
 
@@ -53,7 +52,25 @@ class PaperTable:
     heads: tuple[str, str] = ("published", "ours")
     log: bool = False
     note: str = ""
-    drawn: bool = True
+
+    @property
+    def series(self) -> dict[str, list[Row]]:
+        """The rows of each series, in their order."""
+        names = dict.fromkeys(row.series for row in self.rows)
+        return {name: [row for row in self.rows if row.series == name] for name in names}
+
+    def cells(self, most: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Heads and rows as texts, a setting where it changes; of a longer series `most` rows, from first to last."""
+        named, before, texts = any(self.series), "", []
+        for name, rows in self.series.items():
+            step = (len(rows) - 1) / (most - 1)
+            shown = rows if len(rows) <= most else [rows[round(step * place)] for place in range(most)]
+            for row in shown:
+                at = row.at if isinstance(row.at, str) else format_number(row.at)
+                ours = format_number(row.ours) if row.spread is None else f"{row.ours:.3g} ± {row.spread:.2g}"
+                how, before = "" if row.how == before else row.how, row.how
+                texts.append(((name,) if named else ()) + (at, format_number(row.published), ours, how))
+        return (("of",) if named else ()) + (self.axis, *self.heads, "settings"), texts
 
 
 @dataclass(frozen=True)
@@ -113,6 +130,19 @@ class Reproduction:
     tables: dict[str, PaperTable]
     not_reproduced: tuple[str, ...]
     claims: tuple[Claim, ...] = ()
+
+    @property
+    def pictures(self) -> dict[str, tuple[PaperTable, ...]]:
+        """The tables that are drawn together, by a name: those of a figure of the paper, and each other by its part."""
+        figures = {
+            number if number.startswith("table") else f"figure {number}": tuple(
+                self.tables[part] for part in parts if part in self.tables
+            )
+            for number, parts in paper(self.name).figures.items()
+        }
+        alone = set(self.tables).difference(*paper(self.name).figures.values())
+        others = {part: (table,) for part, table in self.tables.items() if part in alone}
+        return {name: tables for name, tables in (figures | others).items() if tables}
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -184,87 +214,3 @@ def format_number(value: float | None) -> str:
     if math.isinf(value):
         return "infinite"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def draw_tables(made: Reproduction, path: Path) -> None:
-    """A panel for each table as PNG: published numbers are hollow, ours filled; lines where `at` is a number."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError("--plot needs matplotlib: install sottovoce[plots].") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    tables = [table for table in made.tables.values() if table.drawn] or list(made.tables.values())
-    columns = min(2, len(tables))
-    deep = -(-len(tables) // columns)
-    each = [4.0 if _numeric(table) else max(2.0, 1.1 + 0.2 * len(table.rows)) for table in tables]
-    heights = [max(each[row * columns : (row + 1) * columns]) for row in range(deep)]
-    figure, axes = plt.subplots(
-        deep, columns, figsize=(6.4 * columns, sum(heights)), squeeze=False, gridspec_kw={"height_ratios": heights}
-    )
-    for axis in axes.flat[len(tables) :]:
-        axis.set_visible(False)
-    for axis, table in zip(axes.flat, tables, strict=False):
-        (_draw_lines if _numeric(table) else _draw_dots)(axis, table)
-        axis.set_title(table.title, fontsize=9, loc="left")
-    figure.tight_layout()
-    check_no_ledger(path)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
-def _numeric(table: PaperTable) -> bool:
-    return all(isinstance(row.at, (int, float)) for row in table.rows)
-
-
-def _draw_lines(axis: Any, table: PaperTable) -> None:
-    places = [float(row.at) for row in table.rows]
-    for color, name in enumerate(dict.fromkeys(row.series for row in table.rows)):
-        rows, drawn = [row for row in table.rows if row.series == name], {"color": f"C{color}", "ms": 5}
-        line = [row for row in rows if math.isfinite(row.ours)]
-        axis.plot(
-            [row.at for row in line], [row.ours for row in line], "o-", label=f"{name}: {table.heads[1]}", **drawn
-        )
-        known = [row for row in rows if row.published is not None]
-        if known:
-            x, y = [row.at for row in known], [row.published for row in known]
-            axis.plot(x, y, "s--", mfc="none", lw=0.8, label=f"{name}: {table.heads[0]}", **drawn)
-    if max(places) >= 50 * min(places) > 0 or (table.log and min(places) > 0):
-        axis.set_xscale("log")
-        axis.set_xticks(sorted(set(places)), [format_number(place) for place in sorted(set(places))], minor=False)
-        axis.tick_params(axis="x", which="minor", labelbottom=False)
-    if table.log:
-        axis.set_yscale("log")
-    axis.set_xlabel(table.axis)
-    axis.set_ylabel(table.measure)
-    axis.legend(fontsize=6, ncols=2 if len(axis.lines) > 4 else 1)
-
-
-def _draw_dots(axis: Any, table: PaperTable) -> None:
-    labels = [f"{row.at}: {row.series}" if row.series else str(row.at) for row in table.rows]
-    places = range(len(labels) - 1, -1, -1)
-    for which, marker, filled in ((0, "s", "none"), (1, "o", None)):
-        found = [
-            (value, place)
-            for row, place in zip(table.rows, places, strict=True)
-            if (value := (row.published, row.ours)[which]) is not None and math.isfinite(value)
-        ]
-        if found:
-            x, y = zip(*found, strict=True)
-            axis.plot(x, y, marker, mfc=filled, ms=6, color=f"C{which}", label=table.heads[which])
-    for row, place in zip(table.rows, places, strict=True):
-        if math.isinf(row.ours):
-            axis.text(
-                0.98, place, "infinite", transform=axis.get_yaxis_transform(), ha="right", va="center", fontsize=7
-            )
-    if table.log:
-        values = [value for row in table.rows for value in (row.published, row.ours) if value and math.isfinite(value)]
-        axis.set_xscale("log")
-        axis.tick_params(axis="x", which="minor", labelbottom=False)
-        axis.set_xlim(10 ** math.floor(math.log10(min(values)) - 0.05), 10 ** math.ceil(math.log10(max(values)) + 0.05))
-    axis.set_yticks(list(places), labels, fontsize=7)
-    axis.set_ylim(-0.7, len(labels) - 0.3)
-    axis.grid(axis="y", lw=0.3)
-    axis.set_xlabel(table.measure)
-    axis.legend(fontsize=7, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)

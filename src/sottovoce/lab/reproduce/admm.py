@@ -176,9 +176,7 @@ def compare_admm_claims(setup: Setup) -> PaperTable:
         share = float(np.mean(np.sign(duals) == -y))
         how = "2,000 people, first epoch: the sign of the broadcast dual is minus the label"
         rows.append(Row("", f"share of the labels told, s = {s:g}", None, share, how))
-    return PaperTable(
-        "What the messages tell", "Epsilon, share", "quantity", tuple(rows), ("claimed", "true"), drawn=False
-    )
+    return PaperTable("What the messages tell", "Epsilon, share", "quantity", tuple(rows), ("claimed", "true"))
 
 
 PAPER = Paper(
