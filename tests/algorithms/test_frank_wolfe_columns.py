@@ -33,6 +33,7 @@ from sottovoce.federation.party import Party
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.gate import Gate
 from sottovoce.gate.query import Round
+from sottovoce.lab.theorems.frank_wolfe import choices_epsilon
 from sottovoce.penalties.sets import SparsePoint
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
@@ -942,23 +943,6 @@ def test_published_costs_of_all_parties_and_rounds(relation: Any) -> None:
     assert feature.charged_zero_out == pytest.approx(sketch_of(plan).norm, rel=0.01)
 
 
-def two_candidates(scale: float, choices: int, delta: float) -> float:
-    """The exact epsilon of so many noisy maxima of two candidates whose scores a record turns from +-1 to -+1.
-
-    Both move by 2; each is chosen with probability p or 1 - p, so their numbers are binomial.
-    """
-    gap = 2.0
-    p = 1 - (1 + gap / (2 * scale)) * math.exp(-gap / scale) / 2
-    k = np.arange(choices + 1)
-    one, two = stats.binom.pmf(k, choices, p), stats.binom.pmf(k, choices, 1 - p)
-    low, high = 0.0, 1000.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        small = np.maximum(one - np.exp(middle) * two, 0.0).sum() <= delta
-        low, high = (low, middle) if small else (middle, high)
-    return high
-
-
 @pytest.mark.parametrize(("parties", "rounds", "low", "high"), [(4, 50, 1.6, 3.8), (10, 50, 7.8, 19.8)])
 def test_the_true_cost_of_the_published_choices(parties: int, rounds: int, low: float, high: float) -> None:
     """Claimed: half of epsilon = 1 at half of delta = 1e-5. A canary alone shows `low`; the account says `high`."""
@@ -975,7 +959,7 @@ def test_the_true_cost_of_the_published_choices(parties: int, rounds: int, low: 
     )
     (choices,) = (event for event in events_of(plan, "replace-one", "p0") if isinstance(event, Selection))
     account = epsilon_of([choices], 5e-6, "replace-one")
-    canary = two_candidates(plan.release("atom").std, parties * rounds, 5e-6)
+    canary = choices_epsilon(plan.release("atom").std, parties * rounds, 5e-6)
     assert canary == pytest.approx(low, rel=0.05)
     assert account == pytest.approx(high, rel=0.02)
     assert plan.claimed_epsilon == 1.0

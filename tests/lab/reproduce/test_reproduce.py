@@ -15,7 +15,7 @@ from sottovoce.app.papers import write_pages
 from sottovoce.errors import InputError
 from sottovoce.lab import reproduce
 from sottovoce.lab.datasets import load
-from sottovoce.lab.reproduce import Claim, MissingDataError, PaperTable, Setup, admm, dp_cd, dp_scd, frank_wolfe, sgd
+from sottovoce.lab.reproduce import Claim, MissingDataError, PaperTable, Setup, admm, dp_cd, dp_scd, sgd
 
 pytestmark = pytest.mark.slow
 
@@ -103,12 +103,6 @@ class TestTrueEpsilons:
             assert rows["SGD1, world (certified)", f"n = {n}"].ours < 0.2
         assert rows["SGD2", "50 rounds"].ours == pytest.approx(0.169, rel=0.02)
 
-    def test_frank_wolfe(self):
-        rows = by_place(frank_wolfe.compare_frank_wolfe_claims(QUICK))
-        assert rows["", "in one place (Talwar et al.), claimed 1"].ours == pytest.approx(0.83, rel=0.01)
-        assert rows["", "4 parties, 50 rounds, claimed 1"].ours == pytest.approx(1.7, rel=0.03)
-        assert rows["", "4 parties, 50 rounds, claimed 4"].ours == pytest.approx(8.3, rel=0.02)
-
     def test_admm_has_none_and_tells_the_labels(self):
         epsilon, *labels = admm.compare_admm_claims(QUICK).rows
         assert (epsilon.published, epsilon.ours) == (1.0, math.inf)
@@ -129,17 +123,6 @@ def test_excess_of_sgd():
     assert rows["SGD2 as printed"].published == pytest.approx(121_059, rel=1e-3)
     assert 0 <= rows["SGD2 as printed"].ours < 121_059
     assert rows["newton"].ours < rows["SGD2 as printed"].ours
-
-
-def test_bytes_and_excess_of_frank_wolfe(monkeypatch):
-    monkeypatch.setattr(frank_wolfe, "FEATURES", 400)
-    table = frank_wolfe.uplink(QUICK)
-    published = {row.at: row.published for row in table.rows}
-    assert published == {1000.0: 438_400, 10_000.0: 2_604_000}
-    assert all(0 < row.ours < 0.1 * row.published for row in table.rows)
-    assert "the rule 0.77" in table.note
-    by_size = by_place(frank_wolfe.measure_frank_wolfe_excess(QUICK))
-    assert by_size["frank-wolfe", 2000.0].ours < by_size["as printed (Talwar et al.)", 2000.0].ours
 
 
 def test_the_sparse_problem_needs_no_data():

@@ -198,7 +198,7 @@ class _Majorant:
 
     def largest(self, pairs: Matrix) -> float:
         """The largest sum_ij P_ij <A_i d_i, A_j d_j> over the corners of the blocks that P has."""
-        drawn = np.flatnonzero(np.diag(pairs))
+        drawn = np.flatnonzero(np.diag(pairs)).tolist()
         corners = [self.corners(i) for i in drawn]
         if math.prod(math.inf if each is None else 2 * each.shape[1] for each in corners) > MOST_CORNERS:
             raise InputError("the blocks have too many corners to go through; take curvature_bound, which is above")
@@ -303,7 +303,7 @@ def curvature_bound(objective: Objective, constraint: ConstraintSet, sampling: S
 
 
 def exact_curvature(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
-    """C itself where f is quadratic: the largest sum_ij P_ij <A_i d_i, A_j d_j>, through all corners of few small blocks.
+    """C itself where f is quadratic: the largest sum_ij P_ij <A_i d_i, A_j d_j>, through all corners of small blocks.
 
     Of another f it is a bound. For `Elementary` it is the global curvature C_f (Lou and Cheung 2018, eq. 1).
     """
@@ -312,7 +312,7 @@ def exact_curvature(objective: Objective, constraint: ConstraintSet, sampling: S
     return majorant.largest(check_pairs(sampling))
 
 
-def set_curvature(objective: Objective, constraint: ConstraintSet, chosen: Sequence[int]) -> float:
+def set_curvature(objective: Objective, constraint: ConstraintSet, chosen: Integers | Sequence[int]) -> float:
     """C_f^(S) for the blocks of S, the largest |sum_{i in S} A_i d_i|^2 (eq. 3), likewise."""
     majorant = _Majorant(objective, constraint)
     inside = np.isin(np.arange(majorant.blocks.count), chosen)
@@ -320,7 +320,7 @@ def set_curvature(objective: Objective, constraint: ConstraintSet, chosen: Seque
 
 
 def expected_set_curvature(objective: Objective, constraint: ConstraintSet, tau: int) -> float:
-    """C_f^tau, the mean of C_f^(S) over the sets S of tau blocks (Wang et al. 2016): at least C of tau-nice sampling."""
+    """C_f^tau, the mean of C_f^(S) over sets S of tau blocks (Wang et al. 2016): at least C of tau-nice sampling."""
     sets = Nice(Blocks(constraint, objective.dimension).count, tau).sets()
     return math.fsum(share * set_curvature(objective, constraint, chosen) for chosen, share in sets)
 
