@@ -134,7 +134,7 @@ def compare_frank_wolfe_epsilons(setup: Setup) -> PaperTable:
         given = GIVEN | {"solver": solver, "calibration": "paper"}
         for claimed in (1.0, 4.0):
             true, how = true_epsilon(sv.PrivateLasso(claimed, **given), federation, "world"), "calibration='paper'"
-            rows.append(Row("", f"{at}, claimed {claimed:g}", claimed, true, f"{how}, delta = 1e-5, zero-out"))
+            rows.append(Row(at, f"claimed {claimed:g}", claimed, true, f"{how}, delta = 1e-5, zero-out"))
     return PaperTable(
         "True epsilon of the printed noise", "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True
     )
