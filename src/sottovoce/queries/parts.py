@@ -373,8 +373,8 @@ def column_norm(kind: Kind, size: int, records: int) -> float:
 def leading_value(size: int, records: int) -> float:
     """s(J), the leading singular value of the published form's Gaussian J, public as J is, up to a multiple of 2^-30.
 
-    By Lanczos steps from a fixed start. Their last bits differ between machines: a plan carries the noise, nobody else
-    computes it. It scales that noise alone; the cost of a release follows from the noise and the columns' norms.
+    By Lanczos steps from a fixed start, whose last bits differ between machines and do not show in that multiple. A
+    plan carries the noise that it scales, so who gets a plan does not compute it; nor does any cost follow from it.
     """
     sketch = make_sketch("gaussian", size, records, np.random.default_rng([size, records]))
     product = LinearOperator((size, size), matvec=lambda vector: sketch.apply(sketch.back(vector)), dtype=np.float64)

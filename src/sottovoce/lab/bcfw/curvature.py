@@ -277,7 +277,8 @@ def nice_bound(objective: Objective, constraint: ConstraintSet, sampling: Nice) 
 def distributed_bound(objective: Objective, constraint: ConstraintSet, sampling: Distributed) -> float:
     """K tau mu_1 + K tau (tau - 1) mu_2 + K (K - 1) tau^2 mu_3, (K, tau)-distributed sampling (Proposition 4).
 
-    mu_1 is the largest u_i, mu_2 the largest m_ij of two blocks of one user, mu_3 that of blocks of two users.
+    mu_1 is the largest u_i, mu_2 the largest m_ij of two blocks of one user, mu_3 that of blocks of two users. The scan
+    has no legible tau^2: by counting pairs of blocks it is.
     """
     if not isinstance(sampling, Distributed):
         raise InputError(f"distributed_bound is for Distributed, not {type(sampling).__name__}; use pairwise_bound")

@@ -84,21 +84,21 @@ class Sparse:
         """C_l = 2 G eta sqrt(32 log(1 / (delta / 2))) (Table 2)."""
         return 2 * self.slope * self.radius * math.sqrt(32 * math.log(2 / self.delta))
 
-    def last_step(self, rounds: float) -> float:
-        """gamma_T = 2 / (p T + 2)."""
-        return 2 / (self.rate * rounds + 2)
+    def tolerance(self, rounds: float) -> float:
+        """gamma_T C / 2, gamma_T = 2 / (p T + 2), which rho_g and rho_l multiply (eqs. 4 and 5)."""
+        return self.curvature / (self.rate * rounds + 2)
 
     def gradient_inexactness(self, rounds: float) -> float:
         """rho_g = C_g (2 eta + K tau) sqrt(T) / (n epsilon C gamma_T) (Table 2)."""
         wide = 2 * self.radius + self.parties * self.candidates
-        allowed = self.people * self.epsilon * self.curvature * self.last_step(rounds)
+        allowed = self.people * self.epsilon * 2 * self.tolerance(rounds)
         return self.gradient_constant() * wide * math.sqrt(rounds) / allowed
 
     def oracle_inexactness(self, rounds: float) -> float:
         """rho_l = C_l sqrt(T) log(2 G eta K tau) / (K tau n epsilon C gamma_T) (Table 2)."""
         drawn = self.parties * self.candidates
         log = math.log(2 * self.slope * self.radius * drawn)
-        allowed = drawn * self.people * self.epsilon * self.curvature * self.last_step(rounds)
+        allowed = drawn * self.people * self.epsilon * 2 * self.tolerance(rounds)
         return self.oracle_constant() * math.sqrt(rounds) * log / allowed
 
     def rounds(self) -> float:
