@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Final, Literal
 from numpy.typing import ArrayLike
 
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.errors import InputError, did_you_mean
+from sottovoce.errors import InputError
+from sottovoce.solvers.names import meant_solver
 from sottovoce.solvers.options import Options as Options
 from sottovoce.solvers.options import PerFeature, above, declare_option, number, one_of, whole
 
@@ -469,7 +470,5 @@ __doc__ = "\n".join([__doc__ or "", "| class | name | what it does |", "|---|---
 def by_name(name: str, **options: Any) -> Options:
     """The solver of that name; an unknown name or option is answered with those there are."""
     if name not in SOLVERS:
-        raise InputError(
-            f"solver={name!r} is unknown{did_you_mean(name, tuple(SOLVERS))} There are: {', '.join(SOLVERS)}."
-        )
+        raise InputError(f"solver={name!r} is unknown{meant_solver(name, SOLVERS)} There are: {', '.join(SOLVERS)}.")
     return SOLVERS[name]().replace(**options) if options else SOLVERS[name]()
