@@ -268,7 +268,7 @@ def test_bad_input_is_told() -> None:
     with pytest.raises(InputError, match="'rounds' is no option of solver='one-shot'"):
         by_name("one-shot", rounds=3)
     with pytest.raises(InputError, match=r"delta=0.6 must be from 0.0 to 0.5"):
-        lasso(calibration="paper", delta=0.6).fit(federation)
+        plan_for(calibration="paper", delta=0.6)
     with pytest.raises(InputError, match="does not serve data in one place"):
         lasso().fit(X, y)
     with pytest.raises(InputError, match="row_norm=None"):
