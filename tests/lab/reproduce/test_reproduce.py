@@ -14,7 +14,7 @@ from sottovoce.app.papers import write_pages
 from sottovoce.errors import InputError
 from sottovoce.lab import reproduce
 from sottovoce.lab.datasets import load
-from sottovoce.lab.reproduce import Claim, MissingDataError, PaperTable, Setup, admm, dp_scd, frank_wolfe, sgd
+from sottovoce.lab.reproduce import Claim, MissingDataError, PaperTable, Setup, admm, dp_scd, sgd
 
 pytestmark = pytest.mark.slow
 
@@ -56,23 +56,6 @@ class TestTrueEpsilons:
         for (at, claimed), (zero_out, replace_one) in expected.items():
             assert rows[at, claimed, "zero-out"] == pytest.approx(zero_out, rel=0.02)
             assert rows[at, claimed, "replace-one"] == pytest.approx(replace_one, rel=0.02)
-
-    def test_frank_wolfe(self):
-        rows = by_place(frank_wolfe.compare_frank_wolfe_claims(QUICK))
-        assert rows["", "in one place (Talwar et al.), claimed 1"].ours == pytest.approx(0.83, rel=0.01)
-        assert rows["", "4 parties, 50 rounds, claimed 1"].ours == pytest.approx(1.7, rel=0.03)
-        assert rows["", "4 parties, 50 rounds, claimed 4"].ours == pytest.approx(8.3, rel=0.02)
-
-
-def test_bytes_and_excess_of_frank_wolfe(monkeypatch):
-    monkeypatch.setattr(frank_wolfe, "FEATURES", 400)
-    table = frank_wolfe.uplink(QUICK)
-    published = {row.at: row.published for row in table.rows}
-    assert published == {1000.0: 438_400, 10_000.0: 2_604_000}
-    assert all(0 < row.ours < 0.1 * row.published for row in table.rows)
-    assert "the rule 0.77" in table.note
-    by_size = by_place(frank_wolfe.measure_frank_wolfe_excess(QUICK))
-    assert by_size["frank-wolfe", 2000.0].ours < by_size["as printed (Talwar et al.)", 2000.0].ours
 
 
 @pytest.mark.filterwarnings("ignore:delta=")
