@@ -40,6 +40,7 @@ def test_every_solver_has_games_and_every_broken_form_one() -> None:
         "scd-sequential as published",
         "cd as published, outer loops counted",
         "frank-wolfe by columns as published",
+        "one-shot as published",
         "admm by columns as published",
     }
 
@@ -88,6 +89,7 @@ def test_coins_that_always_come_up_are_found(monkeypatch: pytest.MonkeyPatch) ->
         "scd-sequential as published",
         "cd as published, outer loops counted",
         "frank-wolfe by columns as published",
+        "one-shot as published",
         "admm by columns as published",
     ],
 )

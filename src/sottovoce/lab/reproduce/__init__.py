@@ -193,7 +193,7 @@ def run_paper(
         parts = chosen.figures[figure]
     tables, missing = dict[str, PaperTable](), []
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="delta=")  # above 1/N where the paper has it so
+        warnings.filterwarnings("ignore", message="(delta|epsilon)=")  # above 1/N where the paper has it so
         for part in parts:
             setup.say(f"{name}, {part}")
             try:
