@@ -9,7 +9,7 @@ import pytest
 
 from sottovoce.lab import reproduce
 from sottovoce.lab.datasets import load
-from sottovoce.lab.reproduce import Setup, dp_scd
+from sottovoce.lab.reproduce import Setup, dp_scd, dp_scd_panels
 from sottovoce.privacy.calibration import moments_noise_for, noise_multiplier_for
 from sottovoce.privacy.events import inside
 
@@ -41,18 +41,20 @@ def test_true_epsilons():
 
 
 def test_dp_sgd_has_the_noise_of_the_same_accountant():
-    epsilon = dp_scd.abadi_epsilon(1.0, 0.1, 100)
+    epsilon = dp_scd_panels.abadi_epsilon(1.0, 0.1, 100)
     assert epsilon < 1.0
-    own = noise_multiplier_for(epsilon, inside(dp_scd.DELTA), "zero-out", 0.1, 100)
-    assert own == pytest.approx(moments_noise_for(1.0, dp_scd.DELTA, 0.1, 100), rel=1e-3)
+    own = noise_multiplier_for(epsilon, inside(dp_scd_panels.DELTA), "zero-out", 0.1, 100)
+    assert own == pytest.approx(moments_noise_for(1.0, dp_scd_panels.DELTA, 0.1, 100), rel=1e-3)
 
 
 def test_every_setting_is_of_its_grid():
-    for name, methods in dp_scd.TUNED.items():
+    for name, methods in dp_scd_panels.TUNED.items():
         for method, settings in methods.items():
-            assert len(settings) == (len(dp_scd.PANELS[name].epsilons) if "DP" in method else 1)
+            assert len(settings) == (len(dp_scd_panels.PANELS[name].epsilons) if "DP" in method else 1)
             for setting in settings if name != "years" else ():
-                assert all(value in known for value, known in zip(setting, dp_scd.GRIDS[method].values(), strict=True))
+                assert all(
+                    value in known for value, known in zip(setting, dp_scd_panels.GRIDS[method].values(), strict=True)
+                )
 
 
 class TestData:
@@ -63,8 +65,8 @@ class TestData:
     def test_a_panel(self, setup):
         table = dp_scd.tradeoff("phishing-svm", setup)
         found = {row.series: row.ours for row in table.rows}
-        assert set(found) == set(dp_scd.GRIDS)
-        assert dp_scd.PANELS["phishing-svm"].given["loss"] == "hinge"  # the paper's SVM is not smooth
+        assert set(found) == set(dp_scd_panels.GRIDS)
+        assert dp_scd_panels.PANELS["phishing-svm"].given["loss"] == "hinge"  # the paper's SVM is not smooth
         assert found["SCD"] > 0.92
         assert found["SGD"] > 0.92
         assert min(found["DP-SCD"], found["DP-SGD"]) > 0.9
@@ -75,10 +77,11 @@ class TestData:
         if not songs.fragment:
             pytest.skip("the whole set is there")
         monkeypatch.setattr(Setup, "load", lambda *_: songs)
-        monkeypatch.setattr(dp_scd, "TUNED", {})
+        monkeypatch.setattr(dp_scd_panels, "TUNED", {})
         small = {"rate": (0.1,), "clip": (0.3, 1.0), "step": (1.0,), "lot": ()}
-        grids = {method: {name: small[name] for name in grid} for method, grid in dp_scd.GRIDS.items()}
-        monkeypatch.setattr(dp_scd, "GRIDS", grids)
+        grids = {method: {name: small[name] for name in grid} for method, grid in dp_scd_panels.GRIDS.items()}
+        for module in (dp_scd, dp_scd_panels):
+            monkeypatch.setattr(module, "GRIDS", grids)
         table = dp_scd.tradeoff.__wrapped__("years", QUICK)
         assert [row.series for row in table.rows] == list(grids)
         assert all(0 < row.ours < math.inf for row in table.rows)
@@ -92,13 +95,13 @@ class TestData:
         assert series["DP-SCD, epsilon 1"][-1].ours < series["DP-SCD, epsilon 0.1"][-1].ours
 
     def test_the_last_iterate_is_the_model(self, data_folder):
-        panel = dp_scd.PANELS["ridge"]
+        panel = dp_scd_panels.PANELS["ridge"]
         X, y = (part[:500] for part in panel.data(Setup(folder=data_folder))[:2])
-        federation = dp_scd.Federation.central(X, y, record=True)
-        model = dp_scd.fitted(
+        federation = dp_scd_panels.Federation.central(X, y, record=True)
+        model = dp_scd_panels.fitted(
             panel, (X, y, X, y), "DP-SCD", 1.0, {"rate": 0.1, "clip": 1.0}, federation=federation, labels=()
         )
-        seen = list(dp_scd.visited(model))
+        seen = list(dp_scd_panels.visited(model))
         assert len(seen) == 100
         assert not seen[0].any()
         assert 0 < np.linalg.norm(seen[-1] - model.coef_) < np.linalg.norm(model.coef_)
