@@ -97,14 +97,15 @@ class TestData:
     def test_the_last_iterate_is_the_model(self, data_folder):
         panel = dp_scd_panels.PANELS["ridge"]
         X, y = (part[:500] for part in panel.data(Setup(folder=data_folder))[:2])
-        federation = dp_scd_panels.Federation.central(X, y, record=True)
-        model = dp_scd_panels.fitted(
-            panel, (X, y, X, y), "DP-SCD", 1.0, {"rate": 0.1, "clip": 1.0}, federation=federation, labels=()
-        )
+        setting = {"rate": 0.1, "clip": 1.0, "step": 0.3}
+        model = dp_scd_panels.fitted(panel, (X, y, X, y), "DP-SCD", 1.0, setting, record=True)
         seen = list(dp_scd_panels.visited(model))
         assert len(seen) == 100
         assert not seen[0].any()
         assert 0 < np.linalg.norm(seen[-1] - model.coef_) < np.linalg.norm(model.coef_)
+        model = dp_scd_panels.fitted(panel, (X, y, X, y), "DP-SGD", 1.0, setting)
+        *_, last = dp_scd_panels.visited(model)
+        np.testing.assert_array_equal(model.coef_, last)
 
     def test_batches(self, setup):
         assert {row.series for row in dp_scd.batches(setup).rows} == {f"C = {clip:g}" for clip in dp_scd.CUTS[1:3]}
