@@ -22,7 +22,7 @@ from sottovoce.algorithms.scd.private import (
 )
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.matrix import dense
-from sottovoce.errors import LeakError
+from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Integers, Round, Walk
 from sottovoce.losses import kernels
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
@@ -32,6 +32,9 @@ from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Relation,
 from sottovoce.privacy.guarantee import Profile, profile_of, strongest
 from sottovoce.queries.pricing import Form, Pricing
 from sottovoce.solvers import SCD, SequentialSCD
+
+LARGEST_LOT = 5000  # steps that see one another: their products are a square matrix
+MOST_LOTS = 1_000_000  # in a plan, which are counted when it is priced
 
 
 class PublishedSCDNumbers(ClippedNumbers):
@@ -138,6 +141,8 @@ class SequentialState(PublishedState):
 
     def __init__(self, problem: Problem, numbers: Numbers) -> None:
         super().__init__(problem, numbers)
+        if numbers.lot > min(problem.records, LARGEST_LOT):
+            raise InputError(f"lot={numbers.lot} must be at most {min(problem.records, LARGEST_LOT)} here.")
         self.lot, self.plan = numbers.lot, problem
         self.rounding_entries = float(problem.dimension + self.lot)
 
@@ -171,7 +176,9 @@ def drawn_lot(plan: Plan, number: int) -> NDArray[np.int64]:
 
 @functools.lru_cache(maxsize=4)
 def most_drawn(plan: Plan, times: int) -> int:
-    """In how many of the first lots the record is that is in most."""
+    """In how many of the first lots the record is that is in most; nobody is made to count through endless plans."""
+    if times > MOST_LOTS:
+        raise InputError(f"{times} rounds of lots are more than {MOST_LOTS}; take fewer.")
     drawn, first = np.zeros(plan.records, dtype=np.int64), plan.release(SequentialState.name).first
     for number in range(first, first + times):
         drawn[drawn_lot(plan, number)] += 1
@@ -227,7 +234,7 @@ class PublishedSequentialSCD(DualAlgorithm):
     def design(self, problem: Problem, options: SequentialSCD) -> Design:
         """Five epochs of at most 1000 lots; the clip keeps the noise's random walk below WALK."""
         lam, records = ridge_of(self.name, problem), problem.records
-        lot = limited("lot", given(options.lot, max(1, math.ceil(records / 1000))), 1, records)
+        lot = limited("lot", given(options.lot, max(1, math.ceil(records / 1000))), 1, min(records, LARGEST_LOT))
         rounds = given(options.rounds, 5) * math.ceil(records / lot)
         noise = (
             2 * math.sqrt(lot * (lot + 1)) * moments_noise_for(problem.epsilon, problem.delta, lot / records, rounds)
