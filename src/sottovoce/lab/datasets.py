@@ -276,7 +276,8 @@ _electricity_arff = partial(
 )
 _adult, _gisette = files.read_adult, files.read_gisette
 _adult_original = partial(files.read_adult, header=files.ADULT_HEADER)
-_year_zip = partial(files.read_year, member="YearPredictionMSD.txt")
+_year = partial(files.read_labelled, label="year", header=files.YEAR_HEADER)
+_year_zip = partial(_year, member="YearPredictionMSD.txt")
 
 _SETS: dict[str, _Set] = {
     "a9a": _Set(
@@ -363,8 +364,8 @@ _SETS: dict[str, _Set] = {
             "all": _Part(
                 515_345,
                 {
-                    "YearPredictionMSD.txt": files.read_year,
-                    "data.csv": partial(files.read_year, header=None),
+                    "YearPredictionMSD.txt": _year,
+                    "data.csv": partial(files.read_labelled, label="year"),
                     "yearpredictionmsd.zip": _year_zip,
                     "YearPredictionMSD.txt.zip": _year_zip,
                 },

@@ -53,9 +53,7 @@ READ = {"a9a": 100}  # the epoch of Figure 3
 OTHER_READ = 50
 PUBLISHED: dict[str, dict[str, dict[int, float]]] = {  # by data, series and epoch: the test log-loss
     name: {
-        series: dict(zip(EPOCHS, losses, strict=True))
-        if isinstance(losses, list)
-        else {int(epoch): loss for epoch, loss in losses.items()}
+        series: {epoch: loss for epoch, loss in zip(EPOCHS, losses, strict=True) if not math.isnan(loss)}
         for series, losses in told.items()
     }
     for name, told in SETTINGS["admm"]["published"].items()

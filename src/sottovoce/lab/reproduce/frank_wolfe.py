@@ -8,9 +8,9 @@ four parties of ten features each.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ def draw_people(kind: str, records: int) -> tuple[list[Any], Array]:
     starts = np.arange(0, FEATURES * PEOPLE + 1, PEOPLE)
     X = sp.csc_matrix((signs.ravel(), chosen.ravel(), starts), shape=(records, FEATURES))
     edges = np.linspace(0, FEATURES, PARTIES + 1).astype(int)
-    parts = [X[:, low:high] for low, high in pairwise(edges)]
+    parts = [X[:, low:high] for low, high in itertools.pairwise(edges)]
     if kind == "rare":
         scores = np.sum([np.asarray(part[:, :2].sum(axis=1)).ravel() for part in parts], axis=0)
         return parts, np.clip(0.5 * scores + 0.1 * rng.standard_normal(records), -1, 1)
@@ -127,9 +127,8 @@ def compare_frank_wolfe_epsilons(_setup: Setup) -> PaperTable:
         for claimed in (1.0, 4.0):
             true, how = true_epsilon(sv.PrivateLasso(claimed, **given), federation, "world"), "calibration='paper'"
             rows.append(Row(at, f"claimed {claimed:g}", claimed, true, f"{how}, delta = 1e-5, zero-out"))
-    return PaperTable(
-        "True epsilon of the printed noise", "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True
-    )
+    title = "True epsilon of the printed noise"
+    return PaperTable(title, "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True)
 
 
 def trends(rows: list[Row]) -> str:
@@ -142,19 +141,17 @@ def trends(rows: list[Row]) -> str:
 def uplink(setup: Setup) -> PaperTable:
     """Bytes from the parties: the published rule and `one-shot`, counted, and `frank-wolfe`, sent; epsilon 1."""
     sizes = setup.of((1_000, 10_000, 100_000), (1_000, 10_000))
-    rows = []
-    for kind in ("rare", "common"):
-        for records in sizes:
-            runs = setup.of({1_000: 20, 10_000: 20, 100_000: 5}[records], 2)
-            federation = Federation.by_columns(*draw_people(kind, records))
-            found = []
-            for seed in range(runs):
-                setup.say(f"uplink, {kind}: {records:,} people, run {seed + 1} of {runs}")
-                solver = sv.solvers.FrankWolfe(cap=2, sketch="count")
-                options = GIVEN | {"delta": 1e-7, "solver": solver, "insecure_seed": seed}
-                found.append(sum(sv.PrivateLasso(1.0, **options).fit(federation).communication_.uplink.values()))
-            how, printed = f"cap=2, sketch='count', delta = 1e-7, mean of {runs} runs", published_bytes(records, 1.0)
-            rows.append(Row(f"{kind} features", float(records), printed, float(np.mean(found)), how))
+    rows, options = [], GIVEN | {"delta": 1e-7, "solver": sv.solvers.FrankWolfe(cap=2, sketch="count")}
+    for kind, records in itertools.product(("rare", "common"), sizes):
+        runs = setup.of({1_000: 20, 10_000: 20, 100_000: 5}[records], 2)
+        federation = Federation.by_columns(*draw_people(kind, records))
+        found = []
+        for seed in range(runs):
+            setup.say(f"uplink, {kind}: {records:,} people, run {seed + 1} of {runs}")
+            model = sv.PrivateLasso(1.0, **options, insecure_seed=seed).fit(federation)
+            found.append(sum(model.communication_.uplink.values()))
+        how, printed = f"cap=2, sketch='count', delta = 1e-7, mean of {runs} runs", published_bytes(records, 1.0)
+        rows.append(Row(f"{kind} features", float(records), printed, float(np.mean(found)), how))
     rows += [Row("one-shot", float(n), None, float(one_shot_bytes(n)), "solver='one-shot', counted") for n in sizes]
     rule = slope(list(sizes), [float(published_bytes(records, 1.0)) for records in sizes])
     note = f"Slopes of log bytes: claimed 2/3 and a logarithm, the rule {rule:.2f}, sent: {trends(rows)}."
@@ -171,15 +168,14 @@ def mean_excess(X: Array, y: Array, data: Any, seeds: range, **options: Any) -> 
 def measure_frank_wolfe_excess(setup: Setup) -> PaperTable:
     """F(w) - F* in one place against n: the form as printed, and `frank-wolfe`; epsilon 1."""
     forms, rows = {"as printed (Talwar et al.)": "paper", "frank-wolfe": "tight"}, []
-    for name, calibration in forms.items():
-        for records in setup.of((2_000, 8_000, 32_000), (500, 2_000)):
-            runs = setup.of(2 if calibration == "paper" else 5, 1)  # the printed number of rounds is large
-            setup.say(f"excess, {records:,} people: {name}, {runs} runs")
-            X, y = sparse_truth(records, 200)
-            options = {"solver": "frank-wolfe", "calibration": calibration}
-            found = mean_excess(X, y, (X, y), range(1000, 1000 + runs), **options)
-            how = f"calibration={calibration!r}, 200 features, radius 1, mean of {runs} runs"
-            rows.append(Row(name, float(records), None, found, how))
+    for name, records in itertools.product(forms, setup.of((2_000, 8_000, 32_000), (500, 2_000))):
+        runs = setup.of(2 if forms[name] == "paper" else 5, 1)  # the printed number of rounds is large
+        setup.say(f"excess, {records:,} people: {name}, {runs} runs")
+        X, y = sparse_truth(records, 200)
+        options = {"solver": "frank-wolfe", "calibration": forms[name]}
+        found = mean_excess(X, y, (X, y), range(1000, 1000 + runs), **options)
+        how = f"calibration={forms[name]!r}, 200 features, radius 1, mean of {runs} runs"
+        rows.append(Row(name, float(records), None, found, how))
     note = f"Slopes of log excess: claimed -2/3, here {trends(rows)}. Constants are not claimed."
     return PaperTable("Excess risk in one place", "F(w) - F*", "people", tuple(rows), log=True, note=note)
 
