@@ -959,7 +959,7 @@ def test_an_audit_finds_no_more_than_is_claimed_and_finds_half_the_noise(relatio
         ("scd-sequential", {"lot": 41}, r"lot=41 must be from 1 to 40 here; leave it out"),
         ("scd-sequential", {"lot": 0}, r"lot=0 must be a whole number from 1 to .*; leave it out"),
         ("scd-primal", {"lot": 9}, r"lot=9 must be from 1 to 4 here; leave it out"),
-        ("scd-sequential", {"calibration": "paper"}, r"solver='scd-sequential' has no published calibration"),
+        ("scd", {"calibration": "paper", "dual_step": "exact"}, r"dual_step='exact' means nothing.*rounds, rate, clip"),
         ("scd", {"calibration": "paper", "epsilon": 1e-3}, r"epsilon=0.001.*use calibration='tight'"),
     ],
 )

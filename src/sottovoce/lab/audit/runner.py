@@ -369,6 +369,17 @@ def _add_published(game: Callable[..., None]) -> None:
     game("scd as published, duals unseen", unseen, adversary="parties", sees="moves", runs=120)
     seen, signs = {**scd, "rounds": 50, "rate": 0.04, "delta": 0.05}, ((1.0, 1.0), (1.0, -1.0), (math.nan, 1.0))
     game("scd as published, duals seen", seen, sees="duals", holds=False, runs=360, records=signs)
+    lots = {
+        **scd,
+        "solver": "scd-sequential",
+        "records": 10,
+        "lot": 1,
+        "rounds": 1,
+        "delta": 0.05,
+        "coin": "audit 5702",
+    }
+    game("scd-sequential as published", lots, measure="mu", holds=False, runs=300, records=signs)
+    game("scd-primal as published", {"solver": "scd-primal", "rounds": 3, "features": 1, **PAPER}, runs=120)
     cd = {"solver": "cd", "features": 1, "bounds": ENTRIES, "rounds": 1, "clip": 0.3, "epsilon": 1.0, **PAPER}
     game("cd as published, all steps counted", {**cd, "inner": 4}, runs=SOME)
     game("cd as published, outer loops counted", {**cd, "inner": 256, "counted": "outer"}, holds=False, runs=SOME)
