@@ -20,7 +20,7 @@ from scipy.special import softmax
 
 from sottovoce.arguments import is_number
 from sottovoce.data.cells import table_columns
-from sottovoce.data.column_kinds import Category, Column, Number, YesNo
+from sottovoce.data.column_kinds import Category, Column, Curve, Number, YesNo
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.plan.problem import Problem
@@ -337,9 +337,11 @@ class MadeUp:
         """The cells of a column, and what they add to the scores."""
         if isinstance(column, Number):
             normal = np.clip(generator.standard_normal(count), -WIDTH / 2, WIDTH / 2)
-            low, high = column.ranges[0]
-            cells = (low + high) / 2 + normal * (high - low) / WIDTH
-            return cells, normal[:, None] * generator.standard_normal(self._outputs)
+            low, high = (-1.0, 1.0) if column.unknown else (column.low, column.high)
+            cells, parts = (low + high) / 2 + normal * (high - low) / WIDTH, normal[:, None]
+            if isinstance(column, Curve):  # a line and a bend of equal size
+                parts = np.column_stack([normal, (normal**2 - 1) / np.sqrt(2)])
+            return cells, parts @ generator.standard_normal((parts.shape[1], self._outputs))
         levels: tuple[Any, ...]
         if isinstance(column, YesNo):
             levels, shares = (column.no, column.yes), np.array([1.0, generator.uniform(0.25, 4.0)])
