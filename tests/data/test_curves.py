@@ -1,5 +1,6 @@
 """Curves of numbers: the basis, that no encoded number exceeds its norm, orders, and what a schema declares of them."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,11 @@ class TestEncoding:
         low, high = map(np.array, SCHEMA.feature_ranges)
         scaled = (together - (low + high) / 2) * 2 / (high - low)
         assert np.linalg.norm(scaled, axis=1).max() <= SCHEMA.row_norm * (1 + 1e-12)
+
+    def test_workers_elsewhere_encode_alike(self) -> None:
+        cells = {"age": [17, 33.3], "income": [5, 1e5], "dose": [None, 1], "rate": [0, 1], "diet": ["fish", "?"]}
+        made = pickle.loads(pickle.dumps(SCHEMA)).encode(cells)
+        np.testing.assert_array_equal(made, SCHEMA.encode(cells))
 
     def test_a_curve_counts_as_a_line_does_and_a_fill_beside_its_flag(self) -> None:
         own = float(np.square(smooth_basis(5)[-1]).sum())

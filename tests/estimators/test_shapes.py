@@ -111,6 +111,17 @@ class TestFit:
         assert plan.columns == (12 + 1 + 2, 11 + 3)
         np.testing.assert_allclose(np.square(plan.norms), [3.0, 2.0])
 
+    @pytest.mark.slow
+    def test_by_columns_with_secure_products_curves_are_in_order_too(self, tmp_path: Path) -> None:
+        columns = [without(ILL, "income", "city"), {name: ILL[name] for name in ("city", "income")}]
+        fitted = logistic(schema=None).fit(sv.Federation.by_columns(columns, schema=SCHEMA))
+        assert fitted.plan_.channel.secure
+        assert list(fitted.shapes_) == ["age", "weight", "smoker", "income", "city"]
+        assert np.diff(fitted.shapes_["income"].effect).min() >= -1e-9
+        assert np.mean(fitted.predict(OTHERS) == OTHERS["ill"]) > 0.75
+        save(fitted, tmp_path / "m.json")
+        np.testing.assert_array_equal(load_model(tmp_path / "m.json").coef_, fitted.coef_)
+
     def test_parties_with_other_knots_are_found_by_the_names(self) -> None:
         pandas = pytest.importorskip("pandas")
         other = sv.Schema(SCHEMA.table()["columns"] | {"age": {"range": (0, 98), "shape": "smooth"}}, label="ill")
