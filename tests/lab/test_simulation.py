@@ -66,7 +66,8 @@ class TestMadeUpRecords:
         for seed in range(3):
             train = source.draw(3000, np.random.default_rng(seed))[0]
             assert np.mean(train.X["cost"] < 1000) == pytest.approx(0.5, abs=0.05)
-            assert np.quantile(train.X["dose"], [0, 0.5, 1]) == pytest.approx([0, 1.5, 8], abs=0.2)
+            assert np.median(train.X["dose"]) == pytest.approx(1.5, abs=0.05)
+            assert np.all((train.X["dose"] >= 0) & (train.X["dose"] <= 8))
             assert np.corrcoef(train.X["dose"], train.y.astype(float))[0, 1] < 0.05
 
     @pytest.mark.parametrize(
