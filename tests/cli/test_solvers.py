@@ -47,3 +47,9 @@ def test_one_solver_has_its_options_with_ranges_and_rules(invoke, name):
 def test_an_unknown_solver_is_bad_input(invoke):
     told = invoke("solvers", "newtn", code=2).stderr
     assert "solver='newtn' is unknown; did you mean 'newton'? There are: newton, gradient" in told
+    assert "SGD2 is 'gradient' here, with calibration='paper'" in invoke("solvers", "sgd2", code=2).stderr
+
+
+def test_a_solver_tells_what_papers_call_it(invoke):
+    assert "In papers: DP-SCD, SDCA, CoCoA." in " ".join(invoke("solvers", "scd").stdout.split())
+    assert "In papers" not in invoke("solvers", "newton").stdout
