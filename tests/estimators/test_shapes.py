@@ -263,6 +263,30 @@ class TestShapes:
             "intercept",
         ]
 
+    def test_heights_at_knots_have_intervals_about_the_truth(self, tmp_path: Path) -> None:
+        """One of 12 is off by 5.7 standard errors with a chance below 1.5e-7; errors a fifth as wide are found out."""
+        table = people(30_000, 3)
+        fitted = logistic(30.0, standard_errors=True).fit(without(table, "cost"))
+        found = fitted.coefficients()
+        assert len(found.knots) == 24
+        assert len(found) == 9
+        ages, told = np.array(fitted.shapes_["age"].grid), [knot for knot in found.knots if knot.curve == "age"]
+        true = 4 * np.exp(-(((ages - 58) / 15) ** 2))
+        off = [
+            (knot.estimate - height) / knot.standard_error
+            for knot, height in zip(told, true - true.mean(), strict=True)
+            if knot.identified
+        ]
+        assert len(off) >= 6
+        assert np.abs(off).max() < 5.7
+        assert 5 * np.abs(off).max() > 5.7  # negative control
+        assert told[5].name == "age at 54.36"
+        save(fitted, tmp_path / "m.json")
+        again = load_model(tmp_path / "m.json")
+        assert again.coefficients_.knots == found.knots
+        lines = [len(axis.lines) for axis in again.plot_shapes(Figure()).axes]
+        assert lines[0] > 2 + len(off) > lines[2]
+
     def test_an_estimator_of_scikit_learn_takes_encoded_rows(self, model: Any) -> None:
         pandas = pytest.importorskip("pandas")
         rows = pandas.DataFrame(SCHEMA.encode(OTHERS), columns=list(SCHEMA.feature_names))

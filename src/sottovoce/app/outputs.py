@@ -301,7 +301,7 @@ def to_json(model: PrivateLinearModel) -> str:
         **({} if model.schema_ is None else {"table_schema": model.schema_.table()}),
         **({"estimated_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
         **({"beside": beside} if beside else {}),
-        **({} if table is None else {"coefficients": list(map(asdict, table))}),
+        **({} if table is None else {"coefficients": list(map(asdict, (*table, *table.knots)))}),
         "score_spread": model.score_spread_,
         "rounds": model.n_iter_,
         "plan": json.loads(plan.to_json()),

@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,14 @@ class Schema:
                 weights[own] = way
                 found.append((name, weights))
         return found, base
+
+    def heights(self) -> Iterator[tuple[str, Array, str]]:
+        """Of each curve: the name of a knot, the weights of its height on all features, and the column."""
+        for own, column in self.placed:
+            for place, height in zip(column.places, column.basis, strict=True) if isinstance(column, Curve) else ():
+                weights = np.zeros(len(self.feature_names))
+                weights[own.start : own.start + len(height)] = height
+                yield f"{column.name} at {place:.4g}", weights, column.name
 
     @property
     def placed(self) -> list[tuple[slice, Column]]:

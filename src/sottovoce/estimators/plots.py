@@ -115,6 +115,16 @@ def draw_shapes(shapes: Mapping[str, Any], figure: Any, classes: Sequence[str] =
     return figure
 
 
+def draw_bands(axis: Any, places: Sequence[Any], knots: Sequence[Any], *, odds: bool) -> None:
+    """The intervals of heights at knots (`Coefficient`s), of those that are identified; none moves the scale."""
+    limits = axis.get_ylim()
+    for place, knot in zip(places, knots, strict=False):
+        if knot.identified:
+            ends = (knot.odds_low, knot.odds_high) if odds else (knot.low, knot.high)
+            axis.plot([place, place], ends, color="grey", lw=3, alpha=0.35, solid_capstyle="butt")
+    axis.set_ylim(limits)
+
+
 def _plain(text: object) -> str:
     """A name as it is: none is a formula."""
     return str(text).replace("$", r"\$")

@@ -46,7 +46,7 @@ class WithShapes:
     def shapes_(self: Any) -> dict[str, Shape]:
         """By column: its grid, and what it adds to the score there, centred. Computed from the released coefficients.
 
-        Damped as the model is, and without standard errors.
+        Damped as the model is; `coefficients().knots` has the heights of curves with their errors.
         """
         self._check_shared()
         if self._schema is None:
@@ -68,13 +68,20 @@ class WithShapes:
     def plot_shapes(self: Any, figure: Any = None, *, odds: bool = False) -> Any:
         """A small picture of each column's shape, on one scale; with `odds` exp of it, which multiplies the odds.
 
-        Needs matplotlib (the extra `plots`). Gives the figure.
+        A fit with `standard_errors` has 95% intervals at the knots, each by itself, where the noise lets them be told:
+        those of `coefficients()`, about a model that is not damped and not put in order. Needs matplotlib (the extra
+        `plots`). Gives the figure.
         """
         shapes: Mapping[str, Shape] = self.shapes_
         if odds and not self.plan_.loss.name == "logistic":
             raise InputError(f"odds=True: the score of {self.plan_.loss.name!r} is not of odds; leave it out.")
         classes = tuple(map(str, self.plan_.classes or ())) if self.plan_.scaled_loss.outputs > 1 else ()
-        return plots.draw_shapes(shapes, plots.new_figure() if figure is None else figure, classes, odds=odds)
+        drawn = plots.draw_shapes(shapes, plots.new_figure() if figure is None else figure, classes, odds=odds)
+        if (table := getattr(self, "coefficients_", None)) is not None:
+            for axis, (name, shape) in zip(drawn.axes, shapes.items(), strict=False):
+                knots = [knot for knot in table.knots if knot.curve == name]
+                plots.draw_bands(axis, shape.grid, knots, odds=odds)
+        return drawn
 
     def _in_order(self: Any, coef: Array) -> Array:
         """The coefficients with each `monotone` curve in order, as the schema asks."""
