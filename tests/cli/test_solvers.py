@@ -25,7 +25,7 @@ def test_the_list_has_every_solver(invoke):
         assert entry["losses"]
     by_name = {entry["name"]: entry for entry in listed}
     assert by_name["one-shot"]["losses"] == ["squared"]
-    assert by_name["one-shot"]["promises"] == ["private"]
+    assert by_name["one-shot"]["promises"] == ["private", "published"]
     assert by_name["score"]["promises"] == ["private", "without privacy"]
     (feature,) = [form for form in by_name["admm"]["forms"] if form["chosen_by"] == {"unit": "feature"}]
     assert "column_norm" in feature["options"]

@@ -129,7 +129,7 @@ class TestOptions:
             "primal DP-SCD": "primal DP-SCD is 'scd-primal' here, with calibration='paper'",
             "sgd1": "SGD1 is 'sgd' here, with calibration='paper'",
             "sgd2": "SGD2 is 'gradient' here, with calibration='paper'",
-            "dfw": "dFW is 'frank-wolfe' here, with epsilon=inf over columns",
+            "dfw": "dFW is 'frank-wolfe' here, with epsilon=inf and step='printed' over columns",
             "dp-fw": "DP-FW is 'frank-wolfe' here, with calibration='paper'",
             "pride": "PriDE is 'one-shot' here, with calibration='paper'",
             "sdca": "SDCA is 'scd' here, with epsilon=inf",

@@ -28,6 +28,7 @@ Order = Literal["cyclic", "shuffled", "random"]
 Counted = Literal["all", "outer"]
 Rule = Literal["GS-r", "GS-s", "GS-q"]
 Sketch = Literal["count", "rademacher"]
+AtomStep = Literal["pairwise", "printed"]
 Rows = Literal["persistent", "fresh"]
 Unit = Literal["record", "feature"]
 Models = Literal["shared", "kept"]
@@ -314,6 +315,9 @@ class FrankWolfe(Options):
     candidates : int from 1
         Over columns, published calibration: columns that each party draws for a choice. Default: those of the smallest
         party.
+    step : 'pairwise' or 'printed'
+        Without privacy: weight goes from the worst atom to the best, or all atoms shrink by 2 / (t + 2), the published
+        dFW. Default: 'pairwise'.
     """
 
     name: ClassVar[str] = "frank-wolfe"
@@ -326,6 +330,7 @@ class FrankWolfe(Options):
     sketch: Sketch | None = one_of(Sketch)
     sketch_size: int | None = whole(1)
     candidates: int | None = whole(1)
+    step: AtomStep | None = one_of(AtomStep)
 
 
 class OneShot(Options):
