@@ -232,6 +232,7 @@ class TestShapes:
         with pytest.raises(sv.InputError, match="odds=True: the score of 'squared' is not of odds"):
             ridge.plot_shapes(odds=True)
 
+    @pytest.mark.slow
     def test_cards_and_reports_have_a_line_a_curve(self, model: Any) -> None:
         card = make_card(model, None)
         text, table, order, picture = card["Shapes"]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.cells import MISSING, Cells, cell_key, read_numbers
-from sottovoce.data.curves import KNOTS, MOST_KNOTS, at_steps, put_in_order, smooth_basis
+from sottovoce.data.curves import KNOTS, MOST_KNOTS, at_steps, smooth_basis
 from sottovoce.errors import InputError, did_you_mean
 
 Array = NDArray[np.float64]
@@ -181,29 +181,20 @@ class Curve(Number):
                 'declare it, or say shape = "linear".'
             )
         super().__post_init__()
-        if not self._known_knots:
+        rising = isinstance(self.knots, int) or bool((np.diff(self.places) > 0).all())
+        if not (rising and 3 <= (self.knots if isinstance(self.knots, int) else len(self.places)) <= MOST_KNOTS):
             raise InputError(
                 f"columns.{self.name}: knots = {self.knots!r} must be a number from 3 to {MOST_KNOTS}, or a list of "
                 "rising places within the range, of which the ends of the range are two."
             )
-        for key, value, allowed in (
-            ("scale", self.scale, ("linear", "log")),
-            ("monotone", self.monotone, (None, "up", "down")),
-        ):
-            if value not in allowed:
-                said = " or ".join(repr(each) for each in allowed if each is not None)
-                raise InputError(f"columns.{self.name}: {key} = {value!r} must be {said}.")
+        for key, allowed in (("scale", ("linear", "log")), ("monotone", ("up", "down", None))):
+            if (value := getattr(self, key)) not in allowed:
+                raise InputError(f"columns.{self.name}: {key} = {value!r} must be {allowed[0]!r} or {allowed[1]!r}.")
         if self.scale == "log" and self.low < SMALLEST:
             raise InputError(
                 f'columns.{self.name}: scale = "log" needs a range above 0, not from {self.low:g}; begin it at the '
                 "smallest amount that matters, to which smaller ones are cut."
             )
-
-    @property
-    def _known_knots(self) -> bool:
-        if isinstance(self.knots, int):
-            return 3 <= self.knots <= MOST_KNOTS
-        return 3 <= len(self.places) <= MOST_KNOTS and bool((np.diff(self.places) > 0).all())
 
     @property
     def places(self) -> tuple[float, ...]:
@@ -222,11 +213,8 @@ class Curve(Number):
     @property
     def features(self) -> tuple[str, ...]:
         """They name the knots: parties with other ones would encode otherwise, and names are compared."""
-        said = (
-            f"{self.low:g}..{self.high:g}"
-            if isinstance(self.knots, int)
-            else ", ".join(map("{:g}".format, self.places))
-        )
+        places = (self.low, self.high) if isinstance(self.knots, int) else self.places
+        said = "..".join(f"{place:g}" for place in places)
         said = f"log {said}" if self.scale == "log" else said
         return self._flagged([f"{self.name}[{said}]~{place}" for place in range(1, len(self.places))], self.missing)
 
@@ -270,22 +258,11 @@ class Curve(Number):
         told = (f"{self.name} from {self.low:g} to {self.high:g}, by its line", line)
         return [told, *zip(self.features[wide:], ways[wide:], strict=True)]
 
-    def in_order(self, coef: Array) -> Array:
-        """The coefficients as `monotone` asks; the flag's stays."""
-        if self.monotone is None:
-            return coef
-        wide = len(self.basis[0])
-        curve = put_in_order(coef[:wide], self.basis, rising=self.monotone == "up")
-        return np.concatenate([curve, coef[wide:]])
-
     def entry(self) -> dict[str, Any]:
         knots = self.knots if isinstance(self.knots, int) else [_short(place) for place in self.knots]
-        said = {
-            "knots": None if knots == KNOTS else knots,
-            "scale": None if self.scale == "linear" else self.scale,
-            "monotone": self.monotone,
-        }
-        return super().entry() | {"shape": "smooth"} | {key: value for key, value in said.items() if value is not None}
+        said = {"shape": "smooth", "knots": knots, "scale": self.scale, "monotone": self.monotone}
+        usual = {"knots": KNOTS, "scale": "linear", "monotone": None}
+        return super().entry() | {key: value for key, value in said.items() if value != usual.get(key)}
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from sottovoce.data.cells import Cells, cell_key, read_numbers, table_columns
 from sottovoce.data.column_kinds import SHAPES, Category, Column, Curve, Level, Number, YesNo, level_places, read_column
+from sottovoce.data.curves import put_in_order
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import parse_file, toml_key, toml_value, write_text
 from sottovoce.formats import SCHEMA
@@ -93,12 +94,10 @@ class Schema:
         if shape not in (None, *SHAPES):
             raise InputError(f"shape={shape!r} must be {' or '.join(map(repr, SHAPES))}, of all numbers; or left out.")
         usual = {} if shape is None else {"shape": shape}
-        declared = {
-            name: read_column(
-                name, {**usual, **entry} if name != label and isinstance(entry, Mapping) and "range" in entry else entry
-            )
-            for name, entry in columns.items()
-        }
+        declared = {}
+        for name, entry in columns.items():
+            shaped = name != label and isinstance(entry, Mapping) and "range" in entry
+            declared[name] = read_column(name, {**usual, **entry} if shaped else entry)
         self.label = label
         self.target = declared.pop(label, None) if label is not None else None
         if isinstance(self.target, Curve):
@@ -185,8 +184,9 @@ class Schema:
         """The coefficients with each curve that is `monotone` put in order: post-processing, which costs nothing."""
         made = coef.copy()
         for own, column in self.placed:
-            if isinstance(column, Curve):
-                made[..., own] = column.in_order(coef[..., own].ravel())
+            if isinstance(column, Curve) and column.monotone is not None:
+                own = slice(own.start, own.start + len(column.basis[0]))  # without the flag
+                made[..., own] = put_in_order(coef[..., own].ravel(), column.basis, rising=column.monotone == "up")
         return made
 
     @property

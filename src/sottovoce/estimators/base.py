@@ -423,7 +423,7 @@ class PrivateLinearModel(WithShapes, BaseEstimator):  # type: ignore[misc]
     def _set_model(self, coef: Array | None, intercept: Any, plan: Plan) -> None:
         """Without coefficients the parties keep them: those of an earlier fit are not these."""
         if coef is not None and self._schema is not None:
-            coef = self._in_order(coef)
+            coef = self._columns.in_order(coef)
         if plan.classes is not None:
             self.classes_ = np.array(plan.classes)
             coef, intercept = coef if coef is None else np.atleast_2d(coef), np.atleast_1d(intercept)

@@ -87,7 +87,7 @@ def draw_shapes(shapes: Mapping[str, Any], figure: Any, classes: Sequence[str] =
         axis = figure.add_subplot(high, wide, place + 1, sharey=first)
         first = axis if first is None else first
         rows = np.atleast_2d(shape.effect)
-        for row, label in zip(np.exp(rows) if odds else rows, classes or ("",), strict=True):
+        for row, label in zip(np.exp(rows) if odds else rows, map(_plain, classes or ("",)), strict=True):
             if shape.scale != "levels":
                 axis.plot(shape.grid, row, marker=".", ms=3, lw=1.2, label=label)
             elif classes:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.column_kinds import Category, Curve, Number
+from sottovoce.data.column_kinds import Category, Number
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots
@@ -30,7 +30,6 @@ class Shape:
     effect: Array
     missing: Array | None
     scale: str
-    curve: bool  # and not a line
 
     def extremes(self) -> list[str]:
         """For each class, of two for the second, the least and the largest effect and where they are."""
@@ -62,7 +61,7 @@ class WithShapes:
             effect = effect - centre[:, None]
             one = self.plan_.scaled_loss.outputs == 1
             scale = getattr(column, "scale", "linear") if isinstance(column, Number) else "levels"
-            found[column.name] = Shape(grid, effect[0] if one else effect, missing, scale, isinstance(column, Curve))
+            found[column.name] = Shape(grid, effect[0] if one else effect, missing, scale)
         return found
 
     def plot_shapes(self: Any, figure: Any = None, *, odds: bool = False) -> Any:
@@ -82,10 +81,6 @@ class WithShapes:
                 knots = [knot for knot in table.knots if knot.curve == name]
                 plots.draw_bands(axis, shape.grid, knots, odds=odds)
         return drawn
-
-    def _in_order(self: Any, coef: Array) -> Array:
-        """The coefficients with each `monotone` curve in order, as the schema asks."""
-        return self._columns.in_order(coef) if self._schema.ordered else coef
 
     @property
     def _columns(self: Any) -> Schema:
