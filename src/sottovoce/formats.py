@@ -29,10 +29,10 @@ class Numbered(NamedTuple):
 
 _SAME: Final = "Install the same version of sottovoce at both ends."
 FRAME: Final = Numbered("frames", 5, _SAME)
-PLAN: Final = Numbered("plans", 6, _SAME)
+PLAN: Final = Numbered("plans", 7, _SAME)
 LEDGER: Final = Numbered("ledgers", 3, "Use the version of sottovoce that wrote it.")
-JOURNAL: Final = Numbered("states of runs", 8, "Let the version of sottovoce that began the run end it.")
+JOURNAL: Final = Numbered("states of runs", 9, "Let the version of sottovoce that began the run end it.")
 MODEL: Final = Numbered("models", 8, "Use the version of sottovoce that wrote it, or fit the model again.")
-PARTIAL_MODEL: Final = Numbered("partial models", 5, "Use the version of sottovoce that wrote it, or train again.")
+PARTIAL_MODEL: Final = Numbered("partial models", 6, "Use the version of sottovoce that wrote it, or train again.")
 SCHEMA: Final = Numbered("schemas", 2, "Draft it anew with `sottovoce schema`.")
 ALIGNMENT: Final = Numbered("alignments", 1, "Delete it, start the party, and align again (`sottovoce align`).")

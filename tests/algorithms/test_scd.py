@@ -308,8 +308,8 @@ def test_lots_that_a_plan_cannot_have_are_refused() -> None:
     larger = plan.model_copy(update={"numbers": plan.numbers.model_copy(update={"lot": 41})})
     release = plan.releases[0].model_copy(update={"count": 2**30})
     longer = plan.model_copy(update={"rounds": 2**30, "releases": (release,)})
-    for forged, said in ((larger, "lot=41 must be at most 40"), (longer, "rounds of lots are more than")):
-        reply = propose(party_of(plan), forged)
+    for proposed, said in ((larger, "lot=41 must be at most 40"), (longer, "rounds of lots are more than")):
+        reply = propose(party_of(plan), proposed)
         assert reply.kind == "refuse"
         assert said in reply.text
 
