@@ -629,7 +629,7 @@ SOLVERS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "score": (("columns2", "columns3"), {"rounds": 4}),
     "one-shot": (("columns2", "columns3"), {"sketch_size": 2}),
 }
-PAPER = ("gradient", "sgd", "scd", "cd", "frank-wolfe", "admm")
+PAPER = ("gradient", "sgd", "scd", "scd-primal", "scd-sequential", "cd", "frank-wolfe", "admm", "one-shot")
 PENALTY = {"frank-wolfe": "l1_ball", "cd": "l1", "greedy-cd": "l1"}
 LABELS = ("public", "shared", "held")
 CALIBRATIONS: dict[str, dict[str, Any]] = {"tight": {}, "paper": {"calibration": "paper"}, "inf": {"epsilon": INF}}
@@ -770,7 +770,7 @@ VARIANTS: tuple[tuple[str, str, str, dict[str, Any], tuple[dict[str, Any], ...]]
     ("sgd", "squared", "inf", {}, ({"rate": 0.5}, {"schedule": "one-party"})),
     ("sgd", "squared", "paper", {}, ({"schedule": "one-party"}, {"rate": 0.1}, {"step": 0.01})),
     ("scd", "logistic", "tight", {}, ({"dual_step": "slope"}, {"dual_step": "exact"}, {"dual_step": "newton"})),
-    ("scd", "logistic", "paper", {}, ({"dual_step": "slope"}, {"dual_step": "exact"}, {"clip": 0.3})),
+    ("scd", "logistic", "paper", {}, ({"clip": 0.3},)),
     ("scd", "logistic", "inf", {}, ({"dual_step": "exact"}, {"dual_step": "newton"})),
     ("scd", "squared", "tight", {}, ({"clip": 0.3}, {"rate": 1.0}, {"rate": 0.05, "rounds": 9})),
     ("scd-primal", "squared", "tight", {}, ({"lot": 1}, {"lot": 7}, {"clip": 0.1})),
@@ -832,6 +832,7 @@ VARIANTS: tuple[tuple[str, str, str, dict[str, Any], tuple[dict[str, Any], ...]]
         ),
     ),
     ("frank-wolfe", "squared", "paper", {"labels": "shared"}, ({"candidates": 1}, {"sketch_size": 40})),
+    ("frank-wolfe", "squared", "inf", {"labels": "shared"}, ({"step": "printed"},)),
     (
         "admm",
         "squared",
