@@ -80,11 +80,11 @@ class TestEpochs:
 
     def test_a_step_is_tuned_on_rows_that_were_held_out(self, problem):
         X, y = problem
-        assert admm.tune(admm.sgd_epochs, X, y, (1e-9, 1.0)) == 1.0
+        assert admm.pick_setting(admm.sgd_epochs, X, y, (1e-9, 1.0)) == 1.0
         held_out = np.where(
             np.arange(400) < 300, y, -y
         )  # where the last quarter says the opposite, not to move is best
-        assert admm.tune(admm.sgd_epochs, X, held_out, (1e-9, 1.0)) == 1e-9
+        assert admm.pick_setting(admm.sgd_epochs, X, held_out, (1e-9, 1.0)) == 1e-9
 
 
 def test_the_bias_is_the_last_column_of_the_first_party(problem):

@@ -133,7 +133,7 @@ def frank_wolfe_epochs(whole: Any, labels: Array, radius: float, count: int) -> 
         yield weights
 
 
-def tune(method: Method, whole: Any, labels: Array, grid: Sequence[float]) -> float:
+def pick_setting(method: Method, whole: Any, labels: Array, grid: Sequence[float]) -> float:
     """The setting with the least log-loss on the last quarter of the rows, after ten epochs on the others."""
     edge, losses = 3 * len(labels) // 4, []
     for value in grid:
@@ -196,7 +196,7 @@ def run_sharing(name: str, setup: Setup) -> tuple[Curves, tuple[float, float]]:
     if name == STAND_IN:
         rivals += [("SGD, least step", sgd_epochs, STEPS[:1]), ("Frank-Wolfe", frank_wolfe_epochs, RADII)]
     for series, method, grid in rivals:
-        runs = method(data.rows, data.labels, tune(method, data.rows, data.labels, grid), last)
+        runs = method(data.rows, data.labels, pick_setting(method, data.rows, data.labels, grid), last)
         found[series] = {epoch: data.losses(weights) for epoch, weights in enumerate(runs, start=1)}
     baselines = []
     for columns in (data.ends[-1], data.ends[0]):
