@@ -185,14 +185,16 @@ class PrivateWhitened(Algorithm):
         score = FittedScore(np.where(np.arange(plan.dimension) < plan.features, weights, 0.0), constant)
         intercept = float((weights - start.weights if rescales else weights)[-1]) * constant
         offset, known = float(start.weights[-1]) * constant, descent.curvature
-        mean, radius = score.expected(white.moments, intercept)
+        mean, radius, doubt = score.expected(white.moments, intercept)
         about = (white.moments, known / white.q, (descent.stiffness - known) / white.q, start.weights)
         if not rescales:
             spread = (mean + intercept, radius / rule.SPREAD)
             return Solution(weights, spread=spread, model=Evidence(*about, weights, white.units))
         if constant:
-            mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, radius))
-            mean += radius * mean_score / (1 + (rule.SPREAD * self.noise(plan, "score")) ** 2)
+            wide, noise = radius + doubt, self.noise(plan, "score")
+            mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, wide))
+            mean += wide * min(max(mean_score, -1.0), 1.0) / (1 + (rule.SPREAD * noise) ** 2)
+            radius = math.hypot(radius, 2 * wide * noise) if doubt else radius
         mean_square = yield from mean_of(plan, "square", weights=score.standardised(mean, radius))
         noise = self.noise(plan, "square")  # the deviation of the score: a little cautious, not below .22 of the radius
         variance = (max(mean_square, 0.0) + noise**2) / (1 + (rule.SPREAD * noise) ** 2)

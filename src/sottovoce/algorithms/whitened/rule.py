@@ -184,17 +184,18 @@ class FittedScore:
     weights: Array
     constant: float
 
-    def expected(self, moments: Moments, intercept: float) -> tuple[float, float]:
-        """Its mean and the length within which it is measured, as the moments have them.
+    def expected(self, moments: Moments, intercept: float) -> tuple[float, float, float]:
+        """Its mean, the length within which it is measured, as the moments have them, and how far off the mean may be.
 
-        Squares of columns say nothing of the mean: there it is what the intercept of these weights makes up for.
+        Squares of columns say nothing of the mean. The intercept of these weights makes up for it or for rare labels:
+        there it is from 0 to -intercept.
         """
-        along, mean = moments.into(self.weights), -intercept
+        along, mean, doubt = moments.into(self.weights), -intercept / 2, abs(intercept) / 2
         square = float(moments.values @ along**2)
         if self.constant and moments.vectors is not None:
-            mean = float((moments.values * moments.vectors[-1]) @ along) / self.constant
+            mean, doubt = float((moments.values * moments.vectors[-1]) @ along) / self.constant, 0.0
             square = max(square - mean**2, 0.1 * square)
-        return mean, SPREAD * math.sqrt(square) + 1e-12
+        return mean, SPREAD * math.sqrt(square) + 1e-12, doubt
 
     def standardised(self, mean: float, unit: float) -> Array:
         """Weights of (score - mean) / unit."""
@@ -250,6 +251,7 @@ class Descent:
         spoiled = float((self.squares * (self.noise / (self.units.curvature * self.left)) ** 2).sum())
         self._window = min(max(self.rounds * spoiled / (self.variance / 4), 1.0), float(self.rounds))
         self._count, self._estimate, self._curvature = 0, np.zeros_like(self.point), 0.0
+        self._gain, self._bent = 1.0, 1.0  # the loss bends so many times as much as known: shorter steps
         self.taken: list[Array] = []  # points of the second half whose window was full, before a penalty moved them
         self._last = self.point, np.zeros_like(self.point)
         self.stiffness = np.ones_like(self.point)
@@ -258,8 +260,9 @@ class Descent:
         """From `point`, at which the gradient was asked, to the next one."""
         self._count += 1
         self._widen(gradient)
-        gain, known = max(1.5 / (self._count + 0.5), 1 / self._window), self.left * self.squares
-        k = self.bend()
+        gain = self._gain = min(max(1.5 / (self._count + 0.5), 1 / self._window), 1 / self._bent)
+        k, known = self.bend(), self.left * self.squares
+        self._curvature = k if self._count == 1 else self._curvature
         self._estimate += gain * (k * (known + self.damping) * self.point - gradient - self._estimate)
         self._curvature += gain * (k - self._curvature)
         k, early = self._curvature, max(1.0, self._window / self._count)
