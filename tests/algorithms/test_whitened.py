@@ -120,8 +120,16 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
         right = 1 / (1 + np.exp(-y * u))
         return -y * (1 - right) * np.minimum(1, limit / np.maximum(right, 1 - right))
 
-    def k_at(v: float) -> float:
-        return max(k0 / 4, losses.get("logistic").mean_curvature(v)) if logistic else 1.0
+    nodes = np.linspace(-6, 6, 241)
+    normal = norm.pdf(nodes) / norm.pdf(nodes).sum()
+
+    def k_at(v: float, mean: float | None, least: float) -> float:
+        if not logistic:
+            return 1.0
+        if mean is None:
+            return max(k0 / 4, losses.get("logistic").mean_curvature(v))
+        p = 1 / (1 + np.exp(-mean - math.sqrt(max(v - mean**2, 0)) * nodes))
+        return max(least, normal @ (p * (1 - p)))
 
     rest = np.arange(d) != lam.argmax()
     tau, a2 = v0 / lam[rest].sum(), (0.7 * s["gradient"] * G / k0) ** 2
@@ -135,17 +143,19 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
     n1 = R * np.clip(np.minimum(1, length / R).mean(), 0.05, 1)
     m2 = q @ lam
 
-    def descend(Z, u, offset, CG, h, damp, prior, v, z, T, S) -> np.ndarray:
-        W = np.clip(T * (S * (z / k0 / (h / S)) ** 2).sum() / (v / 4), 1, T)
-        b, K, taken, before = np.zeros_like(u), 0.0, [], (u, u)
+    def descend(Z, u, offset, CG, h, damp, prior, v, z, T, S, mean) -> np.ndarray:
+        spoiled = (S * (z / (h / S)) ** 2).sum() / v
+        W, least = np.clip(4 * T * spoiled / k0**2, 1, T), min(k0 / 4, 16 * math.sqrt(spoiled))
+        b, K, taken, before, last = np.zeros_like(u), 0.0, [], (u, u), 0.0
         weight = np.minimum(1, CG[0] / np.linalg.norm(Z, axis=1))
         for n in range(1, T + 1):
-            g, k = Z.T @ (weight * slope(Z @ u + offset, CG[1])) / N, k_at(S @ u**2)
+            g, k = Z.T @ (weight * slope(Z @ u + offset, CG[1])) / N, k_at(S @ u**2, None if mean is None else mean @ u, least)
             if n > 1:
                 move = u - before[0]
                 bent = (g - before[1]) @ move - 2 * z * math.sqrt(2 * T * move @ move)
                 W = np.clip(max(W, bent / (k * (h + damp) @ move**2)), 1, T)
-            before = u, g
+            before, last = (u, g), max(k, last / 2)
+            k, W = last, W if mean is None else np.clip(4 * T * spoiled / last**2, W, T)
             gain = max(3 / (2 * n + 1), 1 / W)
             b, K = b + (k * (h + damp) * u - g - b) * gain, K + (k - K) * gain
             u = b / (K * (h + damp) + max(1, W / n) * z**2 / (prior * K * h))
@@ -161,22 +171,25 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
 
     CG = widened(C, s["gradient"], m2, math.sqrt(q.max()))
     b = min(1, CG[0] / n1)
-    given = (q * lam * b, 0.15 * hidden * q * b, tau / q, v0, s["gradient"] * CG[0] * CG[1], 32, q * lam)
+    row = np.sqrt(q) * lam * U[-1] / c if full else None
+    given = (q * lam * b, 0.15 * hidden * q * b, tau / q, v0, s["gradient"] * CG[0] * CG[1], 32, q * lam, row)
     f = U @ (np.sqrt(q) * descend(Z, np.zeros(d), start, CG, *given))
     icpt, f[-1] = c * f[-1], 0.0
     score, along = X @ f, U.T @ f
-    m, second = -icpt, lam @ along**2
+    m, second, doubt = -icpt / 2, lam @ along**2, abs(icpt) / 2
     if full:
-        m = (lam * U[-1]) @ along / c
+        doubt, m = 0.0, (lam * U[-1]) @ along / c
         second = max(second - m * m, 0.1 * second)
     R = 2.5 * math.sqrt(second)
-    m += R * np.clip((score - m) / R, -1, 1).mean() / (1 + (2.5 * s["score"]) ** 2)
+    wide = R + doubt
+    m += wide * np.clip((score - m) / wide, -1, 1).mean() / (1 + (2.5 * s["score"]) ** 2)
+    R = math.hypot(R, 2 * wide * s["score"]) if doubt else R
     found = np.minimum(((score - m) / R) ** 2, 1).mean()
     sd = R * math.sqrt(max((found + s["square"] ** 2) / (1 + (2.5 * s["square"]) ** 2), 0.048))
     CG, one, t = widened(1.0, s["rescale"], 2, 4.5), np.ones(2), np.linspace(-6, 6, 241)
     density = norm.pdf(t) / norm.pdf(t).sum() * np.minimum(1, CG[0] / np.hypot(t, 1))
     left = np.array([density @ t**2, density.sum()])
-    given = (left, 0 * one, v0, v0 / 2, s["rescale"] * CG[0] * CG[1], 12, one)
+    given = (left, 0 * one, v0, v0 / 2, s["rescale"] * CG[0] * CG[1], 12, one, np.eye(2)[1])
     u = descend(np.c_[(score - m) / sd, np.ones(N)], np.array([sd, m + icpt]), start, CG, *given)
     f = f * max(u[0], 0) / sd
     f[-1] = (start + u[1] - max(u[0], 0) * m / sd) / c

@@ -193,7 +193,7 @@ class PrivateWhitened(Algorithm):
         if constant:
             wide, noise = radius + doubt, self.noise(plan, "score")
             mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, wide))
-            mean += wide * min(max(mean_score, -1.0), 1.0) / (1 + (rule.SPREAD * noise) ** 2)
+            mean += wide * mean_score / (1 + (rule.SPREAD * noise) ** 2)
             radius = math.hypot(radius, 2 * wide * noise) if doubt else radius
         mean_square = yield from mean_of(plan, "square", weights=score.standardised(mean, radius))
         noise = self.noise(plan, "square")  # the deviation of the score: a little cautious, not below .22 of the radius
@@ -219,10 +219,9 @@ class PrivateWhitened(Algorithm):
         size = projection.shape[1]
         penalised = functools.partial(score.penalised, unit=unit, regulariser=plan.scaled_regulariser)
         clips = Clips(1.0, units.slope).widened(units, self.noise(plan, "rescale"), size, rule.FAR)
-        t = np.linspace(-6.0, 6.0, 241)  # what clips leave of the mean squares of rows (t, 1), t ~ N(0, 1), or (t)
-        rows = np.column_stack([t, np.ones_like(t)])[:, :size]
-        density = np.exp(-(t**2) / 2.0) / math.sqrt(2.0 * math.pi)
-        share = density / density.sum() * clips.cut / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)
+        # what clips leave of the mean squares of rows (t, 1), t ~ N(0, 1), or (t)
+        rows = np.column_stack([rule.NORMAL, np.ones_like(rule.NORMAL)])[:, :size]
+        share = rule.DENSITY * clips.cut / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)
         descent = Descent(
             point=np.array([unit, mean + intercept])[:size],
             squares=np.ones(size),
@@ -234,6 +233,7 @@ class PrivateWhitened(Algorithm):
             rounds=plan.release("rescale").count,
             units=units,
             penalised=penalised,
+            mean=np.array([0.0, 1.0]) if score.constant else None,
         )
         message = {
             "offset": np.array([offset]),
@@ -261,6 +261,7 @@ class PrivateWhitened(Algorithm):
         return mean_of(plan, "length", **projection_shape(plan).message(white.matrix), radius=np.array([radius]))
 
     def descent(self, plan: Plan, white: White, _start: ConstantModel, left: float, noise: float) -> Descent:
+        mean = white.moments.mean(plan.preparation.intercept_entry)
         return Descent(
             point=np.zeros(plan.dimension),
             squares=white.squares,
@@ -272,6 +273,7 @@ class PrivateWhitened(Algorithm):
             rounds=plan.rounds,
             units=white.units,
             penalised=functools.partial(white.penalised, regulariser=plan.scaled_regulariser),
+            mean=None if mean is None else np.sqrt(white.q) * mean,
             white=white,
         )
 

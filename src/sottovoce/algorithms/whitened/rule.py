@@ -24,6 +24,8 @@ CUT = 0.7  # of the mean length: rows are clipped to nearly equal length, and .5
 TOLERANCE = 5e-5  # of the loss, given to noise for the sake of wider clips
 DAMPING = 0.15  # of what the noise hides of the moments, added where a step divides by them; .1 and .2 nearly tie
 SPREAD = 2.5  # deviations within which a score is measured
+NORMAL = np.linspace(-6.0, 6.0, 241)  # points of a standard normal number
+DENSITY = np.exp(-(NORMAL**2) / 2) / np.exp(-(NORMAL**2) / 2).sum()
 FAR = 4.5  # beyond which no row (standardised score, 1) of the rescale needs to be
 
 
@@ -41,6 +43,12 @@ class Moments:
     def into(self, vector: Array) -> Array:
         """The coordinates of a vector along the directions."""
         return vector if self.vectors is None else self.vectors.T @ vector
+
+    def mean(self, constant: float) -> Array | None:
+        """The mean row along the directions: a Gram matrix has it, squares do not. `constant` is as in `of_squares`."""
+        if self.vectors is None or not constant:
+            return None
+        return np.asarray(self.values * self.vectors[-1] / constant)
 
     def step(self, values: Array, along: Array, regulariser: ScaledRegulariser, start: Array | None = None) -> Array:
         """The u of least 1/2 |u - start - along|^2 + penalty: values of the metric, and `along`, are by directions."""
@@ -191,9 +199,9 @@ class FittedScore:
         there it is from 0 to -intercept.
         """
         along, mean, doubt = moments.into(self.weights), -intercept / 2, abs(intercept) / 2
-        square = float(moments.values @ along**2)
-        if self.constant and moments.vectors is not None:
-            mean, doubt = float((moments.values * moments.vectors[-1]) @ along) / self.constant, 0.0
+        square, row = float(moments.values @ along**2), moments.mean(self.constant)
+        if row is not None:
+            mean, doubt = float(row @ along), 0.0
             square = max(square - mean**2, 0.1 * square)
         return mean, SPREAD * math.sqrt(square) + 1e-12, doubt
 
@@ -244,14 +252,16 @@ class Descent:
     rounds: int
     units: Units
     penalised: Callable[[Array, Array], Array]
+    mean: Array | None = None  # of the rows along the coordinates, where it is known
     white: White | None = None  # of whose columns parties are told coordinates; None: of the point as it is
 
     def __post_init__(self) -> None:
-        # the scores' variance by noise if all rounds were one
-        spoiled = float((self.squares * (self.noise / (self.units.curvature * self.left)) ** 2).sum())
-        self._window = min(max(self.rounds * spoiled / (self.variance / 4), 1.0), float(self.rounds))
+        # times 1 / k^2 the window of an iterate that carries noise of a quarter of the prior variance of the scores
+        self._spoiled = 4 * self.rounds / self.variance * float((self.squares * (self.noise / self.left) ** 2).sum())
+        self._window = self._filled(self.units.curvature)
         self._count, self._estimate, self._curvature = 0, np.zeros_like(self.point), 0.0
         self._gain, self._bent = 1.0, 1.0  # the loss bends so many times as much as known: shorter steps
+        self._bend, self._least = 0.0, min(self.units.curvature / 4, 8 * math.sqrt(self._spoiled / self.rounds))
         self.taken: list[Array] = []  # points of the second half whose window was full, before a penalty moved them
         self._last = self.point, np.zeros_like(self.point)
         self.stiffness = np.ones_like(self.point)
@@ -260,11 +270,13 @@ class Descent:
         """From `point`, at which the gradient was asked, to the next one."""
         self._count += 1
         self._widen(gradient)
+        k, known = np.maximum(self.bend(), self._bend / 2), self.left * self.squares
+        self._bend = k  # half of the last one at least: no step runs far beyond the labels
+        self._window = self._window if self.mean is None else max(self._window, self._filled(float(k)))
         gain = self._gain = min(max(1.5 / (self._count + 0.5), 1 / self._window), 1 / self._bent)
-        k, known = self.bend(), self.left * self.squares
         self._curvature = k if self._count == 1 else self._curvature
         self._estimate += gain * (k * (known + self.damping) * self.point - gradient - self._estimate)
-        self._curvature += gain * (k - self._curvature)
+        self._curvature = self._curvature + gain * (k - self._curvature)
         k, early = self._curvature, max(1.0, self._window / self._count)
         self.curvature = np.asarray(k * self.left * self.squares)  # what the records have of the stiffness
         self.stiffness = k * (known + self.damping) + early * self.noise**2 / (self.prior * k * known)
@@ -272,6 +284,9 @@ class Descent:
         self.point = self.penalised(free, self.stiffness)
         if self._count >= max(self.rounds / 2, self._window):
             self.taken.append(free)
+
+    def _filled(self, curvature: float) -> float:
+        return min(max(self._spoiled / curvature**2, 1.0), float(self.rounds))
 
     def along_columns(self, point: Array) -> Array:
         """A point as parties are told it; of several classes column by column."""
@@ -290,11 +305,20 @@ class Descent:
         return np.asarray(self.white.moments.vectors.T @ (self.white.matrix @ answer) / np.sqrt(self.white.q))
 
     def bend(self) -> Any:
-        """The mean curvature at scores of the point; a floor, below which a step could run away."""
+        """The mean curvature at scores of the point; a floor, below which a step could run away.
+
+        Where the mean of the scores is known it may be far lower, as of rare labels: down to where the noise of all
+        rounds would be a 256th of the scores' variance.
+        """
         units, variance = self.units, float(self.squares @ self.point**2)
         if units.loss.kind == "regression":
             return 1.0
-        return max(units.curvature / 4, units.weight * units.loss.mean_curvature(variance))
+        if self.mean is None or not units.loss.smooth:
+            return max(units.curvature / 4, units.weight * units.loss.mean_curvature(variance))
+        mean = float(self.mean @ self.point)
+        scores = mean + math.sqrt(max(variance - mean**2, 0.0)) * NORMAL
+        of_labels = (units.loss.curvature(scores, np.full_like(scores, label)) for label in (-1.0, 1.0))
+        return max(self._least, units.weight * float(DENSITY @ np.maximum(*of_labels)))
 
     def _widen(self, gradient: Array) -> None:
         """A window of r steps where the loss bends r times as much as known, beyond noise: shorter ones would diverge.
