@@ -15,7 +15,7 @@ from scipy.stats import norm
 import sottovoce as sv
 from plans import small_problem as problem
 from sottovoce import algorithms, losses
-from sottovoce.algorithms.whitened import private, rule
+from sottovoce.algorithms.whitened import classes, private, rule
 from sottovoce.data import projection
 from sottovoce.data.block import Block
 from sottovoce.data.matrix import exact_bits, exact_product, exact_weights, toward_zero
@@ -149,7 +149,10 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
         b, K, taken, before, last = np.zeros_like(u), 0.0, [], (u, u), 0.0
         weight = np.minimum(1, CG[0] / np.linalg.norm(Z, axis=1))
         for n in range(1, T + 1):
-            g, k = Z.T @ (weight * slope(Z @ u + offset, CG[1])) / N, k_at(S @ u**2, None if mean is None else mean @ u, least)
+            g, k = (
+                Z.T @ (weight * slope(Z @ u + offset, CG[1])) / N,
+                k_at(S @ u**2, None if mean is None else mean @ u, least),
+            )
             if n > 1:
                 move = u - before[0]
                 bent = (g - before[1]) @ move - 2 * z * math.sqrt(2 * T * move @ move)
@@ -314,6 +317,84 @@ def test_a_diagonal_metric_is_the_matrix(regulariser: Any) -> None:
     scaled = ScaledRegulariser(regulariser, features=4, scale=0.7, objective=1.3)
     wanted = QuadraticMetric(values, np.eye(5)).step(w, g, scaled, 3)
     np.testing.assert_allclose(DiagonalMetric(values).step(w, g, scaled, 3), wanted, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_rare_labels_are_calibrated() -> None:
+    """Steps follow the curvature where the scores are; by that around 0 they would be far too short to arrive."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((100_000, 8)) / 3
+    X /= np.maximum(np.linalg.norm(X, axis=1, keepdims=True) / 1.5, 1)
+    y = np.where(rng.random(len(X)) < 1 / (1 + np.exp(7 - 3 * X @ np.repeat([1.0, -0.7], 4))), 1, -1)
+    given: dict[str, Any] = {"row_norm": 1.5, "classes": (-1, 1), "solver": "whitened", "insecure_seed": 0}
+    exact = sv.PrivateLogisticRegression(math.inf, row_norm=1.5, classes=(-1, 1), alpha=0.0, solver="newton").fit(X, y)
+
+    def told() -> tuple[float, float]:
+        """The mean probability by the share, and the length of the coefficients by those without privacy."""
+        model = sv.PrivateLogisticRegression(epsilon=8.0, delta=1e-6, **given).fit(X, y)
+        length = float((model.coef_ @ exact.coef_.T).item() / (exact.coef_ @ exact.coef_.T).item())
+        return float(model.predict_proba(X)[:, 1].mean() / (y > 0).mean()), length
+
+    share, length = told()
+    assert 0.9 < share < 1.1
+    assert 0.85 < length < 1.15
+    with pytest.MonkeyPatch.context() as patch:  # negative control
+        patch.setattr(rule.Moments, "mean", lambda self, constant: None)
+        patch.setattr(losses.get("logistic").__class__, "smooth", False)
+        share, length = told()
+        assert share > 1.2
+        assert length < 0.8
+
+
+@pytest.mark.slow
+def test_rare_labels_do_not_hide_where_scores_are() -> None:
+    """Above 2,000 columns the intercept makes up for rare labels, or for the mean of the scores: nobody knows which."""
+    rng = np.random.default_rng(3)
+    X = sp.random(6000, 5000, density=0.008, random_state=0, format="csr", data_rvs=lambda n: 0.5 + rng.random(n))
+    X = sp.diags(1 / np.sqrt(np.maximum(X.power(2).sum(axis=1).A1, 1e-9))) @ X
+    y = np.where(rng.random(6000) < 0.07, 1, -1)
+    given: dict[str, Any] = {"row_norm": 1.0, "classes": (-1, 1), "solver": "whitened", "delta": 1e-5}
+
+    def loss() -> float:
+        models = (sv.PrivateLogisticRegression(0.1, insecure_seed=seed, **given).fit(X, y) for seed in range(4))
+        return float(np.mean([np.logaddexp(0, -y * model.decision_function(X)).mean() for model in models]))
+
+    constant = -0.07 * math.log(0.07) - 0.93 * math.log(0.93)
+    assert loss() < constant + 0.03
+    expected = rule.FittedScore.expected
+    with pytest.MonkeyPatch.context() as patch:  # negative control: all of the intercept makes up for the mean
+        patch.setattr(rule.FittedScore, "expected", lambda score, moments, b: (-b, expected(score, moments, b)[1], 0.0))
+        assert loss() > constant + 0.1
+
+
+@pytest.mark.slow
+def test_several_classes_of_columns_that_add_up_do_not_diverge() -> None:
+    """One column for each level, scaled one by one: they add up to the number of attributes. It is no noise."""
+    rng = np.random.default_rng(0)
+    hidden, popular = rng.standard_normal((6000, 3)), -1.2 * np.log(np.arange(8) + 1.0)
+    chances = [0.7 * hidden @ rng.standard_normal((3, 8)) + popular for _ in range(45)]
+    X = np.hstack([np.eye(8)[(each + rng.gumbel(size=each.shape)).argmax(axis=1)] for each in chances]) / math.sqrt(45)
+    scores = hidden @ rng.standard_normal((3, 3)) + 2 * X @ rng.standard_normal((360, 3)) + [0.0, 0.9, -1.2]
+    y = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
+    given: dict[str, Any] = {"row_norm": 1.0, "classes": range(3), "solver": "whitened", "insecure_seed": 0}
+
+    def loss() -> float:
+        model = sv.PrivateLogisticRegression(1e6, delta=1e-6, **given).fit(X, y)
+        return float(-np.log(model.predict_proba(X)[np.arange(len(y)), y]).mean())
+
+    best = loss()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private, "NEWTON_FEATURES", 2)
+        kept = loss()
+        assert kept < best + 0.15
+        widen = classes.ClassesDescent._widen
+
+        def at_full_length(self: classes.ClassesDescent, gradient: np.ndarray) -> None:
+            widen(self, gradient)
+            self._bent = 1.0
+
+        patch.setattr(classes.ClassesDescent, "_widen", at_full_length)  # negative control
+        assert loss() > kept + 0.5
 
 
 def test_columns_that_add_up_do_not_diverge() -> None:

@@ -187,9 +187,10 @@ class PrivateWhitened(Algorithm):
         offset, known = float(start.weights[-1]) * constant, descent.curvature
         mean, radius, doubt = score.expected(white.moments, intercept)
         about = (white.moments, known / white.q, (descent.stiffness - known) / white.q, start.weights)
+        cost = descent.noise**2 / 2 * float((1 / descent.stiffness).sum())
         if not rescales:
             spread = (mean + intercept, radius / rule.SPREAD)
-            return Solution(weights, spread=spread, model=Evidence(*about, weights, white.units))
+            return Solution(weights, spread=spread, model=Evidence(*about, weights, white.units, cost))
         if constant:
             wide, noise = radius + doubt, self.noise(plan, "score")
             mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, wide))
@@ -205,7 +206,7 @@ class PrivateWhitened(Algorithm):
             rescaled[-1] = (offset + shift[0] - max(slope, 0.0) / unit * mean) / constant
         rescaled = regulariser.prox(rescaled, 0.0)
         spread = (float(offset + shift[0] if constant else 0.0), float(max(slope, 0.0)))
-        return Solution(rescaled, spread=spread, model=Evidence(*about, rescaled, white.units))
+        return Solution(rescaled, spread=spread, model=Evidence(*about, rescaled, white.units, cost))
 
     def slope_and_shift(
         self, plan: Plan, score: FittedScore, at: tuple[float, float, float, float], units: Units

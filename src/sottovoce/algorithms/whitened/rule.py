@@ -349,6 +349,11 @@ class Evidence:
     start: Array
     weights: Array
     units: Units
+    noise: float  # what it costs of the loss, in the mean
+
+    def distance(self, weights: Array) -> float:
+        """By how much their loss is above that of the fit, as the records have it: 1/2 |w - weights|^2 in K."""
+        return float(self.curvature @ self.moments.into(weights - self.weights) ** 2) / 2
 
     def model(self, regulariser: ScaledRegulariser, share: float) -> Array:
         """The weights of least loss + penalty, where only this share of R is left: a penalty takes its place."""
