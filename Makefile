@@ -6,7 +6,7 @@ RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 
-.PHONY: demo test test-slow nvflare gpu check style types compiled golden docs gallery bench clean
+.PHONY: demo test test-slow nvflare gpu check style types compiled golden docs gallery papers bench clean
 
 # Packages are installed without bytecode. Where none may be written, every process of a test compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -54,6 +54,10 @@ docs: $(DEV)
 
 gallery: $(DEV)
 	$(BIN)/python docs/pictures.py
+
+# Every figure, table and verdict of the five papers, as a page of the documentation; public data sets are needed.
+papers: $(DEV)
+	$(BIN)/sottovoce reproduce all --plot docs/rerun
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/speed.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -35,7 +36,8 @@ def people(seed: int, records: int = RECORDS) -> tuple[list[np.ndarray], np.ndar
 
 def fitted(parts: list[np.ndarray], y: np.ndarray, seed: int, labels: Any = "shared", **parameters: Any) -> Any:
     defaults: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "entry_bound": 1.0, "classes": (-1, 1)}
-    options = {name: parameters.pop(name) for name in ("rounds", "rows", "unit") if name in parameters}
+    known = ("rounds", "rows", "unit", "rho", "feasible_norm")
+    options = {name: parameters.pop(name) for name in known if name in parameters}
     defaults |= {"solver": by_name("admm", **options), "fit_intercept": False, "insecure_seed": seed}
     model = sv.PrivateLogisticRegression(**{**defaults, **parameters})
     return model.fit(sv.Federation.by_columns(parts, y, labels=labels, record=True))
@@ -191,7 +193,8 @@ def test_the_noise_is_as_published() -> None:
     generator = np.random.default_rng(0)
     parts = [generator.uniform(-1, 1, (150, 66)) for _ in range(2)]
     total = math.sqrt(2 * 10 * math.log(2 / 2e-4)) + 10 * (math.e - 1)
-    model = PUBLISHED(parts, np.where(parts[0][:, 0] > 0, 1, -1), 0, rounds=10, epsilon=total, delta=2e-4)
+    labels = np.where(parts[0][:, 0] > 0, 1, -1)
+    model = PUBLISHED(parts, labels, 0, rounds=10, epsilon=total, delta=2e-4, feasible_norm=1.0)
     assert model.plan_.numbers.noise == pytest.approx((0.66, 0.66), abs=2e-3)
     assert model.plan_.claimed_epsilon == total
     # one first message from each of 40 runs: 39 x 66 squares, so 14 % is five standard deviations; nothing outside
@@ -202,6 +205,33 @@ def test_the_noise_is_as_published() -> None:
     variance = float(np.mean((span.T @ seen).var(axis=1, ddof=1)))
     assert variance == pytest.approx(plan.numbers.noise[0] ** 2, rel=0.14)
     assert outside(seen, span) < 1e-10
+
+
+def test_lambda_is_the_records_times_alpha() -> None:
+    """lambda c_1 = N max R'': C is 3 / (d rho) of it where b_1 is next to nothing."""
+    parts, _ = people(0)
+    federation = sv.Federation.by_columns(parts, np.linspace(-1, 1, RECORDS))
+    solver = by_name("admm", rounds=1, feasible_norm=1e-6, rho=2.0)
+    common: dict[str, Any] = {"delta": 1e-5, "entry_bound": 1.0, "label_bound": 1.0, "calibration": "paper"}
+    width = math.sqrt(2 * math.log(1.25 / 5e-6)) / per_round(1.0, 5e-6, 1)
+    for model, bend in ((sv.PrivateRidge, 0.5), (sv.PrivateElasticNet, 0.25), (sv.PrivateLasso, 0.0)):
+        with contextlib.nullcontext() if bend == 0.5 else pytest.warns(UserWarning, match=r"Assumption 2\.2"):
+            plan = model(1.0, alpha=0.5, solver=solver, **common).plan(federation)
+        expected = [width * 3 / (2 * size) * (RECORDS * bend + 5e-6) for size in WIDTHS]
+        assert plan.numbers.noise == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"epsilon": 100.0, "rounds": 1}, r"round has epsilon .* \(Theorem 3\)"),
+        ({"rho": 0.35}, r"rho=0.35 must be above 0.3536 \(Assumption 1.2\)"),
+    ],
+)
+def test_it_warns_outside_the_domain_of_the_paper(parameters: dict[str, Any], text: str) -> None:
+    parts, y = people(0)
+    with pytest.warns(UserWarning, match=text):
+        PUBLISHED(parts, y, 0, **parameters)
 
 
 def test_it_says_that_it_protects_nobody_and_needs_to_be_asked_for_by_name() -> None:

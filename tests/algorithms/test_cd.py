@@ -404,6 +404,82 @@ def test_the_published_calibration(records: int, epsilon: float, counted: str, r
     assert [each.query for each in model.plan_.releases] == ["coordinates"]
 
 
+@pytest.mark.parametrize(
+    ("records", "epsilon", "rounds", "inner", "counted"),
+    [
+        (60, 2.0, 1, 20, "all"),
+        (1000, 0.1, 3, 40, "all"),
+        (400, 10.0, 7, 12, "all"),
+        (60, 0.5, 4, 9, "outer"),
+        (90, 1.0, 1, 1, "outer"),
+    ],
+)
+def test_the_printed_noise(records: int, epsilon: float, rounds: int, inner: int, counted: str) -> None:
+    """sigma_j^2 = 8 T L_j^2 log(1/delta) / (n epsilon)^2 on the mean gradient, L_j = C_j."""
+    delta = float(records) ** -2
+    options = {"rounds": rounds, "inner": inner, "counted": counted, "clip": 0.3, "curvatures": [0.4, 1, 2, 3, 0.1]}
+    fields = {"calibration": "paper", "parties": (("data", records),), "epsilon": epsilon, "delta": delta}
+    plan = plan_for(options=options, **fields)
+    moves = Moves(plan, next(algorithms.of(plan).coordinate(plan)).arrays["curvatures"])
+    steps = rounds * (inner if counted == "all" else 1)
+    printed = 8 * steps * moves.clip**2 * math.log(1 / delta) / (records * epsilon) ** 2
+    found = (plan.release("coordinates").std * moves.clip / records) ** 2
+    np.testing.assert_allclose(found, printed, rtol=1e-12)
+
+
+def test_as_published_it_is_the_posters_algorithm() -> None:
+    """j ~ U(1 ... p); theta_j <- prox(theta_j - gamma_j (g_j + eta_j)); w_bar = (1/K) sum_{k=1..K} theta^k; T loops."""
+    options = {"rounds": 3, "inner": 24, "curvatures": [0.4, 1, 2, 3, 0.1]}
+    plan = plan_for(loss="squared", penalty="l1", options=options, calibration="paper")
+    assert (plan.numbers.order, plan.numbers.step) == ("random", 1.0)
+    block = Block.prepare(*rows_for(plan), plan.preparation)
+    form, query, gate = algorithms.of(plan), query_of(plan, "coordinates"), gate_for(plan)
+    memory, text, release = form.remember(plan, block), form.coordinate(plan), plan.release("coordinates")
+    ask, w_bar = next(text), np.zeros(plan.dimension)
+    moves, rows = Moves(plan, ask.arrays["curvatures"]), block.rows.astype(np.float64)
+    noises, drawn = np.empty(72), visits(plan, 0, 72)
+    for t in range(3):
+        said = gate.release(query, Round(plan, t, ask.arrays, block, memory)).arrays["grid"] * release.step
+        theta, iterates = w_bar, []
+        for k in range(24):
+            j = drawn[24 * t + k]
+            slopes = (rows @ theta - block.labels) * rows[:, j]
+            clipped = np.clip(slopes, -moves.clip[j], moves.clip[j])
+            gradient = said[k] * moves.clip[j] / RECORDS
+            noises[24 * t + k] = (gradient - clipped.mean()) * RECORDS / moves.clip[j] / release.std
+            u = theta[j] - moves.steps[j] * gradient
+            theta = theta.copy()
+            theta[j] = np.sign(u) * max(abs(u) - moves.steps[j] * moves.terms[0][j], 0.0)
+            iterates.append(theta)
+        w_bar = np.mean(iterates, axis=0)
+        try:
+            ask = text.send({"data": said})
+        except StopIteration as stop:
+            np.testing.assert_allclose(stop.value, w_bar, rtol=1e-12, atol=1e-15)
+        else:
+            np.testing.assert_allclose(ask.arrays["weights"], w_bar, rtol=1e-12, atol=1e-15)
+    # 72 standard normal numbers; the bounds are passed by chance once in 1e7 times
+    assert abs(noises.mean()) < 5.5 / math.sqrt(72)
+    assert 0.45 < noises.std() < 1.6
+    assert not np.array_equal(drawn, np.arange(72) % plan.dimension)
+    sound = plan_for(loss="squared", penalty="l1", options=options)
+    assert (sound.numbers.order, sound.numbers.averaged) == ("cyclic", 12)
+
+
+def test_uniform_coordinates_are_uniform() -> None:
+    plan = plan_for(options={"inner": 60_000}, calibration="paper")
+    counts = np.bincount(visits(plan, 0, 60_000), minlength=6)
+    assert np.abs(counts - 10_000).max() < 5.5 * math.sqrt(60_000 * 5 / 36)
+    shuffled = plan_for(options={"inner": 60_000, "order": "shuffled"})
+    assert np.ptp(np.bincount(visits(shuffled, 0, 60_000))) == 0  # these are not drawn one by one
+
+
+@pytest.mark.parametrize("option", [{"order": "cyclic"}, {"averaged": 0.5}])
+def test_what_the_poster_prints_is_no_option(option: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"means nothing to solver='cd' here; it takes rounds, inner, step, clip"):
+        plan_for(options=option, calibration="paper")
+
+
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 

@@ -452,6 +452,24 @@ def test_the_published_noise_is_as_printed(loss: str) -> None:
     assert [path_of(plan).step(t) for t in range(3)] == [1.0, 2 / 3, 0.5]
 
 
+@pytest.mark.parametrize(
+    ("loss", "radius", "epsilon", "rounds"),
+    [
+        ("squared", 0.7, 1.5, 9),
+        ("squared", 3.0, 0.1, 100),
+        ("squared", 1.0, 10.0, 1),
+        ("logistic", 0.5, 1.0, 30),
+        ("logistic", 4.0, 4.0, 1000),
+    ],
+)
+def test_the_published_scale_exactly(loss: str, radius: float, epsilon: float, rounds: int) -> None:
+    """In units of a score, L radius / n: sqrt(8 T log(1/delta)) / epsilon."""
+    plan = fw_plan(radius, loss=loss, calibration="paper", epsilon=epsilon, options={"rounds": rounds})
+    printed = math.sqrt(8 * rounds * math.log(1 / plan.delta)) / epsilon
+    assert plan.release("atom").std == pytest.approx(printed, rel=1e-12)
+    assert plan.numbers.slope_bound == (1 + plan.numbers.radius if loss == "squared" else 1.0)
+
+
 def test_the_published_number_of_rounds() -> None:
     bounds = Bounds.declare(entry_bound=1.0, label_bound=1.0)
     given = {"calibration": "paper", "bounds": bounds, "parties": (("data", 1000),), "epsilon": 0.6}

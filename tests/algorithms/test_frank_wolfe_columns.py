@@ -33,6 +33,7 @@ from sottovoce.federation.party import Party
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.gate.gate import Gate
 from sottovoce.gate.query import Round
+from sottovoce.lab.theorems.frank_wolfe import choices_epsilon
 from sottovoce.penalties.sets import SparsePoint
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
@@ -40,7 +41,7 @@ from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import Gaussian, Selection
 from sottovoce.privacy.mechanisms import SeededRandomness, largest_signed
-from sottovoce.queries.parts import Kind, make_sketch, sketch_of, sketch_room
+from sottovoce.queries.parts import DenseSketch, Kind, make_sketch, sketch_of, sketch_room
 from sottovoce.transports.base import InProcess
 from support import at, epsilons_of, events_of, handle, plan_of, query_of, world_events_of
 from wires import over_grpc
@@ -896,24 +897,39 @@ def test_a_fit_is_useful() -> None:
 # --- the published form -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("radius", [1.0, 0.25])
-def test_published_noise_as_printed(radius: float) -> None:
-    """b = (2 G radius / (K n)) sqrt(32 T log(2/delta)) / eps.
+@pytest.mark.parametrize(
+    ("radius", "epsilon", "delta", "rounds", "size"),
+    [
+        (1.0, 1.0, 1e-5, 9, None),
+        (0.25, 1.0, 1e-5, 9, 40),
+        (1.0, 0.1, 1e-7, 50, 60),
+        (2.0, 4.0, 1e-3, 1, 16),
+        (0.5, 10.0, 0.01, 200, 100),
+    ],
+)
+def test_published_noise_as_printed(radius: float, epsilon: float, delta: float, rounds: int, size: int | None) -> None:
+    """b = (2 G radius / (K n)) sqrt(2 T log(1/(delta/2))) / ((epsilon/2)/2).
 
-    pi = s(J) sqrt(2 K T (log(1/delta) + e)) / e with e = eps / 2 and s(J) = 1 + sqrt(n / m).
+    pi = s(J) sqrt(K T) sqrt(2 (log(1/delta) + e)) / e with e = epsilon / 2, s(J) the leading singular value of the J
+    that everybody draws, to 1e-9.
     """
     ball = Named(name="l1_ball", parameters={"radius": radius})
-    plan = plan_for(calibration="paper", regulariser=ball, epsilon=1.0, options={"rounds": 9})
-    units = RECORDS / plan.numbers.slope_bound  # of the mean gradient, in units of the scores
-    scale = 2 * plan.numbers.slope_bound * plan.numbers.radius / (3 * RECORDS) * math.sqrt(32 * 9 * math.log(2e5)) / 1.0
-    assert plan.release("atom").std == pytest.approx(scale * units)
-    assert plan.numbers.slope_bound == pytest.approx(1 + radius)
-    size = plan.numbers.sketch_size
-    pi = (1 + math.sqrt(RECORDS / size)) * math.sqrt(3 * 9) * math.sqrt(2 * (math.log(1e5) + 0.5)) / 0.5
-    assert plan.release("feature").std == pytest.approx(pi)
-    assert size == math.ceil(100 * math.log(3))
+    options = {"rounds": rounds} | ({} if size is None else {"sketch_size": size})
+    plan = plan_for(calibration="paper", regulariser=ball, epsilon=epsilon, delta=delta, options=options)
+    G, n, K, T, e = 1 + radius, RECORDS, 3, rounds, epsilon / 2
+    assert plan.numbers.slope_bound == pytest.approx(G, rel=1e-15)
+    scale = 2 * G * radius / (K * n) * math.sqrt(2 * T * math.log(1 / (delta / 2))) / (e / 2)
+    units = n / G  # of the mean gradient, in units of the scores
+    assert plan.release("atom").std == pytest.approx(scale * units, rel=1e-12)
+    if size is None:
+        assert plan.numbers.sketch_size == math.ceil(100 * math.log(3))
+    drawn = sketch_of(plan)
+    assert isinstance(drawn, DenseSketch)
+    leading = np.linalg.norm(drawn.matrix.astype(float) / drawn.root, 2)
+    pi = leading * math.sqrt(K * T) * math.sqrt(2 * (math.log(1 / delta) + e)) / e
+    assert plan.release("feature").std == pytest.approx(pi, rel=1e-9)
     assert plan_for(calibration="paper", epsilon=1.0, options={}).rounds == math.ceil(60 ** (2 / 3))
-    assert (plan.claimed_epsilon, plan.release("atom").mechanism) == (1.0, "noisy-max")
+    assert (plan.claimed_epsilon, plan.release("atom").mechanism) == (epsilon, "noisy-max")
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
@@ -925,23 +941,6 @@ def test_published_costs_of_all_parties_and_rounds(relation: Any) -> None:
     assert features == Gaussian(mu=feature.charged(relation) * math.sqrt(27) / feature.std)
     assert (choices, features) == world_events_of(plan, relation)
     assert feature.charged_zero_out == pytest.approx(sketch_of(plan).norm, rel=0.01)
-
-
-def two_candidates(scale: float, choices: int, delta: float) -> float:
-    """The exact epsilon of so many noisy maxima of two candidates whose scores a record turns from +-1 to -+1.
-
-    Both move by 2; each is chosen with probability p or 1 - p, so their numbers are binomial.
-    """
-    gap = 2.0
-    p = 1 - (1 + gap / (2 * scale)) * math.exp(-gap / scale) / 2
-    k = np.arange(choices + 1)
-    one, two = stats.binom.pmf(k, choices, p), stats.binom.pmf(k, choices, 1 - p)
-    low, high = 0.0, 1000.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        small = np.maximum(one - np.exp(middle) * two, 0.0).sum() <= delta
-        low, high = (low, middle) if small else (middle, high)
-    return high
 
 
 @pytest.mark.parametrize(("parties", "rounds", "low", "high"), [(4, 50, 1.6, 3.8), (10, 50, 7.8, 19.8)])
@@ -960,7 +959,7 @@ def test_the_true_cost_of_the_published_choices(parties: int, rounds: int, low: 
     )
     (choices,) = (event for event in events_of(plan, "replace-one", "p0") if isinstance(event, Selection))
     account = epsilon_of([choices], 5e-6, "replace-one")
-    canary = two_candidates(plan.release("atom").std, parties * rounds, 5e-6)
+    canary = choices_epsilon(plan.release("atom").std, parties * rounds, 5e-6)
     assert canary == pytest.approx(low, rel=0.05)
     assert account == pytest.approx(high, rel=0.02)
     assert plan.claimed_epsilon == 1.0

@@ -16,7 +16,7 @@ from sklearn.linear_model import Lasso, LinearRegression, Ridge
 import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms, losses
-from sottovoce.algorithms.one_shot import FLOAT, LABEL_SHARE, RowSketch, SharedLabels
+from sottovoce.algorithms.one_shot import FLOAT, LABEL_SHARE, RowSketch, SharedLabels, UnclippedRowSketch
 from sottovoce.app.previews import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
@@ -267,8 +267,8 @@ def test_bad_input_is_told() -> None:
         by_name("one-shot", sketch="gaussian")
     with pytest.raises(InputError, match="'rounds' is no option of solver='one-shot'"):
         by_name("one-shot", rounds=3)
-    with pytest.raises(InputError, match="has no published calibration"):
-        lasso(calibration="paper").fit(federation)
+    with pytest.raises(InputError, match=r"delta=0.6 must be from 0.0 to 0.5"):
+        plan_for(calibration="paper", delta=0.6)
     with pytest.raises(InputError, match="does not serve data in one place"):
         lasso().fit(X, y)
     with pytest.raises(InputError, match="row_norm=None"):
@@ -361,3 +361,57 @@ def test_a_blank_record_has_no_label_though_a_plan_has_classes() -> None:
     values = [at(query, Block.prepare(rows, y, recipe)) for rows in (X, blank)]
     assert values[1][0] == 0.0
     assert np.linalg.norm(values[0] - values[1]) <= query.sensitivity("zero-out")
+
+
+# --- the published form ---------------------------------------------------------------------------------------------
+
+BOUNDS = Bounds.declare(entry_bound=(2.0, 0.5, 1.0, 1.0, 0.25, *[1.0] * 40, 3.0), label_bound=1.0)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "size"), [(1.0, 1e-5, 16), (0.1, 1e-6, 4), (4.0, 1e-3, 8), (10.0, 0.05, 1), (0.5, 0.5, 40)]
+)
+def test_published_noise_as_printed(epsilon: float, delta: float, size: int) -> None:
+    """sigma_k = theta_k sqrt(2 (log(1/(2 delta)) + epsilon)) / epsilon, theta_k the widest range of the party.
+
+    For a whole record mu^2 = sum_k (Delta_k / sigma_k)^2 + (1 / sigma_y)^2, Delta_k the norm or the sum of the bounds.
+    """
+    plan = plan_for(bounds=BOUNDS, calibration="paper", epsilon=epsilon, delta=delta, options={"sketch_size": size})
+    noise = math.sqrt(2 * (math.log(1 / (2 * delta)) + epsilon)) / epsilon
+    unit, mu2 = plan.preparation.unit, (1 / (2 * noise)) ** 2
+    for party, columns in zip(plan.names, ([2.0, 0.5, 1.0, 1.0, 0.25], [1.0] * 40, [3.0]), strict=True):
+        query = UnclippedRowSketch(plan, party, size)
+        theta = 2 * max(columns)
+        sigma = plan.release("rows").std * query.norm * unit
+        assert sigma == pytest.approx(theta * noise, rel=1e-12)
+        longest = np.linalg.norm(columns) if size >= len(columns) else sum(columns)
+        assert query.bound == pytest.approx(longest / theta, rel=1e-8)
+        mu2 += (longest / sigma) ** 2
+    assert plan.release("labels").std == pytest.approx(2 * noise, rel=1e-12)
+    (total,) = {math.hypot(*(event.mu for event in events_of(plan, "zero-out", name))) for name in plan.names}
+    assert total == pytest.approx(math.sqrt(mu2), rel=2e-3)  # the grid is charged too
+    assert plan.claimed_epsilon == epsilon
+    assert epsilons_of(plan)["world"] > epsilon or size == 40
+
+
+@pytest.mark.parametrize("sketch", ["count", "rademacher"])
+def test_published_rows_are_sketched_and_not_clipped(sketch: str) -> None:
+    plan = plan_for(bounds=BOUNDS, calibration="paper", options={"sketch": sketch, "sketch_size": 1})
+    query = UnclippedRowSketch(plan, plan.names[1], 1)
+    matrix = query.matrix(plan) * query.norm
+    np.testing.assert_allclose(np.linalg.norm(matrix, axis=1), 1.0)
+    signs = np.sign(matrix[:, 0])
+    X = np.vstack([signs, -signs, np.full(40, math.nan)])
+    plan = plan.model_copy(update={"parties": tuple((name, 3) for name in plan.names)})
+    found = at(query, prepared(plan, plan.names[1], X, np.zeros(3)), plan=plan).reshape(3, 1)
+    np.testing.assert_allclose(found[0], signs @ query.matrix(plan) / plan.preparation.unit)
+    assert np.linalg.norm(found[0]) == pytest.approx(query.bound)  # it is attained
+    assert not found[2].any()
+
+
+def test_the_published_form_fits_what_was_sent() -> None:
+    parts, X, y = problem_of(2, 6)
+    fitted = lasso(epsilon=1e4, alpha=1e-4, calibration="paper").fit(sv.Federation.by_columns(parts, y))
+    best = Lasso(alpha=1e-4).fit(X, y)
+    np.testing.assert_allclose(fitted.coef_, best.coef_, atol=0.02)
+    assert fitted.privacy_.claimed_epsilon == 1e4

@@ -510,6 +510,7 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "SharedLabels": (FLIPPED,),
     "SquareSum": (Canary(rows=("far", "zero"), told={"weights": ("along", 1e4)}),),
     "SquaredSlopes": tuple(Canary(rows=("far", "side"), told={**told, "slope": 1e-3}) for told in (WHITE, LONG)),
+    "UnclippedRowSketch": (OPPOSITE,),
     "WeightSum": (FLIPPED,),
 }
 LOOSE = {  # where a canary does not attain the bound in every plan: the least shares, zero-out and replace-one

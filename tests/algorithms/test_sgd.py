@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce import algorithms, penalties
+from sottovoce.algorithms.gradient import ball_radius, start_in
 from sottovoce.algorithms.sgd import named_parties, named_records
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.plan import Plan
@@ -143,3 +146,123 @@ def test_published_sgd1_serves_the_record_that_the_coin_names_and_no_other(relat
         assert query.objection(7, told) is not None
         assert query.objection(7, {"index": inside[7:8]}) is not None
         assert query.objection(300, told | {"index": inside[:0]}) is not None
+
+
+def printed_plan(solver: str, regulariser: Named, *, relation: Any = "zero-out", **fields: Any) -> Plan:
+    options = {name: fields.pop(name) for name in ("rounds", "slope_bound", "step") if name in fields}
+    declared: dict[str, Any] = {
+        "loss": Named(name="logistic"),
+        "regulariser": regulariser,
+        "split": "rows",
+        "parties": (("north", 30), ("south", 20)),
+        "features": 3,
+        "bounds": Bounds(row_norm=1.0),
+        "epsilon": 0.5,
+        "delta": 1e-7,
+        "calibration": "paper",
+        "relation": relation,
+        "classes": (-1, 1),
+    }
+    return plan_of(Problem(**declared | fields), solver, run="test", coin="coin", **options)
+
+
+NONE, RIDGE = Named(name="none"), Named(name="l2", parameters={"alpha": 0.25})
+SETTINGS = [
+    (0.5, 1e-7, 10, 0.25),
+    (0.9, 1e-6, 33, 1.0),
+    (0.1, 1e-10, 50, 0.5),
+    (0.25, 1e-8, 7, 0.8),
+    (0.7, 3e-9, 24, 0.1),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "rounds", "slope"), SETTINGS)
+@pytest.mark.parametrize(("relation", "away"), [("zero-out", 1), ("replace-one", 2)])
+def test_the_noise_is_the_printed_one(
+    epsilon: float, delta: float, rounds: int, slope: float, relation: Any, away: int
+) -> None:
+    given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "slope_bound": slope, "relation": relation}
+    n = 50
+    first = printed_plan("sgd", NONE, **given)
+    assert first.rounds == n * n
+    assert first.claimed_epsilon == epsilon
+    variance = 16 * slope**2 * n**2 * math.log(1.25 * n**2 / delta) ** 2 / epsilon**2  # eq. 3
+    assert first.release("record").std == pytest.approx(math.sqrt(variance), rel=1e-12)
+    second = printed_plan("gradient", NONE, rounds=rounds, **given)
+    share = epsilon / math.sqrt(rounds * math.log(1 / delta))  # Theorem 3, step 4
+    lemma = math.sqrt(2 * math.log(1.25 / (delta / rounds))) * away * slope / share  # Lemma 2
+    assert second.release("gradient").std == pytest.approx(lemma, rel=1e-12)
+
+
+def ball_of(radius: float, name: str = "l2_ball") -> Named:
+    return Named(name=name, parameters={"radius": radius})
+
+
+def project(w: Any, radius: float, name: str, scale: float) -> Any:
+    """Onto the user's ball, in the user's units."""
+    return penalties.get_penalty(name, radius=radius).project(w * scale) / scale  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("solver", ["sgd", "gradient"])
+@pytest.mark.parametrize(
+    ("regulariser", "intercept"),
+    [(NONE, False), (RIDGE, False), (RIDGE, True), (ball_of(2.0), False), (ball_of(0.5, "l1_ball"), False)],
+)
+def test_the_text_is_the_printed_one(solver: str, regulariser: Named, intercept: bool) -> None:
+    """Answers of any size go in; what comes out is the last iterate of the printed recursion."""
+    plan = printed_plan(solver, regulariser, rounds=40, fit_intercept=intercept)
+    n, p, scale = plan.records, plan.dimension, float(plan.scaled_regulariser.scale)
+    ridge, name = plan.scaled_regulariser.ridge, regulariser.name
+    radius = regulariser.parameters.get("radius", math.nan)
+    text, rng = algorithms.of(plan).coordinate(plan), np.random.default_rng(0)
+    theta = next(text).arrays["weights"]
+    assert np.any(theta) == (solver == "sgd" or "ball" in name)
+    penalised = np.arange(p) < plan.features
+    for t in range(1, 41):
+        answers = {"north": 1e3 * rng.standard_normal(p), "south": 1e3 * rng.standard_normal(p)}
+        if solver == "sgd":
+            del answers["south"]
+            diameter = (2 * radius / scale if "ball" in name else 20.0) * math.sqrt(1 + intercept)
+            eta = diameter / math.sqrt(t * (n**2 + p * plan.release("record").std ** 2))  # eq. 4
+            eta = 1 / (ridge * n * t) if ridge and not intercept else eta  # Theorem 2.2
+        else:
+            eta = min(plan.numbers.step, 1 / (ridge * t) if ridge else math.inf) / n
+        theta = theta - eta * (np.asarray(sum(answers.values())) + n * (ridge or 0.0) * penalised * theta)
+        if "ball" in name:
+            theta = project(theta, radius, name, scale)
+        elif solver == "sgd":
+            theta = np.append(theta[:3] * min(1, 10 / np.linalg.norm(theta[:3])), np.clip(theta[3:], -10, 10))
+        assert reply(text, answers) == pytest.approx(theta, rel=1e-12)
+
+
+def reply(text: Any, answers: Any) -> Any:
+    """The weights that are told next, or at the end returned."""
+    try:
+        return text.send(answers).arrays["weights"]
+    except StopIteration as ended:
+        return ended.value
+
+
+def test_the_start_is_uniform_in_the_set() -> None:
+    """Of 400 coins: within the set, and its radius to the power p is uniform (5.5 standard errors: below 1e-7)."""
+    for regulariser, norm in ((ball_of(2.0), 2), (ball_of(2.0, "l1_ball"), 1)):
+        plan = printed_plan("gradient", regulariser, rounds=1)
+        radius = ball_radius(plan, math.inf)
+        starts = [start_in(plan.model_copy(update={"coin": str(coin)}), radius) for coin in range(400)]
+        shares = np.array([(np.linalg.norm(start[:3], norm) / radius) ** 3 for start in starts])
+        assert shares.max() <= 1
+        for found, mean in ((shares, 0.5), (np.array(starts)[:, 0] > 0, 0.5), (np.abs(starts)[:, 3] / radius, 0.5)):
+            assert abs(found.mean() - mean) < 5.5 * 0.5 / math.sqrt(400)
+        assert abs(np.mean(np.sqrt(shares)) - 0.5) > 5.5 * 0.5 / math.sqrt(400)  # the control
+
+
+def test_outside_the_stated_domain_is_told() -> None:
+    for given in ({"epsilon": 1.0}, {"delta": 1e-4}):
+        with pytest.warns(UserWarning, match=r"outside the domain that the paper states: epsilon below 1 and delta"):
+            printed_plan("sgd", NONE, rounds=3, **given)
+    with pytest.warns(UserWarning, match=r"outside the domain .* Take less than 5.68"):
+        printed_plan("gradient", NONE, rounds=2, epsilon=6.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        printed_plan("sgd", NONE, rounds=3)
+        printed_plan("gradient", NONE, rounds=3)

@@ -25,7 +25,7 @@ def test_the_list_has_every_solver(invoke):
         assert entry["losses"]
     by_name = {entry["name"]: entry for entry in listed}
     assert by_name["one-shot"]["losses"] == ["squared"]
-    assert by_name["one-shot"]["promises"] == ["private"]
+    assert by_name["one-shot"]["promises"] == ["private", "published"]
     assert by_name["score"]["promises"] == ["private", "without privacy"]
     (feature,) = [form for form in by_name["admm"]["forms"] if form["chosen_by"] == {"unit": "feature"}]
     assert "column_norm" in feature["options"]
@@ -47,3 +47,9 @@ def test_one_solver_has_its_options_with_ranges_and_rules(invoke, name):
 def test_an_unknown_solver_is_bad_input(invoke):
     told = invoke("solvers", "newtn", code=2).stderr
     assert "solver='newtn' is unknown; did you mean 'newton'? There are: newton, gradient" in told
+    assert "SGD2 is 'gradient' here, with calibration='paper'" in invoke("solvers", "sgd2", code=2).stderr
+
+
+def test_a_solver_tells_what_papers_call_it(invoke):
+    assert "In papers: DP-SCD, SDCA, CoCoA." in " ".join(invoke("solvers", "scd").stdout.split())
+    assert "In papers" not in invoke("solvers", "newton").stdout

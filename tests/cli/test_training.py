@@ -349,6 +349,10 @@ BAD_DATA = {
     "unknown format": ({"data": {"file": '"all.xls"'}}, "unknown suffix"),
     "a LIBSVM file without features": ({"data": {"file": '"all.svm"', "label": None}}, "all.svm needs features"),
     "unknown solver": ({"solver": {"name": '"magic"'}}, "solver.name = 'magic' is unknown"),
+    "a solver by its name in a paper": (
+        {"solver": {"name": '"SGD2"'}},
+        "solver.name = 'SGD2' is unknown; SGD2 is 'gradient' here",
+    ),
     "an option that the form has not": (
         {"solver": {"name": '"frank-wolfe"', "cap": "2"}, **BALL},
         "cap=2 means nothing",

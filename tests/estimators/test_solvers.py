@@ -24,6 +24,7 @@ from sottovoce.gate.frames import decode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.solvers import SOLVERS, Options
+from sottovoce.solvers.names import IN_PAPERS
 from sottovoce.solvers.options import MOST, NumberRange, OneOf, PerFeature
 from sottovoce.transports.base import InProcess
 
@@ -117,6 +118,34 @@ class TestOptions:
             sv.solvers.by_name("newtn")
         with pytest.raises(sv.InputError, match=r"'iner' is no option of solver='cd'; did you mean 'inner'\? It takes"):
             sv.solvers.by_name("cd", iner=3)
+
+    @pytest.mark.parametrize(
+        ("name", "told"),
+        {
+            "dp-cd": "DP-CD is 'cd' here, with calibration='paper' as published. There are: newton",
+            "DP-SCD": "DP-SCD is 'scd' here, with calibration='paper'",
+            "dpscd": "DP-SCD is 'scd' here",
+            "seqdp-scd": "SeqDP-SCD is 'scd-sequential' here, with calibration='paper'",
+            "primal DP-SCD": "primal DP-SCD is 'scd-primal' here, with calibration='paper'",
+            "sgd1": "SGD1 is 'sgd' here, with calibration='paper'",
+            "sgd2": "SGD2 is 'gradient' here, with calibration='paper'",
+            "dfw": "dFW is 'frank-wolfe' here, with epsilon=inf and step='printed' over columns",
+            "dp-fw": "DP-FW is 'frank-wolfe' here, with calibration='paper'",
+            "pride": "PriDE is 'one-shot' here, with calibration='paper'",
+            "sdca": "SDCA is 'scd' here, with epsilon=inf",
+            "dp-gcd": "DP-GCD is 'greedy-cd' here.",
+            "dp_sgd": "DP-SGD is 'sgd' here.",
+            "bcfw": "BCFW has no privacy and is no solver, but `sottovoce.lab.bcfw.solve`.",
+            "admm-sharing": "ADMM sharing is 'admm' here, with calibration='paper'",
+            "cocoa": "CoCoA is 'scd' here, with epsilon=inf by rows",
+        }.items(),
+    )
+    def test_papers_names_are_answered_with_ours(self, name: str, told: str) -> None:
+        with pytest.raises(sv.InputError) as caught:
+            sv.solvers.by_name(name)
+        assert f"solver={name!r} is unknown; {told}" in str(caught.value)
+        assert name not in sv.solvers.SOLVERS
+        assert {solver for solver, _ in IN_PAPERS.values()} <= set(sv.solvers.SOLVERS)
 
     def test_replace(self) -> None:
         solver = sv.solvers.CD(inner=80, step=0.5).replace(inner=40, step=None)

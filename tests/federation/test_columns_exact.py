@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from sklearn.linear_model import Lasso
 
 import sottovoce as sv
-from sottovoce.errors import BudgetError, RefusedError
+from sottovoce.errors import BudgetError, InputError, RefusedError
 from sottovoce.federation.federation import Federation
 from sottovoce.solvers import by_name
 from sottovoce.transports.base import InProcess
@@ -180,6 +180,38 @@ def test_the_certificate_covers_what_a_short_run_misses() -> None:
         missing = squared(X, y, model.coef_) - optimum
         assert -1e-12 < missing <= model.certificates_["duality_gap"]
     assert missing < 0.05 * optimum
+
+
+@pytest.mark.filterwarnings("ignore:.*has not converged")
+@pytest.mark.parametrize("labels", ["shared", "held"])
+def test_the_published_steps_keep_their_bound(labels: str) -> None:
+    """F(w_T) - F* <= 2 C / (T + 2), C = 4 radius^2 max_j mean_i x_ij^2; the iterates are those of Frank-Wolfe."""
+    X, y = people()
+    radius, optimum = lasso(X, y, 0.05)
+    curvature = 4 * radius**2 * float((X**2).mean(axis=0).max())
+    w, best = np.zeros(20), optimum
+    for t in range(40):
+        g = X.T @ (X @ w - y) / len(y)
+        j, step = int(np.argmax(np.abs(g))), 2 / (t + 2)
+        w *= 1 - step
+        w[j] -= step * radius * np.sign(g[j])
+        if t + 1 in (1, 2, 5, 40):
+            short = OPTIONS | {"solver": by_name("frank-wolfe", rounds=t + 1, step="printed")}
+            model = sv.PrivateLasso(radius=radius, fit_intercept=False, **short)
+            model.fit(columns_of(split(X, 4), y, labels))
+            np.testing.assert_allclose(model.coef_, w, rtol=0, atol=1e-12 * radius)
+            missing = squared(X, y, model.coef_) - best
+            assert 0 < missing <= 2 * curvature / (t + 3)
+            before = model.certificates_["duality_gap"]
+            assert missing < before
+    pairwise = OPTIONS | {"solver": by_name("frank-wolfe", rounds=40, step="pairwise")}
+    other = sv.PrivateLasso(radius=radius, fit_intercept=False, **pairwise).fit(columns_of(split(X, 4), y, labels))
+    assert squared(X, y, other.coef_) - best < missing
+    model = sv.PrivateLasso(
+        1.0, delta=1e-6, entry_bound=9.0, label_bound=9.0, radius=1.0, solver=by_name("frank-wolfe", step="printed")
+    )
+    with pytest.raises(InputError, match="step='printed' means nothing to solver='frank-wolfe' here"):
+        model.fit(X, y)
 
 
 def test_each_feature_is_sent_once() -> None:

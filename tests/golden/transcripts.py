@@ -797,13 +797,7 @@ VARIANTS: tuple[tuple[str, str, str, dict[str, Any], tuple[dict[str, Any], ...]]
     ),
     ("cd", "logistic", "tight", {}, ({"order": "random", "curvatures": SQUARES},)),
     ("cd", "squared", "inf", {}, ({"order": "shuffled"}, {"rounds": 3})),
-    (
-        "cd",
-        "squared",
-        "paper",
-        {},
-        ({"counted": "all"}, {"counted": "outer", "rounds": 2}, {"order": "cyclic"}, {"curvatures": SQUARES}),
-    ),
+    ("cd", "squared", "paper", {}, ({"counted": "all"}, {"counted": "outer", "rounds": 2}, {"curvatures": SQUARES})),
     (
         "greedy-cd",
         "squared",

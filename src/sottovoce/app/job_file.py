@@ -259,6 +259,7 @@ class SolverTable(JobTable, extra="allow"):
 
     def make_solver(self, job: JobFile) -> str | Options:
         from sottovoce.solvers import SOLVERS, by_name
+        from sottovoce.solvers.names import meant_solver
 
         options = dict(self.model_extra or {})
         if self.name == "auto":
@@ -267,7 +268,7 @@ class SolverTable(JobTable, extra="allow"):
             return self.name
         if self.name not in SOLVERS:
             raise job.fault(
-                f"solver.name = {self.name!r} is unknown{did_you_mean(self.name, tuple(SOLVERS))} "
+                f"solver.name = {self.name!r} is unknown{meant_solver(self.name, SOLVERS)} "
                 f"Allowed are: auto, {', '.join(SOLVERS)}."
             )
         allowed = SOLVERS[self.name].names()

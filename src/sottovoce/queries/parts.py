@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.bounds import LARGEST, SMALLEST
@@ -366,6 +367,19 @@ def column_norm(kind: Kind, size: int, records: int) -> float:
     for _, rows in gaussian_rows(size, records, np.random.default_rng([size, records])):
         squares += squared(rows)
     return largest_norm(squares, size)
+
+
+@functools.lru_cache(maxsize=8)
+def leading_value(size: int, records: int) -> float:
+    """s(J), the leading singular value of the published form's Gaussian J, public as J is, up to a multiple of 2^-30.
+
+    By Lanczos steps from a fixed start, whose last bits differ between machines and do not show in that multiple. A
+    plan carries the noise that it scales, so who gets a plan does not compute it; nor does any cost follow from it.
+    """
+    sketch = make_sketch("gaussian", size, records, np.random.default_rng([size, records]))
+    product = LinearOperator((size, size), matvec=lambda vector: sketch.apply(sketch.back(vector)), dtype=np.float64)
+    (square,) = eigsh(product, k=1, v0=np.ones(size), return_eigenvectors=False)
+    return math.ceil(math.sqrt(float(square)) * 2.0**30) / 2.0**30
 
 
 def make_sketch(kind: Kind, size: int, records: int, generator: np.random.Generator) -> Sketch:

@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Final, Literal
 from numpy.typing import ArrayLike
 
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.errors import InputError, did_you_mean
+from sottovoce.errors import InputError
+from sottovoce.solvers.names import meant_solver
 from sottovoce.solvers.options import Options as Options
 from sottovoce.solvers.options import PerFeature, above, declare_option, number, one_of, whole
 
@@ -27,6 +28,7 @@ Order = Literal["cyclic", "shuffled", "random"]
 Counted = Literal["all", "outer"]
 Rule = Literal["GS-r", "GS-s", "GS-q"]
 Sketch = Literal["count", "rademacher"]
+AtomStep = Literal["pairwise", "printed"]
 Rows = Literal["persistent", "fresh"]
 Unit = Literal["record", "feature"]
 Models = Literal["shared", "kept"]
@@ -313,6 +315,9 @@ class FrankWolfe(Options):
     candidates : int from 1
         Over columns, published calibration: columns that each party draws for a choice. Default: those of the smallest
         party.
+    step : 'pairwise' or 'printed'
+        Without privacy: weight goes from the worst atom to the best, or all atoms shrink by 2 / (t + 2), the published
+        dFW. Default: 'pairwise'.
     """
 
     name: ClassVar[str] = "frank-wolfe"
@@ -325,6 +330,7 @@ class FrankWolfe(Options):
     sketch: Sketch | None = one_of(Sketch)
     sketch_size: int | None = whole(1)
     candidates: int | None = whole(1)
+    step: AtomStep | None = one_of(AtomStep)
 
 
 class OneShot(Options):
@@ -375,7 +381,10 @@ class ADMM(Options):
         For unit='feature': the largest Euclidean norm of a column. Default: what the bound of its entries implies.
     rho : float from 1e-09 to 1e+09
         For unit='feature', the published calibration and without privacy: the penalty of disagreement. Default: a share
-        of the loss's curvature; 1 for the published calibration.
+        of the loss's curvature; 1 for the published calibration, or twice the loss's curvature where that is more.
+    feasible_norm : float from 1e-09
+        For the published calibration: b_1, below which its Assumption 2.1 takes the norms of weights, copies and duals
+        to be. Default: the largest slope of the loss times the root of the records, as for the duals.
     proximal : float from 0 to 1e+06
         Without privacy: the weight that holds a party where it was, in units of rho; 0 is the published update.
         Default: parties - 1.
@@ -400,6 +409,7 @@ class ADMM(Options):
     clip: float | None = number(1e-6, 1e6)
     column_norm: float | None = number(1e-9)
     rho: float | None = number(1e-9, 1e9)
+    feasible_norm: float | None = number(1e-9)
     proximal: float | None = number(0.0, 1e6)
     relaxation: float | None = number(0.1, 1.99)
     tolerance: float | None = number(0.0)
@@ -464,7 +474,5 @@ __doc__ = "\n".join([__doc__ or "", "| class | name | what it does |", "|---|---
 def by_name(name: str, **options: Any) -> Options:
     """The solver of that name; an unknown name or option is answered with those there are."""
     if name not in SOLVERS:
-        raise InputError(
-            f"solver={name!r} is unknown{did_you_mean(name, tuple(SOLVERS))} There are: {', '.join(SOLVERS)}."
-        )
+        raise InputError(f"solver={name!r} is unknown{meant_solver(name, SOLVERS)} There are: {', '.join(SOLVERS)}.")
     return SOLVERS[name]().replace(**options) if options else SOLVERS[name]()

@@ -39,6 +39,7 @@ def test_every_solver_has_games_and_every_broken_form_one() -> None:
         "scd as published, duals seen",
         "cd as published, outer loops counted",
         "frank-wolfe by columns as published",
+        "one-shot as published",
         "admm by columns as published",
     }
 
@@ -83,7 +84,12 @@ def test_coins_that_always_come_up_are_found(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["cd as published, outer loops counted", "frank-wolfe by columns as published", "admm by columns as published"],
+    [
+        "cd as published, outer loops counted",
+        "frank-wolfe by columns as published",
+        "one-shot as published",
+        "admm by columns as published",
+    ],
 )
 def test_published_claims_that_cannot_hold_are_broken(name: str) -> None:
     result = play(catalogue()[name](), seed=1)

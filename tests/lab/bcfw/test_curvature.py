@@ -103,6 +103,34 @@ def test_estimate_below_truth_below_every_bound(name, sampling):
         assert found["pairwise_bound"] == pytest.approx(truth)
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_exact_and_set_curvatures_and_proposition_2(name):
+    """C = C_f with all blocks, C <= C_prod / d with one, C <= C^tau with tau of d, strictly where blocks disagree."""
+    f, M = small(name)
+    for sampling in FOUR.values():
+        assert bcfw.exact_curvature(f, M, sampling) == pytest.approx(exact(f, M, sampling))
+    whole = bcfw.exact_curvature(f, M, bcfw.Elementary(4))
+    assert bcfw.set_curvature(f, M, range(4)) == pytest.approx(whole)
+    assert bcfw.expected_set_curvature(f, M, 4) == pytest.approx(whole)
+    product = bcfw.block_curvatures(f, M)
+    assert [bcfw.set_curvature(f, M, [i]) for i in range(4)] == pytest.approx(product)
+    assert bcfw.exact_curvature(f, M, bcfw.UniformSerial(4)) == pytest.approx(product.sum() / 4)
+    for tau in (1, 2, 3):
+        found, means = bcfw.exact_curvature(f, M, bcfw.Nice(4, tau)), bcfw.expected_set_curvature(f, M, tau)
+        assert found <= means * (1 + 1e-12)
+        assert means <= bcfw.pairwise_bound(f, M, bcfw.Nice(4, tau)) * (1 + 1e-12)
+
+
+def test_what_has_too_many_corners_is_refused():
+    f, M = bcfw.least_squares(np.eye(30), np.zeros(30)), Product((BoxSet(0, 1),) * 30, (1,) * 30)
+    with pytest.raises(InputError, match=r"too many corners .* curvature_bound"):
+        bcfw.exact_curvature(f, M, bcfw.Nice(30, 2))
+    assert bcfw.set_curvature(f, M, [3, 4]) == pytest.approx(2 / 30)
+    balls = Product((L2Ball(1.0),) * 2, (15, 15))
+    with pytest.raises(InputError, match="too many corners"):
+        bcfw.exact_curvature(f, balls, bcfw.Elementary(2))
+
+
 @pytest.mark.parametrize("name", ["scalars", "boxes", "l1 balls", "l2 balls", "simplices", "mixed"])
 def test_estimate_below_every_bound_on_the_test_problems(problems, samplings, name):
     problem = problems[name]

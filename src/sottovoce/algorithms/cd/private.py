@@ -278,18 +278,22 @@ def stride(problem: Problem, inner: int) -> int:
 
 
 class PublishedCD(PrivateCD):
-    """sigma^2 = 8 T log(1/delta) / epsilon^2, T read as all steps or (`counted`) as the outer loops alone.
+    """sigma_j^2 = 8 T L_j^2 log(1/delta) / (n epsilon)^2 (the poster, "Privacy"), L_j the clip C_j.
 
-    It counts no curvatures: a share for them is charged on top.
+    The steps are those of "DP-CD Algorithm": j uniform, w = (1/K) sum of all K iterates after each outer loop, begun at
+    w^0 = 0. T is read as all steps, or (`counted`) as the outer loops alone. What the poster leaves open are options;
+    the step is 1 / M_j where it is not given. No curvatures are counted: a share for them is charged on top.
     """
 
     form: ClassVar[str] = "published"
     title: ClassVar[str] = "DP-CD with its published noise"
     published: ClassVar[bool] = True
     curvature_share: ClassVar[float] = 0.0
+    options = ("rounds", "inner", "step", "clip", "curvatures", "curvature_share", "counted")
 
     def design(self, problem: Problem, options: CD) -> Design:
-        design = super().design(problem, options)
+        printed = options.replace(order="random", averaged=1.0, step=given(options.step, 1.0))
+        design = super().design(problem, printed)
         *estimate, release = design.releases
         walk = CoordinateWalk(problem.dimension, design.numbers.stride)
         steps = design.rounds * (design.numbers.inner if given(options.counted, "all") == "all" else 1)

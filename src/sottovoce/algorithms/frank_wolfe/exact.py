@@ -1,6 +1,6 @@
 """Frank-Wolfe over columns for comparison, with raw columns or with a claim that fails.
 
-Without privacy dFW (Bellet et al. 2015) with pairwise steps; Algorithm 2 of Lou and Cheung (2018) as published.
+Without privacy dFW (Bellet et al. 2015), with pairwise steps or with its own; Algorithm 2 of Lou and Cheung (2018).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sottovoce.gate.query import Integers, MessageArrays, Plain, Query, Reals, R
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import Mechanism, grid_step
 from sottovoce.plan.split import RowPart
-from sottovoce.queries.parts import FeatureSketch
+from sottovoce.queries.parts import FeatureSketch, leading_value
 from sottovoce.solvers import FrankWolfe
 
 ROUNDS = 5000
@@ -44,7 +44,7 @@ class ExactFrankWolfe(BallAlgorithm):
     title: ClassVar[str] = "Frank-Wolfe with pairwise steps on the l1 ball, without privacy"
     splits = ("central", "columns")
     private: ClassVar[bool | None] = False
-    options: ClassVar[tuple[str, ...] | None] = ("rounds",)
+    options: ClassVar[tuple[str, ...] | None] = ("rounds", "step")
     numbers: ClassVar[type[Numbers]] = RadiusNumbers
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
@@ -73,11 +73,31 @@ class ExactFrankWolfe(BallAlgorithm):
             if pair.best not in point.columns:
                 place = offers[pair.party][:1].astype(np.int64)
                 point.add(pair.best, (yield from answer(pair.party, "column", round=t, place=place)))
-            point.move(pair)
+            self.move(point, pair, t)
         half = plan.preparation.label_scale[1] if plan.scaled_loss.kind == "regression" else 1.0
         share = gap / first if first > 0.0 else 0.0
         far = how_far(t + 1, share, "the duality gap, as a share of the first,", TOLERANCE)
         return Solution(point.weights, {"duality_gap": float(gap * half**2)}, unfinished=far)
+
+    def move(self, point: AtomMean, pair: Pair, t: int) -> None:  # noqa: ARG002
+        point.move(pair)
+
+
+class DistributedFrankWolfe(ExactFrankWolfe):
+    """dFW (Bellet et al. 2015): w <- (1 - a_t) w + a_t atom, a_t = 2 / (t + 2), the best atom of all parties.
+
+    Every party offers its best atom and its part of the duality gap; the column of the best of all is broadcast, once.
+    F(w_t) - F* <= 2 C / (t + 2) from t = 1 on (Jaggi 2013), C at most 4 radius^2 max_j mean_i x_ij^2 times kappa.
+
+    Guarantee: none; a party answers only where its holder allows runs without privacy.
+    """
+
+    form: ClassVar[str] = "exact-printed"
+    title: ClassVar[str] = "dFW, Frank-Wolfe with its published step on the l1 ball, without privacy"
+    when: ClassVar[Mapping[str, str]] = {"step": "printed"}
+
+    def move(self, point: AtomMean, pair: Pair, t: int) -> None:
+        point.shrink_toward(pair.best, 2.0 / (t + 2.0))
 
 
 class Pair(NamedTuple):
@@ -128,6 +148,12 @@ class AtomMean:
         self.shares[pair.best] = self.shares.get(pair.best, 0.0) + step
         self.shares = {code: share for code, share in self.shares.items() if share > 0.0}
         self.scores = self.scores + step * move
+
+    def shrink_toward(self, best: int, step: float) -> None:
+        """The step of every other atom's share to the best."""
+        self.shares = {code: (1 - step) * share for code, share in self.shares.items() if (1 - step) * share > 0.0}
+        self.shares[best] = self.shares.get(best, 0.0) + step
+        self.scores = (1 - step) * self.scores + step * self.columns[best]
 
     @property
     def weights(self) -> Array:
@@ -237,9 +263,12 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
     Party k draws `candidates` of its columns by the public coin and sends the signed one of the largest +-g_j + Laplace
     noise of scale b = (2 G radius / (K n)) sqrt(32 T log(2/delta)) / epsilon (g the gradient of the mean loss), and
     J a_j + N(0, pi^2), pi = s(J) sqrt(K T) sqrt(2 (log(1/delta) + epsilon / 2)) / (epsilon / 2), s(J) the leading
-    singular value of a Gaussian J, 1 + sqrt(n / m) in the limit. The point moves to
-    (1 - step) w + step (radius / K) sum_k atom_k with step = 2 / (p t + 2), p = K candidates / d. Its limit is the
-    solution on the product of K balls of radius / K, not on the ball.
+    singular value of the J that is drawn (parts A and B of the analysis). The point moves to
+    (1 - step) w + step (radius / K) sum_k atom_k (lines 3 to 5, eq. 15) with step = 2 / (p t + 2) of Theorem 1,
+    p = K candidates / d. Its limit is the solution on the product of K balls of radius / K, not on the ball.
+
+    Departures: T = (n epsilon)^(2/3) leaves out the factor (C / (C_g + C_l))^(2/3) of Theorem 3, whose C_g counts the
+    entries that are not 0, which is private; the draw of the candidates is public; zeta and the constant of m are ours.
 
     Guarantee: that of all K T choices and all K T features, whose costs add; the printed b leaves that K out, divides
     by it once more, and has the units of a step. The slopes are clipped to G = 1 + radius, without which nothing finite
@@ -254,7 +283,7 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
     numbers: ClassVar[type[Numbers]] = PublishedColumnNumbers
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
-        """T = (n epsilon)^(2/3), m = log(sqrt T) / zeta^2 with zeta = 0.1."""
+        """T = (n epsilon)^(2/3), m = log(sqrt T) / zeta^2 with zeta = 0.1 (Theorem 3, Table 2)."""
         if not problem.scaled_loss.quadratic or problem.labels == "held":
             raise InputError(
                 f"solver={self.name!r}, calibration='paper' over columns is published for the squared loss and labels "
@@ -276,7 +305,7 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
         scale = 2 * radius / parties * math.sqrt(32 * rounds * math.log(2 / problem.delta)) / problem.epsilon
         half = problem.epsilon / 2
         std = (
-            (1.0 + math.sqrt(problem.records / numbers.sketch_size))
+            leading_value(numbers.sketch_size, problem.records)
             * math.sqrt(parties * rounds)
             * math.sqrt(2 * (math.log(1 / problem.delta) + half))
             / half

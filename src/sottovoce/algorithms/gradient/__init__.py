@@ -22,9 +22,10 @@ from sottovoce.algorithms.base import (
     slope_bound,
     total,
 )
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, warn
 from sottovoce.gate.query import Query
 from sottovoce.penalties.base import ScaledRegulariser
+from sottovoce.penalties.sets import Ball, L1Ball
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import grid_step
 from sottovoce.queries.joint import make_gradient_sum
@@ -72,13 +73,10 @@ class PrivateGradient(Algorithm):
         tail = TailAverage(weights.shape, plan.rounds // 2)
         for t in range(plan.rounds):
             gradient = (yield from total("gradient", **query.message(weights))).reshape(weights.shape)
-            step = self.step(plan, t)
+            step = float(plan.numbers.step)
             weights = prox_of(plan.scaled_regulariser, weights - step / plan.records * gradient, step)
             tail.add(t, weights)
         return tail.value.T
-
-    def step(self, plan: Plan, _t: int) -> float:
-        return float(plan.numbers.step)
 
 
 def weights_shape(problem: Problem) -> tuple[int, ...]:
@@ -113,7 +111,12 @@ class GradientClasses(PrivateGradient):
 
 
 class PublishedGradient(PrivateGradient):
-    """std = Delta sqrt(2 ln(1.25 T / delta)) sqrt(T ln(1/delta)) / epsilon, steps 1/(alpha k): as printed."""
+    """w <- Proj(w - eta(k) sum_m G_m) from a uniform point of C to the last iterate, SGD2 as printed.
+
+    std = Delta sqrt(2 ln(1.25 T / delta)) sqrt(T ln(1/delta)) / epsilon: Lemma 2 (eq. 8) at the share of a round that
+    Theorem 3 names, (epsilon / sqrt(T log 1/delta), delta / T). Theorem 4 leaves eta to "pick appropriately": of the
+    mean objective it is `step`, and with a ridge alpha at most the 1/(alpha k) that Theorem 2.2 prints for SGD1.
+    """
 
     form: ClassVar[str] = "published"
     title: ClassVar[str] = "SGD2 with its published noise"
@@ -121,8 +124,14 @@ class PublishedGradient(PrivateGradient):
 
     def design(self, problem: Problem, options: Gradient) -> Design:
         query, step, rounds = choose_descent(problem, options)
-        share = math.sqrt(2 * math.log(1.25 * rounds / problem.delta)) * math.sqrt(rounds * math.log(1 / problem.delta))
-        std = query.sensitivity(problem.relation) * share / problem.epsilon
+        shares = math.sqrt(rounds * math.log(1 / problem.delta))
+        if problem.epsilon >= shares:
+            warn(
+                f"epsilon={problem.epsilon:g} is outside the domain that the paper states: a round's epsilon, a share "
+                f"1/sqrt(rounds ln(1/delta)) of it, is below 1 in Lemma 2. Take less than {shares:.3g}."
+            )
+        std = query.sensitivity(problem.relation) * math.sqrt(2 * math.log(1.25 * rounds / problem.delta)) * shares
+        std /= problem.epsilon
         return Design(
             rounds=rounds,
             numbers=GradientNumbers(slope_bound=query.slope_bound, step=step),
@@ -130,10 +139,51 @@ class PublishedGradient(PrivateGradient):
             claimed_epsilon=problem.epsilon,
         )
 
-    def step(self, plan: Plan, t: int) -> float:
-        """1 / (alpha t), where there is an alpha; the printed steps are for strongly convex problems."""
-        decay = plan.scaled_regulariser.ridge
-        return min(plan.numbers.step, 1 / (decay * (t + 1))) if decay else float(plan.numbers.step)
+    def coordinate(self, plan: Plan) -> Coordination:
+        """Descend; return the last iterate."""
+        radius, ridge = ball_radius(plan, math.inf), plan.scaled_regulariser.ridge
+        weights = start_in(plan, radius)
+        for k in range(1, plan.rounds + 1):
+            gradient = yield from total("gradient", weights=weights)
+            step = min(plan.numbers.step, 1 / (ridge * k)) if ridge else plan.numbers.step
+            weights = step_in(plan, weights, gradient, step / plan.records, radius)
+        return weights
+
+
+def ball_radius(problem: Problem, unbounded: float) -> float:
+    """The radius of the user's ball C, seen from prepared rows; `unbounded` where there is none."""
+    regulariser = problem.scaled_regulariser
+    return regulariser.inner.radius / float(regulariser.scale) if isinstance(regulariser.inner, Ball) else unbounded
+
+
+def start_in(plan: Plan, radius: float) -> Array:
+    """A uniform point of C by a public coin, the free intercept from [-radius, radius]; 0 where C is unbounded."""
+    coin, p = plan.public_coin("start"), plan.features
+    if math.isinf(radius):
+        return np.zeros(plan.dimension)
+    if plan.regulariser.name == L1Ball.name:
+        parts = coin.exponential(size=p + 1)
+        weights = coin.choice((-radius, radius), size=p) * parts[:p] / parts.sum()
+    else:
+        weights = coin.standard_normal(p)
+        weights *= radius * coin.random() ** (1 / p) / float(np.linalg.norm(weights))
+    return np.append(weights, coin.uniform(-radius, radius, size=plan.dimension - p))
+
+
+def step_in(plan: Plan, weights: Array, gradient: Array, step: float, radius: float) -> Array:
+    """Proj(w - step (G + N a w)) onto C, G of the sum of losses: a ridge a/2 |w|^2 is part of each loss, as printed.
+
+    The paper has no other penalty; such a one is served by its prox.
+    """
+    regulariser, p = plan.scaled_regulariser, plan.features
+    moved = weights - step * gradient
+    if regulariser.ridge:
+        moved[:p] -= step * plan.records * regulariser.ridge * weights[:p]
+    else:
+        moved = np.array(regulariser.prox(moved, step * plan.records))
+    moved[:p] *= min(1.0, radius / max(float(np.linalg.norm(moved[:p])), 1e-300))
+    moved[p:] = np.clip(moved[p:], -radius, radius)
+    return moved
 
 
 def check_penalty(problem: Problem) -> None:

@@ -9,14 +9,14 @@ import numpy as np
 import scipy.sparse as sp
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, answer, answers, given
+from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, answer, answers, given, limited
 from sottovoce.data.block import Layout
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.frames import MAX_BYTES
-from sottovoce.gate.query import Query, Round, World
+from sottovoce.gate.query import Query, Round, Together, World
 from sottovoce.penalties.quadratic import minimise
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.release import Count
+from sottovoce.plan.release import Count, grid_step
 from sottovoce.queries.parts import NoisyLabels, make_sketch
 from sottovoce.solvers import OneShot, Sketch
 
@@ -65,16 +65,28 @@ class PrivateOneShot(Algorithm):
     layout: ClassVar[Layout] = "entries"
     numbers: ClassVar[type[Numbers]] = OneShotNumbers
 
+    corrected: ClassVar[bool] = True  # whether the noise is taken off Z'Z
+
+    def rows(self, problem: Problem, party: str, most: int) -> RowSketch:
+        """What a party sends."""
+        return RowSketch(problem, party, most)
+
+    def sent(self, problem: Problem, most: int) -> list[RowSketch]:
+        """What all parties send, if a message holds it."""
+        sent = [self.rows(problem, name, most) for name in problem.names]
+        longest = max(sent, key=lambda query: query.size)
+        if 8 * longest.length > MAX_BYTES // 2:
+            raise InputError(
+                f"sketch_size={longest.size}: {longest.length} numbers of a party are too many for one message; at "
+                f"{problem.records} records take sketch_size={max(MAX_BYTES // 16 // problem.records, 1)} or less."
+            )
+        return sent
+
     def design(self, problem: Problem, options: OneShot) -> Design:
         """16 numbers for each person and party; a quarter of mu^2 for the labels."""
         problem.bounds.require(problem.features, labels=True)
         most = given(options.sketch_size, SIZE)
-        rows = max((RowSketch(problem, name, most) for name in problem.names), key=lambda query: query.size)
-        if 8 * rows.length > MAX_BYTES // 2:
-            raise InputError(
-                f"sketch_size={rows.size}: {rows.length} numbers of a party are too many for one message; at "
-                f"{problem.records} records take sketch_size={max(MAX_BYTES // 16 // problem.records, 1)} or less."
-            )
+        rows = max(self.sent(problem, most), key=lambda query: query.size)
         mu, parties = problem.mu, len(problem.parties)
         releases = (
             Release.at_mu(rows, 0, parties, math.sqrt(1 - LABEL_SHARE) * mu, problem.relation).times(1),
@@ -86,21 +98,22 @@ class PrivateOneShot(Algorithm):
         return Design(rounds=1, numbers=numbers, releases=releases)
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        return RowSketch(plan, party, plan.numbers.sketch_size), SharedLabels(plan, FLOAT)
+        return self.rows(plan, party, plan.numbers.sketch_size), SharedLabels(plan, FLOAT)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Two asks, then linear algebra on what was released."""
         released = yield from answers("rows")
         labels = yield from answer("labels")
         parts = [released[name].reshape(plan.records, -1) for name in plan.names]
-        sketches = [RowSketch(plan, name, plan.numbers.sketch_size).matrix(plan) for name in plan.names]
+        sketches = [self.rows(plan, name, plan.numbers.sketch_size).matrix(plan) for name in plan.names]
         noisy = np.ones(sum(sketch.shape[1] for sketch in sketches))
         if plan.fit_intercept:
             parts.append(np.ones((plan.records, 1)))
             sketches, noisy = [*sketches, np.ones((1, 1))], np.append(noisy, 0.0)
         back = sp.block_diag([sp.coo_matrix(sketch) for sketch in sketches], format="csr")
         gram = np.block([[left.T @ right for right in parts] for left in parts])
-        gram -= np.diag(plan.records * plan.release("rows").std ** 2 * noisy)
+        if self.corrected:
+            gram -= np.diag(plan.records * plan.release("rows").std ** 2 * noisy)
         values, vectors = np.linalg.eigh(gram)
         gram = (vectors * np.maximum(values, 0.0)) @ vectors.T + np.diag(plan.numbers.damping * noisy)
         moments = np.concatenate([part.T @ labels for part in parts])
@@ -120,6 +133,7 @@ class RowSketch(Query):
     each_person: ClassVar[bool] = True
     kind: ClassVar[str] = "features"
     world_sees: ClassVar[World] = "each"
+    clipped: ClassVar[bool] = True
     bound = FLOAT
 
     def __init__(self, problem: Problem, party: str, most: int) -> None:
@@ -142,9 +156,30 @@ class RowSketch(Query):
     def value(self, round: Round) -> Array:
         """One pass over the columns; the constant column of the intercept stays out."""
         found = round.rows.times(self.matrix(round.plan))
-        norms = np.sqrt(np.einsum("ij,ij->i", found, found))
-        found /= np.maximum(norms, 1.0)[:, None]
+        if self.clipped:
+            norms = np.sqrt(np.einsum("ij,ij->i", found, found))
+            found /= np.maximum(norms, 1.0)[:, None]
         return found.ravel()
+
+
+class UnclippedRowSketch(RowSketch):
+    """x Pi / theta for each of a party's rows x, theta the largest range of its columns.
+
+    Guarantee: a row of Pi has norm 1, so |x Pi| <= sum_j |x_j|, and |x| where the columns are sent as they are; a null
+    row is 0. Zero-out moves the value by at most that bound over theta, replace-one by twice as much.
+    """
+
+    together: ClassVar[bool] = True
+    clipped: ClassVar[bool] = False
+
+    def __init__(self, problem: Problem, party: str, most: int) -> None:
+        super().__init__(problem, party, most)
+        columns = problem.part(party).preparation.bounds.columns(self.width) / problem.preparation.unit
+        longest = self.norm
+        if self.size < self.width:
+            longest = min(float(columns.sum()), math.sqrt(self.width) * longest)
+        self.norm = 2.0 * float(columns.max())
+        self.bound = longest / self.norm * FLOAT
 
 
 class SharedLabels(NoisyLabels):
@@ -165,4 +200,39 @@ def damping(problem: Problem, size: int, rows: Release, labels: Release) -> floa
     return float(products + noise * math.sqrt(problem.records * parties * size))
 
 
-FORMS: tuple[Algorithm, ...] = (PrivateOneShot(),)
+class PublishedOneShot(PrivateOneShot):
+    """Z_k = X_k Pi_k + W_k, W_k with entries N(0, (theta_k s)^2), s = sqrt(2 (log(1 / (2 delta)) + epsilon)) / epsilon.
+
+    The noise of Heinze-Deml, McWilliams and Meinshausen (2017, Theorem 1, from Kenthapadi et al. 2013), theta_k the
+    range of party k's widest column and 1 the norm of a row of Pi_k: (epsilon, delta) for one attribute of one person.
+    Rows are not clipped and G = Z'Z as it is. There each party fits its own columns, raw, beside the others' rows, and
+    knows the labels; here the coordinator fits what was sent, and labels are one more column, of range 2.
+
+    Guarantee: for a whole record, with |x Pi_k| at most Delta_k (`UnclippedRowSketch`),
+    mu^2 = sum_k (Delta_k / (theta_k s))^2 + (1 / (2 s))^2, replace-one four times as much (`proof.md`).
+    Edges: delta is at most 1/2.
+    """
+
+    form: ClassVar[str] = "published"
+    title: ClassVar[str] = "one sketched row for every person and party with the published noise of one attribute"
+    published: ClassVar[bool] = True
+    corrected: ClassVar[bool] = False
+
+    def rows(self, problem: Problem, party: str, most: int) -> UnclippedRowSketch:
+        return UnclippedRowSketch(problem, party, most)
+
+    def design(self, problem: Problem, options: OneShot) -> Design:
+        problem.bounds.require(problem.features, labels=True)
+        most, delta = given(options.sketch_size, SIZE), limited("delta", problem.delta, 0.0, 0.5)
+        std = math.sqrt(2 * (math.log(1 / (2 * delta)) + problem.epsilon)) / problem.epsilon
+        rows, labels = Together(list[Query](self.sent(problem, most))), SharedLabels(problem, FLOAT)
+        releases = (
+            Release.of(rows, 0, 1, std, grid_step(rows, std)),
+            Release.of(labels, 0, 1, 2 * std, grid_step(labels, 2 * std)),
+        )
+        tiny = 1e-9 * problem.records  # where there are fewer records than numbers in a row
+        numbers = OneShotNumbers(sketch=given(options.sketch, "count"), sketch_size=most, damping=tiny)
+        return Design(rounds=1, numbers=numbers, releases=releases, claimed_epsilon=problem.epsilon)
+
+
+FORMS: tuple[Algorithm, ...] = (PrivateOneShot(), PublishedOneShot())

@@ -22,7 +22,9 @@ from sottovoce.algorithms.base import (
     slope_bound,
     total,
 )
+from sottovoce.algorithms.gradient import ball_radius, start_in, step_in
 from sottovoce.data.block import SumRows
+from sottovoce.errors import warn
 from sottovoce.gate.query import MessageArrays, Query, Reals, Round, Scheduled, Wholes, World
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import grid_step
@@ -137,11 +139,11 @@ class NamedGradient(GradientSum):
     world_sees: ClassVar[World] = "each"
 
 
-RADIUS = 10.0  # |C| of the published step size, where no set is given
+RADIUS = 10.0  # of the ball C where the user gives none, which the paper must have: rows of norm 1 then score up to 10
 
 
 class PublishedSGDNumbers(Numbers):
-    """G and |C|."""
+    """L and the radius of C."""
 
     names_records: ClassVar[bool] = True
 
@@ -209,11 +211,15 @@ class RecordGradient(Query):
 
 
 class PublishedSGD(Algorithm):
-    """w <- Proj(w - eta(t) G_t), eta(t) = |C| / sqrt(t (n^2 L^2 + p std^2)), G_t = n times one record's gradient.
+    """w <- Proj(w - eta(t) G_t) from a uniform point of C to the last iterate, G_t = n times one record's gradient.
 
-    n^2 rounds, std = 4 L n ln(1.25 n^2/delta) / epsilon; the last iterate, as printed.
+    As printed: n^2 rounds, std = 4 L n ln(1.25 n^2/delta) / epsilon (eq. 3), L of what depends on the record. The step
+    is eta(t) = |C| / sqrt(t (n^2 L^2 + p std^2)) (eq. 4, Theorem 2.1); with a ridge on all weights, which makes each
+    loss Delta-strongly convex, it is 1/(Delta n t) (Theorem 2.2). |C| is the diameter, as in the work that the
+    paper takes both from. C is the user's ball, or one of RADIUS; an intercept lies within that radius.
 
-    Guarantee: as many Gaussians as the most named record has uses, unamplified (`proof.md`).
+    Guarantee: as many Gaussians as the most named record has uses, unamplified (`proof.md`), not what Theorem 1 claims.
+    Edges: outside epsilon < 1, delta < 1/n^3, which the paper states, it warns.
     """
 
     name: ClassVar[str] = "sgd"
@@ -227,12 +233,17 @@ class PublishedSGD(Algorithm):
 
     def design(self, problem: Problem, options: SGD) -> Design:
         n, slope = problem.records, slope_bound(problem, options)
+        if problem.epsilon >= 1.0 or problem.delta >= n**-3.0:
+            warn(
+                f"epsilon={problem.epsilon:g}, delta={problem.delta:g} is outside the domain that the paper states: "
+                f"epsilon below 1 and delta below 1/n^3 = {n**-3.0:.2g}. The report has what holds all the same."
+            )
         rounds = given(options.rounds, n * n)
         std = 4 * slope * n * math.log(1.25 * n * n / problem.delta) / problem.epsilon
         query = RecordGradient(problem, problem.names[0], slope)
         return Design(
             rounds=rounds,
-            numbers=PublishedSGDNumbers(slope_bound=slope, radius=RADIUS),
+            numbers=PublishedSGDNumbers(slope_bound=slope, radius=ball_radius(problem, RADIUS)),
             releases=(Release.of(query, 0, rounds, std, grid_step(query, std)),),
             claimed_epsilon=problem.epsilon,
         )
@@ -242,15 +253,24 @@ class PublishedSGD(Algorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Ask for the gradient of the record that the coin names, and step."""
-        weights, radius = np.zeros(plan.dimension), plan.numbers.radius
-        spread = math.sqrt((plan.records * plan.numbers.slope_bound) ** 2 + plan.dimension * plan.releases[0].std ** 2)
-        for t in range(plan.rounds):
+        radius = plan.numbers.radius
+        weights, eta = start_in(plan, radius), printed_steps(plan)
+        for t, step in enumerate(eta):
             index = named_records(plan)[1][t : t + 1]
             gradient = yield from answer("record", weights=weights, index=index)
-            step = radius / (spread * math.sqrt(t + 1))
-            weights = plan.scaled_regulariser.prox(weights - step * gradient, step)
-            weights *= min(1.0, radius / max(float(np.linalg.norm(weights)), 1e-300))
+            weights = step_in(plan, weights, gradient, step, radius)
         return weights
+
+
+def printed_steps(plan: Plan) -> Array:
+    """eta(t) of Theorem 2: |C| / sqrt(t (n^2 L^2 + p std^2)), or 1/(Delta n t) for Delta-strongly convex losses."""
+    n, free, ridge = plan.records, plan.dimension - plan.features, plan.scaled_regulariser.ridge
+    t = np.arange(1.0, plan.rounds + 1)
+    if ridge and not free:
+        return 1 / (ridge * n * t)
+    diameter = 2 * plan.numbers.radius * math.sqrt(1 + free)
+    spread = (n * plan.numbers.slope_bound) ** 2 + plan.dimension * plan.releases[0].std ** 2
+    return np.asarray(diameter / np.sqrt(t * spread))
 
 
 FORMS: tuple[Algorithm, ...] = (PrivateSGD(), PublishedSGD())

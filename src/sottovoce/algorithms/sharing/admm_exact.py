@@ -36,15 +36,16 @@ from sottovoce.algorithms.base import (
     answers,
     given,
     how_far,
+    slope_bound,
     total,
 )
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.data.matrix import Products
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, warn
 from sottovoce.gate.query import Plain, Query, Reals, Round, label_party
 from sottovoce.losses import Loss
-from sottovoce.penalties.base import ScaledRegulariser
+from sottovoce.penalties.base import Penalty, ScaledRegulariser
 from sottovoce.penalties.quadratic import PenalisedStep
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.plan import ModelsOf
@@ -371,16 +372,6 @@ def defaults(loss: Loss, parties: int) -> tuple[float, float, float]:
     return share * curvature(loss) / parties, parties - 1.0, RELAXATION
 
 
-PUBLISHED_ROUNDS = 50
-FINE = 2.0**20  # in units of which normal numbers are drawn
-
-
-class PublishedADMMNumbers(ADMMNumbers):
-    """And s_m of each party."""
-
-    noise: tuple[float, ...]
-
-
 class NoLimit(Pricing):
     """Nothing limits what a record pays, against the world and against everybody else."""
 
@@ -395,6 +386,16 @@ class NoLimit(Pricing):
         return self.price
 
 
+PUBLISHED_ROUNDS = 50
+FINE = 2.0**20  # in units of which normal numbers are drawn
+
+
+class PublishedADMMNumbers(ADMMNumbers):
+    """And s_m of each party."""
+
+    noise: tuple[float, ...]
+
+
 class SpanState(ADMMState):
     """And what the noise of a party is made with."""
 
@@ -407,23 +408,27 @@ class SpanState(ADMMState):
 
 
 class PublishedADMM(ExactADMM):
-    """x_m <- argmin + xi, xi ~ N(0, s_m^2 (D_m'D_m)^-1); everything that follows uses D_m (x_m + xi).
+    """x_m <- argmin + xi, xi ~ N(0, s_m^2 (D_m'D_m)^-1), their (16); everything that follows uses D_m (x_m + xi).
 
-    s_m = sqrt(2 ln(1.25 / delta_0)) C_m / epsilon_0 with C_m = 3 / (d_m rho) (lambda + (1 + M rho)): their Lemma 1 with
-    the two bounds that it takes for granted set to 1. (epsilon_0, delta_0) is claimed for each round, and by their
-    Corollary 1 sqrt(2 T ln(1 / delta')) epsilon_0 + T epsilon_0 (e^epsilon_0 - 1) for T rounds, at delta = T delta_0 +
-    delta', halves of the plan's delta. epsilon_0 is chosen so that this is the plan's epsilon.
+    s_m = sqrt(2 ln(1.25 / delta_0)) C_m / epsilon_0 (Theorem 3), C_m = 3 / (d_m rho) (lambda c_1 + (1 + M rho) b_1)
+    (Lemma 1). With R = |x|^2 / 2, lambda = N alpha and c_1 = 1. b_1 is what Assumption 2.1 takes the norms of x, z and
+    y to be below: `feasible_norm`; by default sqrt(N) times the loss's largest slope, since y = l'(z) may be so long.
+    (epsilon_0, delta_0) is claimed for each round, and by Corollary 1 (17) for T rounds
+    sqrt(2 T ln(1 / delta')) epsilon_0 + T epsilon_0 (e^epsilon_0 - 1), at delta = T delta_0 + delta', halves of the
+    plan's delta. epsilon_0 is chosen so that this is the plan's epsilon. The weights with noise are the answer.
 
     Guarantee: none; epsilon is infinite at any noise. D_m xi lies in the span of D_m's columns, and so does the
     message: two data sets with other spans cannot give the same one, d_m messages reveal the span, and the dual that
     the party with the labels tells has their signs (`proof.md`).
+    Edges: it warns where public numbers are outside Assumptions 1 and 2 and Theorem 3; Assumption 1.2 (b), on D_m'D_m,
+    is not checked. Rows are not made to have the norm 1 (Assumption 2.3): the model is one of rows as they are.
     """
 
     form: ClassVar[str] = "published"
     title: ClassVar[str] = "private ADMM sharing as published; its true epsilon is infinite"
     private: ClassVar[bool | None] = True
     published: ClassVar[bool] = True
-    options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho")
+    options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho", "feasible_norm")
     numbers: ClassVar[type[Numbers]] = PublishedADMMNumbers
     state: ClassVar[type[ADMMState]] = SpanState
     pricing: ClassVar[Pricing] = NoLimit("the noise lies in the span of the party's columns, which it reveals")
@@ -435,12 +440,16 @@ class PublishedADMM(ExactADMM):
                 "calibration='tight', or labels='shared' if all parties may know them."
             )
         check_one_set(problem, self.name)
-        rounds, rho = given(options.rounds, PUBLISHED_ROUNDS), given(options.rho, 1.0)
-        check_rho(problem.scaled_loss, rho)
+        rounds, loss = given(options.rounds, PUBLISHED_ROUNDS), problem.scaled_loss
+        rho = given(options.rho, max(1.0, 2 * loss.curvature_bound) if loss.smooth else 1.0)
+        check_rho(loss, rho)
         each = per_round(problem.epsilon, problem.delta / 2, rounds)
+        warn_outside(problem, rho, each)
         width = math.sqrt(2 * math.log(1.25 * 2 * rounds / problem.delta)) / each
-        ridge = problem.scaled_regulariser.ridge or 0.0
-        strength = problem.records * ridge / 2 + (1 + len(problem.parties) * rho)
+        norm = given(options.feasible_norm, slope_bound(problem, options) * math.sqrt(problem.records))  # b_1
+        penalty = problem.scaled_regulariser
+        bend = penalty.inner.strong_convexity * penalty.objective * float(np.max(penalty.scale)) ** 2
+        strength = problem.records * bend + (1 + len(problem.parties) * rho) * norm  # lambda c_1 + (1 + M rho) b_1
         noise = tuple(width * 3 * strength / (columns * rho) for columns in problem.columns)
         numbers = PublishedADMMNumbers(rho=rho, proximal=0.0, relaxation=1.0, tolerance=0.0, noise=noise)
         design = admm_design(problem, numbers, rounds, "shared")
@@ -464,6 +473,21 @@ class NoisyWeightUpdate(WeightUpdate):
         drawn = rounded_gaussian(FINE, state.root.shape[1], round.randomness) / FINE
         state.weights = state.weights + self.noise * (state.root @ drawn)
         return np.asarray(state.products.scores(state.weights))
+
+
+def warn_outside(problem: Problem, rho: float, each: float) -> None:
+    """Name what public numbers break of the paper's Assumptions 1 and 2 and of Theorem 3."""
+    loss, penalty = problem.scaled_loss, problem.scaled_regulariser.inner
+    least = (math.sqrt(2) if loss.convex else 2) * loss.curvature_bound  # rho gamma > 2 L^2, gamma = rho or rho - L
+    kinks = isinstance(penalty, Penalty) and penalty.by_coordinate()[0] > 0
+    broken = (
+        (not loss.smooth, f"the slope of loss={loss.name!r} has no Lipschitz constant (Assumption 1.1)"),
+        (loss.smooth and not rho > least, f"rho={rho:.4g} must be above {least:.4g} (Assumption 1.2)"),
+        (kinks, f"penalty={penalty.name!r} is not twice differentiable (Assumption 2.2)"),
+        (each > 1, f"a round has epsilon {each:.3g}, above 1 (Theorem 3); take more rounds or a smaller epsilon"),
+    )
+    if found := [text for outside, text in broken if outside]:
+        warn(f"calibration='paper' is outside the domain that the paper states: {'; '.join(found)}.")
 
 
 def per_round(epsilon: float, delta: float, rounds: int) -> float:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, get_args
 import typer
 
 from sottovoce.app.cli.console import AsJson, Overwrite, argument, cli_option, out, print_json, table
-from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import check_writable, write_text
 
 if TYPE_CHECKING:
@@ -186,13 +185,10 @@ def describe_solver(name: str) -> SolverEntry:
     """The solver of that name: what it serves and which options it has, from the registry and from its class."""
     from sottovoce import algorithms, losses
     from sottovoce.plan.split import SPLITS
-    from sottovoce.solvers import SOLVERS
+    from sottovoce.solvers import by_name
+    from sottovoce.solvers.names import IN_PAPERS
 
-    if name not in SOLVERS:
-        raise InputError(
-            f"solver={name!r} is unknown{did_you_mean(name, tuple(SOLVERS))} There are: {', '.join(SOLVERS)}."
-        )
-    kind = SOLVERS[name]
+    kind = type(by_name(name))
     known = {name: losses.get(name, **_PARAMETERS.get(name, {})) for name in losses.names()}
     forms = tuple(
         SolverForm(
@@ -206,11 +202,12 @@ def describe_solver(name: str) -> SolverEntry:
         for form in algorithms.forms(name)
     )
     splits = tuple(split for split in map(str, SPLITS) if any(split in form.splits for form in forms))
+    called = ", ".join(title for title, (solver, _) in IN_PAPERS.items() if solver == name)
     return SolverEntry(
         name=name,
         object=kind.__name__,
         summary=kind.summary(),
-        remarks=kind.remarks(),
+        remarks=" ".join(filter(None, (kind.remarks(), called and f"In papers: {called}."))),
         splits=splits,
         losses=tuple(
             loss for loss in known if any(algorithms.mismatch(name, known[loss], split) is None for split in splits)

@@ -15,11 +15,14 @@ from sottovoce.lab.bcfw.curvature import curvature_bound as curvature_bound
 from sottovoce.lab.bcfw.curvature import curvature_estimate as curvature_estimate
 from sottovoce.lab.bcfw.curvature import distributed_bound as distributed_bound
 from sottovoce.lab.bcfw.curvature import eso_bound as eso_bound
+from sottovoce.lab.bcfw.curvature import exact_curvature as exact_curvature
+from sottovoce.lab.bcfw.curvature import expected_set_curvature as expected_set_curvature
 from sottovoce.lab.bcfw.curvature import nice_bound as nice_bound
 from sottovoce.lab.bcfw.curvature import pair_curvatures as pair_curvatures
 from sottovoce.lab.bcfw.curvature import pairwise_bound as pairwise_bound
 from sottovoce.lab.bcfw.curvature import recursion_bound as recursion_bound
 from sottovoce.lab.bcfw.curvature import separable_bound as separable_bound
+from sottovoce.lab.bcfw.curvature import set_curvature as set_curvature
 from sottovoce.lab.bcfw.curvature import theorem_bound as theorem_bound
 from sottovoce.lab.bcfw.objectives import Composite as Composite
 from sottovoce.lab.bcfw.objectives import MeanLoss as MeanLoss

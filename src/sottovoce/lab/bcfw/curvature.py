@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +38,7 @@ from sottovoce.penalties import ConstraintSet
 
 CORNERS = 12  # coordinates of a box whose corners are gone through
 LARGE = 2000  # size of a matrix above which its largest eigenvalue is bounded rather than computed
+MOST_CORNERS = 2**18  # of all blocks together
 ASCENTS = 50
 
 
@@ -195,6 +196,21 @@ class _Majorant:
             bound = min(bound, float(self.width(other, matrix @ corners).max(initial=0.0)))
         return bound
 
+    def largest(self, pairs: Matrix) -> float:
+        """The largest sum_ij P_ij <A_i d_i, A_j d_j> over the corners of the blocks that P has."""
+        drawn = np.flatnonzero(np.diag(pairs)).tolist()
+        corners = [self.corners(i) for i in drawn]
+        if math.prod(math.inf if each is None else 2 * each.shape[1] for each in corners) > MOST_CORNERS:
+            raise InputError("the blocks have too many corners to go through; take curvature_bound, which is above")
+        halves = [(self.block(i) @ each).T for i, each in zip(drawn, corners, strict=True) if each is not None]
+        found, weights = 0.0, pairs[np.ix_(drawn, drawn)]
+        for choice in itertools.product(*(np.vstack([half, -half]) for half in halves[1:])):
+            rest = np.array(choice).reshape(len(choice), halves[0].shape[1])
+            fixed = float((weights[1:, 1:] * (rest @ rest.T)).sum())
+            first = weights[0, 0] * np.square(halves[0]).sum(axis=1) + 2 * halves[0] @ (weights[0, 1:] @ rest)
+            found = max(found, fixed + float(first.max()))
+        return found
+
     def coupling(self) -> float:
         """The least c known with |sum_i A_i d_i|^2 <= c sum_i |A_i d_i|^2 for all d; at most the number of blocks.
 
@@ -261,7 +277,8 @@ def nice_bound(objective: Objective, constraint: ConstraintSet, sampling: Nice) 
 def distributed_bound(objective: Objective, constraint: ConstraintSet, sampling: Distributed) -> float:
     """K tau mu_1 + K tau (tau - 1) mu_2 + K (K - 1) tau^2 mu_3, (K, tau)-distributed sampling (Proposition 4).
 
-    mu_1 is the largest u_i, mu_2 the largest m_ij of two blocks of one user, mu_3 that of blocks of two users.
+    mu_1 is the largest u_i, mu_2 the largest m_ij of two blocks of one user, mu_3 that of blocks of two users. The scan
+    has no legible tau^2: by counting pairs of blocks it is.
     """
     if not isinstance(sampling, Distributed):
         raise InputError(f"distributed_bound is for Distributed, not {type(sampling).__name__}; use pairwise_bound")
@@ -284,6 +301,29 @@ def curvature_bound(objective: Objective, constraint: ConstraintSet, sampling: S
     majorant = _Majorant(objective, constraint)
     p, factor = _separable(majorant, sampling)
     return min(factor * float(p @ majorant.squares), float((check_pairs(sampling) * majorant.products).sum()))
+
+
+def exact_curvature(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
+    """C itself where f is quadratic: the largest sum_ij P_ij <A_i d_i, A_j d_j>, through all corners of small blocks.
+
+    Of another f it is a bound. For `Elementary` it is the global curvature C_f (Lou and Cheung 2018, eq. 1).
+    """
+    majorant = _Majorant(objective, constraint)
+    _check_blocks(sampling, majorant.blocks)
+    return majorant.largest(check_pairs(sampling))
+
+
+def set_curvature(objective: Objective, constraint: ConstraintSet, chosen: Integers | Sequence[int]) -> float:
+    """C_f^(S) for the blocks of S, the largest |sum_{i in S} A_i d_i|^2 (eq. 3), likewise."""
+    majorant = _Majorant(objective, constraint)
+    inside = np.isin(np.arange(majorant.blocks.count), chosen)
+    return majorant.largest(np.multiply.outer(inside, inside).astype(np.float64))
+
+
+def expected_set_curvature(objective: Objective, constraint: ConstraintSet, tau: int) -> float:
+    """C_f^tau, the mean of C_f^(S) over sets S of tau blocks (Wang et al. 2016): at least C of tau-nice sampling."""
+    sets = Nice(Blocks(constraint, objective.dimension).count, tau).sets()
+    return math.fsum(share * set_curvature(objective, constraint, chosen) for chosen, share in sets)
 
 
 def _products(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> Matrix:

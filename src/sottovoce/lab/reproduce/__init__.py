@@ -20,6 +20,7 @@ from sottovoce.estimators import PrivateLinearModel
 from sottovoce.federation.federation import Federation
 from sottovoce.lab.datasets import PublicDataset, load
 from sottovoce.privacy.guarantee import Adversary
+from sottovoce.solvers.names import in_letters
 
 NAMES: Final = ("dp-cd", "dp-scd", "admm", "frank-wolfe", "sgd")
 SUPPLIED = ("year_prediction_msd", "gisette")  # large and not fetched without being asked: the user supplies them
@@ -148,12 +149,22 @@ class Reproduction:
         return asdict(self)
 
 
+ALSO: Final = {  # what else papers and people call them, in letters alone
+    **dict.fromkeys(("sgd1", "sgd2", "multipartysgd"), "sgd"),
+    **dict.fromkeys(("bcfw", "bcfwas", "dfw", "pride"), "frank-wolfe"),
+    **dict.fromkeys(("scd", "sdca", "seqdpscd"), "dp-scd"),
+    **dict.fromkeys(("admmsharing",), "admm"),
+}
+
+
 def paper(name: str) -> Paper:
-    """The paper of this name."""
-    if name not in NAMES:
+    """The paper of this name, in any case and spelling, or of one of those in `ALSO`."""
+    called = {in_letters(each): each for each in NAMES} | ALSO
+    found = called.get(in_letters(name))
+    if found is None:
         raise InputError(f"NAME={name!r} is no paper known here. Known are: {', '.join(NAMES)}.")
-    found: Paper = import_module(f"sottovoce.lab.reproduce.{name.replace('-', '_')}").PAPER
-    return found
+    known: Paper = import_module(f"sottovoce.lab.reproduce.{found.replace('-', '_')}").PAPER
+    return known
 
 
 def run_paper(
@@ -182,7 +193,7 @@ def run_paper(
         parts = chosen.figures[figure]
     tables, missing = dict[str, PaperTable](), []
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="delta=")  # above 1/N where the paper has it so
+        warnings.filterwarnings("ignore", message="(delta|epsilon)=")  # above 1/N where the paper has it so
         for part in parts:
             setup.say(f"{name}, {part}")
             try:

@@ -2,13 +2,16 @@
 
 What it claims is measured. SGD1: the coordinator draws a record in each of n^2 rounds and calls its owner; the claim
 counts on sampling to hide who was used, but the coordinator knows. SGD2: every agent sends a noisy gradient sum in each
-of T rounds; excess of the sum of the losses at most 8 m p (sigma^2 + n^2 L^2) / (n Delta T), Delta the strong
-convexity.
+of T rounds. The bounds of both stand beside runs, as curves.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +20,19 @@ from scipy.stats import binom
 
 import sottovoce as sv
 from sottovoce.federation.federation import Federation
-from sottovoce.lab.reproduce import Paper, PaperTable, Row, Setup, true_epsilon
-from sottovoce.privacy.accounting import gaussian_epsilon
+from sottovoce.gate.query import Round
+from sottovoce.lab.audit.transcript import Side, play_rounds
+from sottovoce.lab.reproduce import Claim, Paper, PaperTable, Row, Setup, true_epsilon
+from sottovoce.lab.theorems import sgd as theorems
+from sottovoce.plan.plan import Plan
+from sottovoce.privacy.accounting import gaussian_delta, gaussian_epsilon
 from sottovoce.privacy.calibration import sampled_one_epsilon
 from sottovoce.privacy.events import inside
 
 Array = NDArray[np.float64]
 
+AGENTS = 2
+SGD2 = sv.solvers.Gradient(rounds=50)
 GIVEN: dict[str, Any] = {"row_norm": 1.0, "classes": (0, 1), "fit_intercept": False}
 
 
@@ -42,17 +51,17 @@ def first(n: int, claimed: float) -> tuple[float, float]:
     The coordinator has the coin: the most named record counts, here with as many rounds as the median of coins gives.
     """
     delta = 0.1 * n**-3.0
-    times = 4 * math.log(1.25 * n * n / delta) / claimed  # noise in n L; a record moves a gradient by 2 n L
+    times = theorems.sgd1_noise(n, claimed, delta) / n  # noise in n L; a record moves a gradient by 2 n L
     most_named = float(binom.ppf(0.5 ** (1 / n), n * n, 1 / n))
     seen = gaussian_epsilon(2 * math.sqrt(most_named) / times, inside(delta))
     return seen, min(seen, sampled_one_epsilon(n, times / 2, n * n, inside(delta)))
 
 
-def compare_sgd_claims(setup: Setup) -> PaperTable:
+def compare_sgd_epsilons(setup: Setup) -> PaperTable:
     """The true epsilon of SGD1, by its formulas, and of SGD2, by plans of `calibration="paper"`."""
     rows = []
     for n in (100, 1_000, 10_000, 100_000):
-        setup.say(f"claims: SGD1 at n = {n:,}")
+        setup.say(f"epsilons: SGD1 at n = {n:,}")
         seen, hidden = first(n, 1.0)
         how = "n^2 rounds, delta = 0.1/n^3, replace-one"
         rows.append(Row("SGD1, coordinator", f"n = {n:,}", 1.0, seen, how))
@@ -69,73 +78,205 @@ def compare_sgd_claims(setup: Setup) -> PaperTable:
 def noise(setup: Setup) -> PaperTable:
     """Noise of the gradient sum averaged over all rounds, in units of L: SGD1 as printed, and the sound forms."""
     del setup
-    n, delta = 10_000, 1e-5
-    federation = Federation.central(*data(n))
-    forms: list[tuple[str, dict[str, Any]]] = [
-        ("all records, 50 rounds", {"solver": sv.solvers.Gradient(rounds=50)}),
-        ("secret tenths, 200 rounds", {"solver": sv.solvers.SGD(rate=0.1, rounds=200)}),
-        ("secret hundredths, 1,000 rounds", {"solver": sv.solvers.SGD(rate=0.01, rounds=1000)}),
-    ]
+    n = 10_000
+    federation, delta = Federation.central(*data(n)), 0.1 * n**-3.0  # within the stated domain
+    forms = {
+        "all records, 50 rounds": SGD2,
+        "secret tenths, 200 rounds": sv.solvers.SGD(rate=0.1, rounds=200),
+        "secret hundredths, 1,000 rounds": sv.solvers.SGD(rate=0.01, rounds=1000),
+    }
     rows = []
-    for epsilon in (0.5, 1.0):
-        printed = 4 * math.log(1.25 * n * n / delta) / epsilon
-        for series, options in forms:
-            plan = sv.PrivateLogisticRegression(epsilon, delta=delta, **GIVEN, **options).plan(federation)
-            (release,) = plan.releases
-            ours = release.std / (math.sqrt(plan.rounds) * (release.rate or 1.0))
-            how = ", ".join(f"{name}={value!r}" for name, value in options.items())
-            rows.append(Row(series, f"epsilon {epsilon:g}", printed, ours, how))
+    for epsilon, (series, solver) in itertools.product((0.5, 0.9), forms.items()):
+        plan = sv.PrivateLogisticRegression(epsilon, delta=delta, solver=solver, **GIVEN).plan(federation)
+        ours = plan.releases[0].std / (math.sqrt(plan.rounds) * (plan.releases[0].rate or 1.0))
+        printed = theorems.sgd1_noise(n, epsilon, delta) / n
+        rows.append(Row(series, f"epsilon {epsilon:g}", printed, ours, f"{solver}"))
     note = f"n = {n:,}, delta = {delta:g}, zero-out; SGD1 has {n * n:,} rounds of one record."
     title, heads = "Noise of the averaged gradient sum, in units of L", ("SGD1 as printed", "sound")
     return PaperTable(title, "Standard deviation / L", "epsilon", tuple(rows), heads, True, note)
 
 
-def measure_sgd_excess(setup: Setup) -> PaperTable:
-    """Excess of the sum of the losses: SGD1 and SGD2 as printed beside SGD2's bound, `sgd` and `newton`."""
-    n, alpha, rounds, parties, delta = setup.of(300, 60), 0.01, 50, 2, 1e-5
-    X, y = data(n)
-    signs = np.where(y == 1, 1.0, -1.0)
+@dataclass(frozen=True)
+class Trial:
+    """Logistic losses with a ridge of `convexity`, or without on the ball of radius 1, at two agents.
 
-    def total(w: Array) -> float:
-        return float(np.logaddexp(0, -signs * (X @ w)).sum() + n * alpha / 2 * w @ w)
+    A published form runs by its own text and queries over values with the plan's noise, without gates, so that n^2
+    rounds take seconds. The bounds have the noise of the run's own plan and L = 1, the ridge's part of L left out.
+    """
 
-    given = GIVEN | {"alpha": alpha}
-    least = total(sv.PrivateLogisticRegression(math.inf, solver="newton", **given).fit(X, y).coef_.ravel())
-    half = n // parties
-    sigma = 2 * math.sqrt(2 * math.log(1.25 * rounds / delta)) * math.sqrt(rounds * math.log(1 / delta))
-    bound = 8 * parties * X.shape[1] * (sigma**2 + n * n) / (n * alpha * rounds)
-    sgd2 = sv.solvers.Gradient(rounds=rounds)
-    forms: list[tuple[str, float | None, dict[str, Any]]] = [
-        ("SGD1 as printed", None, {"solver": "sgd", "calibration": "paper", "delta": 0.1 * n**-3.0}),
-        ("SGD2 as printed", bound, {"solver": sgd2, "calibration": "paper", "delta": delta}),
-        ("sgd", None, {"solver": "sgd", "delta": delta}),
-        ("newton", None, {"solver": "newton", "delta": delta}),
-    ]
-    rows = []
-    for at, published, options in forms:
-        runs, found = 1 if at == "SGD1 as printed" else setup.of(5, 1), []
-        for seed in range(runs):
-            setup.say(f"excess: {at}, run {seed + 1} of {runs}")
-            federation = Federation.by_rows([(X[:half], y[:half]), (X[half:], y[half:])])
-            model = sv.PrivateLogisticRegression(1.0, insecure_seed=1000 + seed, **given, **options).fit(federation)
-            found.append(total(model.coef_.ravel()) - least)
-        how = ", ".join(
-            f"{name}={value:.3g}" if name == "delta" else f"{name}={value!r}" for name, value in options.items()
-        )
+    solver: Any
+    records: int
+    epsilon: float = 0.9
+    convexity: float = 1.0
+    calibration: Any = "paper"
+    features: int = 3
+
+    @functools.cached_property
+    def parts(self) -> list[tuple[Array, NDArray[np.int64]]]:
+        return list(zip(*(np.array_split(each, AGENTS) for each in data(self.records, self.features)), strict=True))
+
+    def model(self, epsilon: float, **options: Any) -> sv.PrivateLogisticRegression:
+        place: Any = {"alpha": self.convexity} if self.convexity else {"radius": 1.0}
+        return sv.PrivateLogisticRegression(epsilon, delta=0.1 * self.records**-3.0, **GIVEN, **place, **options)
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        model = self.model(self.epsilon, solver=self.solver, calibration=self.calibration)
+        return model.plan(Federation.by_rows(self.parts))
+
+    def total(self, w: Array) -> float:
+        X, y = data(self.records, self.features)
+        losses = np.logaddexp(0, np.where(y == 1, -1.0, 1.0) * (X @ w))
+        return float(losses.sum() + self.records * self.convexity / 2 * w @ w)
+
+    @functools.cached_property
+    def least(self) -> float:
+        return self.total(self.model(math.inf, solver="gradient").fit(*data(self.records, self.features)).coef_.ravel())
+
+    def run(self, seed: int) -> float:
+        """The excess of one run."""
+        if self.calibration == "tight":
+            model = self.model(self.epsilon, solver=self.solver, insecure_seed=1000 + seed)
+            return self.total(model.fit(Federation.by_rows(self.parts)).coef_.ravel()) - self.least
+        plan, rng = self.plan.model_copy(update={"coin": f"{seed}"}), np.random.default_rng(seed)
+        side = Side(plan, dict(zip(plan.names, self.parts, strict=True)))
+
+        def answer(ask: Any, number: int, parties: Iterable[str]) -> dict[str, Array]:
+            asked = ((name, Round(plan, number, ask.arrays, side.blocks[name], None)) for name in parties)
+            exact = {name: side.queries[name][ask.query].value(round) for name, round in asked}
+            return {
+                name: value + plan.noise_of(ask.query) * rng.standard_normal(len(value))
+                for name, value in exact.items()
+            }
+
+        return self.total(play_rounds(plan, side.form, side.form.coordinate(plan), answer).weights) - self.least
+
+    def row(self, series: str, at: float | str, runs: int) -> Row:
+        """The mean of some runs, of a published form beside its bound: Theorem 2 with constants, or Theorem 4."""
+        found, published = [self.run(seed) for seed in range(runs)], self.calibration == "paper"
         spread = float(np.std(found)) if runs > 1 else None
-        how += f"; {model.n_iter_:,} rounds, {runs} runs"
-        rows.append(Row("", at, published, float(np.mean(found)), how, spread))
-    zero = total(np.zeros(X.shape[1])) - least
-    note = f"n = {n}, {parties} agents, 3 features, Delta = {alpha:g}, epsilon = 1. The zero model has {zero:.3g}."
-    heads = ("claimed bound", "measured")
-    return PaperTable("Excess of the sum of the losses", "Excess", "method", tuple(rows), heads, True, note)
+        how = f"{self.plan.algorithm}, {self.calibration}, n = {self.records}, Delta = {self.convexity:g}, {runs} runs"
+        return Row(series, at, self.bound if published else None, float(np.mean(found)), how, spread)
+
+    @functools.cached_property
+    def bound(self) -> float:
+        std, rounds = self.plan.releases[0].std, self.plan.rounds
+        sizes = theorems.Agents(self.records, self.features, AGENTS, convexity=self.convexity, diameter=2.0)
+        if self.plan.numbers.names_records:
+            return sizes.last_iterate(std, rounds)[self.convexity > 0]
+        return sizes.sgd2(std, rounds)
+
+
+def run_trials(setup: Setup, title: str, axis: str, runs: int, trials: Any) -> PaperTable:
+    """A row for each of {(series, place): trial}."""
+    rows = []
+    for (series, at), trial in trials.items():
+        setup.say(f"{title}: {series} {at}")
+        rows.append(trial.row(series, at, runs))
+    note = f"{AGENTS} agents, 3 features, epsilon = 0.9 if not told, delta = 0.1/n^3, zero-out."
+    return PaperTable(title, "Excess", axis, tuple(rows), ("bound", "measured"), True, note)
+
+
+def measure_sgd_excess(setup: Setup) -> PaperTable:
+    """Excess of the sum of the losses: SGD1 and SGD2 as printed beside their bounds, `sgd` and `newton`."""
+    forms = {"SGD1 as printed": "sgd", "SGD2 as printed": SGD2, "sgd": "sgd", "newton": "newton"}
+    n = setup.of(300, 60)
+    trials = {
+        ("", at): Trial(solver, n, convexity=0.01, calibration="paper" if "printed" in at else "tight")
+        for at, solver in forms.items()
+    }
+    found = run_trials(setup, "Excess of the sum of the losses", "method", setup.of(3, 1), trials)
+    zero = (trial := trials["", "newton"]).total(np.zeros(3)) - trial.least
+    return replace(found, note=f"{found.note} The zero model has {zero:.3g}.")
+
+
+def follow_records(setup: Setup) -> PaperTable:
+    """Excess of SGD1 against n, beside Theorem 2 with constants."""
+    series = {"Theorem 2.1, ball": 0.0, "Theorem 2.2, ridge": 1.0}
+    places = itertools.product(series, setup.of((25, 50, 100, 200), (15, 30)))
+    trials = {(name, n): Trial("sgd", n, convexity=series[name]) for name, n in places}
+    return run_trials(setup, "SGD1: excess against n", "n", setup.of(4, 2), trials)
+
+
+def follow_rounds(setup: Setup) -> PaperTable:
+    """Excess of SGD2 against T, beside Theorem 4."""
+    counts = setup.of((5, 10, 20, 50, 100, 200, 500), (5, 20, 50))
+    trials = {("SGD2, n = 1,000", T): Trial(sv.solvers.Gradient(rounds=T), 1000) for T in counts}
+    return run_trials(setup, "SGD2: excess against T", "T", setup.of(10, 3), trials)
+
+
+def follow_epsilon(setup: Setup) -> PaperTable:
+    """Excess of SGD2 and of `newton` against epsilon, beside Theorem 4."""
+    places = (0.1, 0.2, 0.5, 1.0, 2.0)
+    trials = {("SGD2, n = 1,000, T = 50", at): Trial(SGD2, 1000, at) for at in places}
+    trials |= {("newton", at): Trial("newton", 1000, at, calibration="tight") for at in places}
+    return run_trials(setup, "SGD2: excess against epsilon", "epsilon", setup.of(10, 3), trials)
+
+
+def judge_sgd(_setup: Setup) -> tuple[Claim, ...]:
+    """A verdict on every lemma, theorem and bound."""
+    coins = []
+    for epsilon, times, slack in itertools.product((0.01, 0.1, 0.5, 0.9), (1, 10, 100, 1000), (1e-3, 1e-9)):
+        total, _ = theorems.strong_composition(epsilon, 0.0, times, slack)
+        coins.append(theorems.composed_coins(epsilon, times, total) / slack)
+
+    def exceeds(epsilon: float) -> float:
+        """The true delta of Lemma 2's noise as a share of the delta it is for, the largest of some."""
+        return max(gaussian_delta(1 / theorems.gaussian_lemma(epsilon, d), epsilon) / d for d in (1e-2, 1e-5, 1e-10))
+
+    def speaks(n: int) -> bool:
+        """Whether Theorem 2.1 with constants is below n L |C|, which no excess is above."""
+        noise = theorems.sgd1_noise(n, 0.9, 0.1 * n**-3.0)
+        return theorems.Agents(n, 3, diameter=2.0).last_iterate(noise, n * n)[0] < 2.0 * n
+
+    below, above, n, T = max(map(exceeds, (0.01, 0.1, 0.5, 0.99))), exceeds(20.0), 1000, 50
+    seen, hidden = first(n, 1.0)
+    epsilon, total = theorems.sgd1_composed(n, 1.0, 1e-10)
+    ball, ridge, sgd2 = Trial("sgd", 40, convexity=0.0), Trial("sgd", 40, convexity=4.0), Trial(SGD2, n)
+    means = [
+        float(np.mean([each.run(seed) for seed in range(4)]))
+        for each in (ball, ridge, sgd2, replace(ridge, epsilon=0.3))
+    ]
+    shares = [mean / each.bound for mean, each in zip(means, (ball, ridge, sgd2), strict=False)]
+    growth, spoken = means[3] / means[1], next(n for n in (10**j for j in range(1, 9)) if speaks(n))
+    recipe = theorems.sgd2_composed(1.0, 1e-5, T)
+    true = gaussian_epsilon(math.sqrt(T) / theorems.gaussian_lemma(*theorems.sgd2_share(1.0, 1e-5, T)), inside(1e-5))
+    noises = np.random.default_rng(0).standard_normal((10_000, AGENTS, 3)).sum(axis=1)
+    last = float((noises**2).sum(axis=1).mean()) / 2  # F = |theta|^2 / 2, steps of 1: the last iterate is a noise
+    last /= theorems.descent_bound(0.0, 1.0, 1.0, T)
+    told = f"n = {n:,}, replace-one: {seen:.3g} against the coordinator, {hidden:.2g} against the world"
+    convex = f"{shares[0]:.2g} of the bound with constants at n = 40; that is below n L |C| from n = {spoken:,}"
+    strong = f"{shares[1]:.2g} of the bound with constants at n = 40; {growth:.2g} times it at epsilon / 3, 9 allowed"
+    quadratic = f"{last:.3g} of it, by a quadratic, m = {AGENTS}, p = 3; {last / 3 / AGENTS:.2g} with m p sigma^2"
+    found = (
+        ("Lemma 1, eq. 7", "strong composition", max(coins) <= 1, f"at most {max(coins):.2g} of delta'"),
+        ("Lemma 2, eq. 8", "Gaussian noise", below <= 1, f"at most {below:.2g} of delta; {above:.3g} at epsilon = 20"),
+        ("Theorem 1", "all that SGD1 sends is private", max(seen, hidden) <= 1, f"claimed 1, {told}"),
+        ("Theorem 1, eq. 5", "epsilons add up to at most epsilon", epsilon <= 1, f"{epsilon:.3g} for 1"),
+        ("Theorem 1, eq. 6", "deltas add up to at most delta", total <= 1e-10, f"{total:.2g} for 1e-10"),
+        ("Theorem 2.1, eq. 9", "excess of SGD1, convex losses", shares[0] <= 1, convex),
+        ("Theorem 2.2, eq. 10", "excess of SGD1, strongly convex losses", shares[1] <= 1 and growth <= 10, strong),
+        ("Theorem 3", "SGD2 is private", true <= 1, f"claimed 1, T = {T}, delta = 1e-5, zero-out: {true:.3g}"),
+        ("Theorem 3, step 5", "by Lemma 1", recipe[0] <= 1, f"{recipe[0]:.3g} epsilon, {recipe[1] / 1e-5:.3g} delta"),
+        ("Theorem 4, eq. 11", "excess of SGD2", shares[2] <= 1, f"n = {n:,}, T = {T}: {shares[2]:.2g} of the bound"),
+        ("Theorem 4, eq. 12", "excess of k constant steps", last <= 1, quadratic),
+    )
+    return tuple(Claim(where, says, "holds" if holds else "false", told) for where, says, holds, told in found)
 
 
 PAPER = Paper(
     "An unpublished write-up on multi-party stochastic gradient descent (SGD1 and SGD2).",
-    {"claims": compare_sgd_claims, "noise": noise, "excess": measure_sgd_excess},
+    {
+        "epsilons": compare_sgd_epsilons,
+        "noise": noise,
+        "excess": measure_sgd_excess,
+        "records": follow_records,
+        "rounds": follow_rounds,
+        "epsilon": follow_epsilon,
+    },
     (
-        "There is no experiment to reproduce. What it claims is measured instead.",
-        "SGD1's excess bound: it has no constants. SGD1 at large n: it takes n^2 rounds.",
+        "There is no experiment and no figure. What it claims is measured instead.",
+        "SGD1 at large n: it takes n^2 rounds.",
     ),
+    claims=judge_sgd,
 )

@@ -1,0 +1,1 @@
+"""What the papers prove, as functions of public numbers; each docstring is the formula."""
