@@ -216,7 +216,7 @@ class ExactClasses(Algorithm):
     """W <- prox(V - M^-1 g(V)), V = W + momentum (W - W before), M = b X'X, begun anew when a step turns back.
 
     b bounds the curvature of the loss, so M is above every curvature, whatever the columns' units are. Of the softmax
-    it is 1/2, since diag(p) - p p' <= 1/2 (Boehning 1992). The curvature of an l2 penalty is a part of M, which is taken
+    it is 1/2, since diag(p) - p p' <= 1/2 (Boehning 1992). The curvature of an l2 penalty is in M too, which is taken
     apart once for all steps and classes.
 
     Guarantee: none; a party answers only where its holder allows runs without privacy.
@@ -247,19 +247,16 @@ class ExactClasses(Algorithm):
         return WholeGram(problem.dimension), sums.gradient_sum(problem.dimension, loss.slope_bound, loss)
 
     def coordinate(self, plan: Plan) -> Coordination:
-        d, loss, regulariser, ridge = plan.dimension, loss_of(plan), plan.scaled_regulariser, np.zeros(plan.dimension)
-        if regulariser.ridge is not None:
-            ridge[: plan.features] = plan.records * regulariser.ridge
+        d, loss, regulariser = plan.dimension, loss_of(plan), plan.scaled_regulariser
+        ridge = plan.records * (regulariser.ridge or 0.0) * (np.arange(d) < plan.features)
         products = (yield from total("products")).reshape(d, d) * loss.curvature_bound
         values, vectors = np.linalg.eigh(products + np.diag(ridge))
         values = np.maximum(values, 1e-12 * max(float(values.max()), 1e-300))
-        metric = QuadraticMetric(values, vectors)
 
         def step(_t: int, ahead: Array, gradient: Array) -> Array:
             if regulariser.inner.is_none or regulariser.ridge is not None:
-                gradient = gradient + ridge[:, None] * ahead
-                return np.asarray(ahead - vectors @ ((vectors.T @ gradient) / values[:, None]))
-            pairs = zip(ahead.T, gradient.T, strict=True)
+                return np.asarray(ahead - vectors @ (vectors.T @ (gradient + ridge[:, None] * ahead) / values[:, None]))
+            metric, pairs = QuadraticMetric(values, vectors), zip(ahead.T, gradient.T, strict=True)
             return np.column_stack([metric.step(w, g, regulariser, plan.records) for w, g in pairs])
 
         def length(move: Array) -> float:

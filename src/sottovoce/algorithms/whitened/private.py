@@ -135,7 +135,7 @@ class PrivateWhitened(Algorithm):
         """1. Mean squares of the rows, along the eigenvectors of their Gram matrix or along the columns."""
         if plan.has("gram"):
             gram = sums.GramMatrix(plan.dimension).matrix((yield from total("gram")))
-            return rule.of_gram(gram / plan.records, self.noise(plan, "gram"))
+            return rule.of_gram(gram / plan.records, self.noise(plan, "gram"), plan.preparation.intercept_entry)
         squares = yield from total("squares")
         return rule.of_squares(squares / plan.records, self.noise(plan, "squares"), plan.preparation.intercept_entry)
 
@@ -262,7 +262,7 @@ class PrivateWhitened(Algorithm):
         return mean_of(plan, "length", **projection_shape(plan).message(white.matrix), radius=np.array([radius]))
 
     def descent(self, plan: Plan, white: White, _start: ConstantModel, left: float, noise: float) -> Descent:
-        mean = white.moments.mean(plan.preparation.intercept_entry)
+        mean = white.moments.mean
         return Descent(
             point=np.zeros(plan.dimension),
             squares=white.squares,

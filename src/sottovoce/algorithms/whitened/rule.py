@@ -33,22 +33,18 @@ FAR = 4.5  # beyond which no row (standardised score, 1) of the rescale needs to
 class Moments:
     """Mean squares of the rows along the columns of `vectors`; None: along the coordinates.
 
-    `hidden` is how much of a mean square the noise can hide.
+    `hidden` is how much of a mean square the noise can hide. `mean` is the mean row along the directions, which a Gram
+    matrix has where rows end in a constant, and squares have not.
     """
 
     values: Array
     vectors: Array | None
     hidden: float
+    mean: Array | None = None
 
     def into(self, vector: Array) -> Array:
         """The coordinates of a vector along the directions."""
         return vector if self.vectors is None else self.vectors.T @ vector
-
-    def mean(self, constant: float) -> Array | None:
-        """The mean row along the directions: a Gram matrix has it, squares do not. `constant` is as in `of_squares`."""
-        if self.vectors is None or not constant:
-            return None
-        return np.asarray(self.values * self.vectors[-1] / constant)
 
     def step(self, values: Array, along: Array, regulariser: ScaledRegulariser, start: Array | None = None) -> Array:
         """The u of least 1/2 |u - start - along|^2 + penalty: values of the metric, and `along`, are by directions."""
@@ -58,11 +54,13 @@ class Moments:
         return metric.step(centre, np.zeros_like(centre), regulariser, 1)
 
 
-def of_gram(gram: Array, noise: float) -> Moments:
-    """Eigenvectors of a released Gram matrix, and eigenvalues as far as they can be known."""
+def of_gram(gram: Array, noise: float, constant: float = 0.0) -> Moments:
+    """Eigenvectors of a released Gram matrix, and eigenvalues as far as they can be known; `constant` as below."""
     found, vectors = np.linalg.eigh(gram)
     values = denoised(found, noise)
-    return Moments(values / max(1.0, values.sum()), vectors, noise * math.sqrt(len(found) / 2))
+    values /= max(1.0, values.sum())
+    mean = values * vectors[-1] / constant if constant else None
+    return Moments(values, vectors, noise * math.sqrt(len(found) / 2), mean)
 
 
 def denoised(eigenvalues: Array, noise: float) -> Array:
@@ -199,9 +197,9 @@ class FittedScore:
         there it is from 0 to -intercept.
         """
         along, mean, doubt = moments.into(self.weights), -intercept / 2, abs(intercept) / 2
-        square, row = float(moments.values @ along**2), moments.mean(self.constant)
-        if row is not None:
-            mean, doubt = float(row @ along), 0.0
+        square = float(moments.values @ along**2)
+        if moments.mean is not None:
+            mean, doubt = float(moments.mean @ along), 0.0
             square = max(square - mean**2, 0.1 * square)
         return mean, SPREAD * math.sqrt(square) + 1e-12, doubt
 
@@ -256,9 +254,9 @@ class Descent:
     white: White | None = None  # of whose columns parties are told coordinates; None: of the point as it is
 
     def __post_init__(self) -> None:
-        # times 1 / k^2 the window of an iterate that carries noise of a quarter of the prior variance of the scores
+        # by k^2: the window of an iterate that carries noise of a quarter of the prior variance of the scores
         self._spoiled = 4 * self.rounds / self.variance * float((self.squares * (self.noise / self.left) ** 2).sum())
-        self._window = self._filled(self.units.curvature)
+        self._window = min(max(self._spoiled / self.units.curvature**2, 1.0), float(self.rounds))
         self._count, self._estimate, self._curvature = 0, np.zeros_like(self.point), 0.0
         self._gain, self._bent = 1.0, 1.0  # the loss bends so many times as much as known: shorter steps
         self._bend, self._least = 0.0, min(self.units.curvature / 4, 8 * math.sqrt(self._spoiled / self.rounds))
@@ -272,7 +270,8 @@ class Descent:
         self._widen(gradient)
         k, known = np.maximum(self.bend(), self._bend / 2), self.left * self.squares
         self._bend = k  # half of the last one at least: no step runs far beyond the labels
-        self._window = self._window if self.mean is None else max(self._window, self._filled(float(k)))
+        if self.mean is not None:
+            self._window = min(max(self._spoiled / float(k) ** 2, self._window), float(self.rounds))
         gain = self._gain = min(max(1.5 / (self._count + 0.5), 1 / self._window), 1 / self._bent)
         self._curvature = k if self._count == 1 else self._curvature
         self._estimate += gain * (k * (known + self.damping) * self.point - gradient - self._estimate)
@@ -284,9 +283,6 @@ class Descent:
         self.point = self.penalised(free, self.stiffness)
         if self._count >= max(self.rounds / 2, self._window):
             self.taken.append(free)
-
-    def _filled(self, curvature: float) -> float:
-        return min(max(self._spoiled / curvature**2, 1.0), float(self.rounds))
 
     def along_columns(self, point: Array) -> Array:
         """A point as parties are told it; of several classes column by column."""
@@ -317,8 +313,8 @@ class Descent:
             return max(units.curvature / 4, units.weight * units.loss.mean_curvature(variance))
         mean = float(self.mean @ self.point)
         scores = mean + math.sqrt(max(variance - mean**2, 0.0)) * NORMAL
-        of_labels = (units.loss.curvature(scores, np.full_like(scores, label)) for label in (-1.0, 1.0))
-        return max(self._least, units.weight * float(DENSITY @ np.maximum(*of_labels)))
+        bends, ones = units.loss.curvature, np.ones_like(scores)
+        return max(self._least, units.weight * float(DENSITY @ np.maximum(bends(scores, ones), bends(scores, -ones))))
 
     def _widen(self, gradient: Array) -> None:
         """A window of r steps where the loss bends r times as much as known, beyond noise: shorter ones would diverge.
