@@ -342,7 +342,7 @@ def test_rare_labels_are_calibrated() -> None:
     with pytest.MonkeyPatch.context() as patch:  # negative control
         of_gram = rule.of_gram
         patch.setattr(rule, "of_gram", lambda *given: replace(of_gram(*given), mean=None))
-        patch.setattr(losses.get("logistic").__class__, "smooth", False)
+        patch.setattr(losses.get("logistic").__class__, "affine_in_label", False)
         share, length = told()
         assert share > 1.2
         assert length < 0.8

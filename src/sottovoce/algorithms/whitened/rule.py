@@ -254,6 +254,8 @@ class Descent:
     white: White | None = None  # of whose columns parties are told coordinates; None: of the point as it is
 
     def __post_init__(self) -> None:
+        # where labels move no curvature the scores say what it is, and it is nowhere 0
+        self.mean = self.mean if self.units.loss.affine_in_label else None
         # by k^2: the window of an iterate that carries noise of a quarter of the prior variance of the scores
         self._spoiled = 4 * self.rounds / self.variance * float((self.squares * (self.noise / self.left) ** 2).sum())
         self._window = min(max(self._spoiled / self.units.curvature**2, 1.0), float(self.rounds))
@@ -268,10 +270,10 @@ class Descent:
         """From `point`, at which the gradient was asked, to the next one."""
         self._count += 1
         self._widen(gradient)
-        k, known = np.maximum(self.bend(), self._bend / 2), self.left * self.squares
-        self._bend = k  # half of the last one at least: no step runs far beyond the labels
+        k, known = self.bend(), self.left * self.squares
         if self.mean is not None:
-            self._window = min(max(self._spoiled / float(k) ** 2, self._window), float(self.rounds))
+            k = self._bend = max(k, self._bend / 2)  # so no step runs far beyond the labels
+            self._window = min(max(self._spoiled / k**2, self._window), float(self.rounds))
         gain = self._gain = min(max(1.5 / (self._count + 0.5), 1 / self._window), 1 / self._bent)
         self._curvature = k if self._count == 1 else self._curvature
         self._estimate += gain * (k * (known + self.damping) * self.point - gradient - self._estimate)
@@ -309,12 +311,12 @@ class Descent:
         units, variance = self.units, float(self.squares @ self.point**2)
         if units.loss.kind == "regression":
             return 1.0
-        if self.mean is None or not units.loss.smooth:
+        if self.mean is None:
             return max(units.curvature / 4, units.weight * units.loss.mean_curvature(variance))
         mean = float(self.mean @ self.point)
         scores = mean + math.sqrt(max(variance - mean**2, 0.0)) * NORMAL
-        bends, ones = units.loss.curvature, np.ones_like(scores)
-        return max(self._least, units.weight * float(DENSITY @ np.maximum(bends(scores, ones), bends(scores, -ones))))
+        found = units.loss.curvature(scores, np.ones_like(scores))
+        return max(self._least, units.weight * float(DENSITY @ found))
 
     def _widen(self, gradient: Array) -> None:
         """A window of r steps where the loss bends r times as much as known, beyond noise: shorter ones would diverge.
