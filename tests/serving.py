@@ -223,6 +223,13 @@ def most_in_a_lot(plan: Plan, answers: list[Answer]) -> int:
     return max(turns.count(key) for key in set(turns))
 
 
+def most_drawn_lots(plan: Plan, answers: list[Answer]) -> int:
+    """Round t has the L records that the public coin of round t draws."""
+    rounds = [answer.number for answer in answers]
+    drawn = [plan.public_coin(f"lot {t}").choice(plan.records, plan.numbers.lot, replace=False) for t in rounds]
+    return int(np.bincount(np.concatenate(drawn)).max())
+
+
 def one_vector(plan: Plan, answers: list[Answer]) -> int:
     """All columns of all parties are parts of one vector, whose norm the query bounds; each of them leaves once."""
     del plan
@@ -233,6 +240,7 @@ def one_vector(plan: Plan, answers: list[Answer]) -> int:
 TAKING: Mapping[str, Taking] = {
     "RecordGradient": most_named,
     "LotSteps": most_in_a_lot,
+    "SequentialState": most_drawn_lots,
     "FeatureWithinNorm": one_vector,
 }
 

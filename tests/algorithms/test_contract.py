@@ -227,7 +227,8 @@ def test_what_lasts_is_all_that_a_restart_needs(case: Case) -> None:
     whole, restored = played(plan, 1), played(plan, 1, Restored)
     assert len(whole) == len(restored)
     assert all(map(same, whole, restored))
-    if plan.private and whole[-1].round > 0 and case.form.name != "fdml":  # whose slopes are those of the round
+    # Slopes of fdml are those of the round; steps of scd-primal as published are all cut, whatever the scores.
+    if plan.private and whole[-1].round > 0 and case.form.name not in ("fdml", "scd-primal"):
         assert not all(map(same, whole, played(plan, 1, Forgetful)))
 
 

@@ -31,9 +31,9 @@ from sottovoce.algorithms.evaluation import cells, score_recipe
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.one_shot import RowSketch
 from sottovoce.algorithms.ranges import CountedRanges, PowerCounts
-from sottovoce.algorithms.scd.primal import Minimisers
+from sottovoce.algorithms.scd.primal import Minimisers, PrimalState
 from sottovoce.algorithms.scd.private import LotSteps
-from sottovoce.algorithms.scd.published import PublishedState
+from sottovoce.algorithms.scd.published import PublishedState, SequentialState, drawn_lot
 from sottovoce.algorithms.sgd import RecordGradient, named_records
 from sottovoce.algorithms.sharing.admm_feature import LocalScores
 from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
@@ -97,6 +97,12 @@ MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and w
         for name, (bounds, norms) in PARTS.items()
     },
     "scd-sequential, lots of one": ("scd-sequential", "central", {"lot": 1}),
+    "scd-sequential, as published, lots of one": ("scd-sequential", "central", {"lot": 1, "calibration": "paper"}),
+    "scd-primal, as published, one column": (
+        "scd-primal",
+        "central",
+        {"features": 1, "calibration": "paper", "regulariser": Named(name="l2", parameters={"alpha": 0.5})},
+    ),
     "score, three parties": ("score", "columns", {"labels": "held", "label_party": 2, "parties": 3}),
     "one-shot, rademacher": ("one-shot", "columns", {"sketch": "rademacher", "sketch_size": 2}),
     "whitened, secure, classes": ("whitened", "columns", {**HELD, **TWO, "class_weight": (1e-3, 1.0)}),
@@ -197,6 +203,8 @@ class Asked:
             return int(named_records(plan)[1][self.number])
         if isinstance(query, LotSteps):
             return self.number % query.lots * query.lot
+        if isinstance(query, SequentialState):
+            return int(drawn_lot(plan, self.number)[0])
         if isinstance(query, ColumnSketch):
             sketch = sketch_of(plan)
             return int(np.argmax([np.linalg.norm(sketch.apply(record)) for record in np.eye(plan.records)]))
@@ -493,6 +501,10 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "PartSums": (OPPOSITE, Canary(rows=("all", "-all"))),
     "PowerCounts": (APART,),
     "ProjectedGradient": (Canary(told={"slope": 1e-3, "cut": 1e-3}, before={**WHITE, "radius": 1.0}),),
+    "PrimalState": (
+        Canary(("far", "far"), ("high", "low"), others="far", told={"weights": 5.5 / 6 / 0.5}),
+        Canary(rows=("all", "-all")),
+    ),
     "PublishedScores": (LOUD,),
     "PublishedState": (FLIPPED,),
     "RecordGradient": (OPPOSITE,),
@@ -507,6 +519,7 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     ),
     "ScoreSum": (Canary(told={"weights": ("along", 1e4)}),),
     "ScoreValues": (Canary(told={"weights": 1e4}),),
+    "SequentialState": (FLIPPED,),
     "SharedLabels": (FLIPPED,),
     "SquareSum": (Canary(rows=("far", "zero"), told={"weights": ("along", 1e4)}),),
     "SquaredSlopes": tuple(Canary(rows=("far", "side"), told={**told, "slope": 1e-3}) for told in (WHITE, LONG)),
@@ -524,8 +537,10 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
     "PartGradient": (0.99, 0.45),  # of a party without labels, where all rows have the entry 1
     "PartGram": (0.99, 0.35),  # likewise
     "PartScores": (0.59, 0.59),  # entries of a row norm
+    "PrimalState": (0.3, 0.3),  # without the penalty
     "ResidualCells": (0.99, 0.86),
     "ScoreCells": (0.93, 0.93),  # of scores between nodes
+    "SequentialState": (0.37, 0.57),  # if the others of a lot do not answer the record
 }
 TOGETHER = {"FeatureWithinNorm": 0.79}  # the bound is of all columns of all parties (test_frank_wolfe_columns.py)
 PEOPLE = ("columns", "labels", "offset")  # what is told of every person
@@ -543,7 +558,9 @@ def bounded(name: str) -> list[Asked]:
 
 def per_record(query: Query) -> bool:
     """Whether it has numbers of each record, of which no other record moves any."""
-    return query.each_person and not isinstance(query, ColumnSketch | LocalScores | PublishedState | RecordGradient)
+    return query.each_person and not isinstance(
+        query, ColumnSketch | LocalScores | PrimalState | PublishedState | RecordGradient
+    )
 
 
 @functools.cache
@@ -614,7 +631,7 @@ class TestQueryContract:
                     others = {key: value for key, value in told.items() if key != each}
                     forged = others if array is None else {**others, each: array}
                     assert query.objection(number, forged) is not None, f"{query.name}: {each} {how}"
-            if not isinstance(query, Choice | PublishedState):
+            if not isinstance(query, Choice | PrimalState | PublishedState):
                 with contextlib.suppress(RefusedError):  # of a round that others come before
                     value = asked.value(table_of(asked.plan, rng), message)
                     assert query.gives_at(number, told).fits(value), query.name

@@ -303,6 +303,17 @@ def party_of(plan: Plan, seed: int = 0, **options: Any) -> Party:
     return Party("anna", *raw_rows(plan, np.random.default_rng(0)), **options)
 
 
+def test_lots_that_a_plan_cannot_have_are_refused() -> None:
+    plan = plan_for("scd-sequential", calibration="paper", options={"rounds": 2, "lot": 3})
+    larger = plan.model_copy(update={"numbers": plan.numbers.model_copy(update={"lot": 41})})
+    release = plan.releases[0].model_copy(update={"count": 2**30})
+    longer = plan.model_copy(update={"rounds": 2**30, "releases": (release,)})
+    for forged, said in ((larger, "lot=41 must be at most 40"), (longer, "rounds of lots are more than")):
+        reply = propose(party_of(plan), forged)
+        assert reply.kind == "refuse"
+        assert said in reply.text
+
+
 @pytest.mark.parametrize("algorithm", ["scd", "scd-sequential", "scd-primal"])
 def test_every_round_is_answered_with_the_weights_size_alone(algorithm: str) -> None:
     options = {"scd": {"rate": 2e-3, "rounds": 60}, "scd-sequential": {"rounds": 2, "lot": 3}, "scd-primal": {}}
@@ -959,7 +970,7 @@ def test_an_audit_finds_no_more_than_is_claimed_and_finds_half_the_noise(relatio
         ("scd-sequential", {"lot": 41}, r"lot=41 must be from 1 to 40 here; leave it out"),
         ("scd-sequential", {"lot": 0}, r"lot=0 must be a whole number from 1 to .*; leave it out"),
         ("scd-primal", {"lot": 9}, r"lot=9 must be from 1 to 4 here; leave it out"),
-        ("scd-sequential", {"calibration": "paper"}, r"solver='scd-sequential' has no published calibration"),
+        ("scd", {"calibration": "paper", "dual_step": "exact"}, r"dual_step='exact' means nothing.*rounds, rate, clip"),
         ("scd", {"calibration": "paper", "epsilon": 1e-3}, r"epsilon=0.001.*use calibration='tight'"),
     ],
 )

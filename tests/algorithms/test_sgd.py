@@ -74,7 +74,6 @@ def test_published_sgd1_names_records_and_is_not_amplified() -> None:
     assert release.std == pytest.approx(4 * 1000 * math.log(1.25e6 / 1e-10))
     true = epsilons_of(plan, "replace-one")
     assert plan.claimed_epsilon == 1.0
-    assert true["world"] < 0.2
     for name in ("north", "south"):
         (event,) = events_of(plan, "replace-one", name)
         assert isinstance(event, Gaussian)
@@ -85,7 +84,8 @@ def test_published_sgd1_names_records_and_is_not_amplified() -> None:
     )
     most = max(uses.max(), np.bincount(inside[owners == 1]).max())
     worst = release.charged("replace-one") * math.sqrt(most) / release.std
-    assert true["coordinator"] == true["parties"] == gaussian_epsilon(worst, 0.99 * plan.delta)
+    # A report tells the world what the coin made of the cost, so the world's is no smaller.
+    assert true["world"] == true["coordinator"] == true["parties"] == gaussian_epsilon(worst, 0.99 * plan.delta)
     averaged = visible_uses_epsilon(release.charged("replace-one") / release.std, 1e-3, 10**6, 0.99 * plan.delta)
     assert true["coordinator"] > 1.02 * averaged
 

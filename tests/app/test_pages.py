@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 
 import sottovoce as sv
 from sottovoce.app import texts as rendering
-from sottovoce.app.page import Occasion, ledger_page, make_card, page
+from sottovoce.app.page import Occasion, Picture, ledger_page, make_card, page
 from sottovoce.app.texts import harmless
 from sottovoce.app.view import server as view
 from sottovoce.app.view.watched import Watch
@@ -91,7 +91,9 @@ def as_html(model: Any, name: str, _: Path) -> str:
 
 
 def as_markdown(model: Any, name: str, _: Path) -> str:
-    return rendering.render("card.md", title=name, sections=sections(model, name), picture="picture.svg")
+    made = sections(model, name)
+    pictures = {part.what: "picture.svg" for parts in made.values() for part in parts if isinstance(part, Picture)}
+    return rendering.render("card.md", title=name, sections=made, pictures=pictures)
 
 
 class _Elements(HTMLParser):

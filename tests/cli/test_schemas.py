@@ -109,6 +109,15 @@ class TestDraft:
         assert "c = { levels = [] }" in text
         assert "--label d" in invoke("schema", tmp_path / "t.parquet", "--label", "d", code=2).stderr
 
+    def test_numbers_can_be_curves_but_not_the_label(self, tmp_path: Path, invoke: Invoke) -> None:
+        (tmp_path / "t.csv").write_text("age,cost\n1,2\n3,4\n")
+        text = invoke("schema", tmp_path / "t.csv", "--label", "cost", "--public", "--smooth").stdout
+        assert 'shape = "smooth"\n\n[schema.columns]' in text
+        (tmp_path / "s.toml").write_text(text)
+        schema = sv.Schema.from_toml(tmp_path / "s.toml")
+        assert len(schema.feature_names) == 11
+        assert schema.label_bound == (2, 4)
+
 
 class TestJobs:
     def test_plan_fit_and_predict(self, people: Path, invoke: Invoke) -> None:
@@ -124,6 +133,23 @@ class TestJobs:
         ).fit(people / "all.csv")  # fmt: skip
         assert [line.split(",")[0] for line in found[1:]] == model.predict(people / "new.csv").tolist()
         assert "city=Rome" in (people / "job.privacy.html").read_text()
+
+    def test_curves_are_fitted_drawn_and_kept(self, people: Path, invoke: Invoke) -> None:
+        smooth = SCHEMA.replace('label = "ill"', 'label = "ill"\nshape = "smooth"').replace(
+            "missing", "knots = 6, missing"
+        )
+        path = job(people, smooth + '[data]\nfile = "all.csv"\n')
+        assert plan_job(load_job(path)).plan.features == len(NAMES) + 4
+        invoke("fit", path, "--quiet")
+        assert list(load_model(people / "job.json").shapes_) == ["age", "city", "smoker"]
+        page = (people / "job.privacy.html").read_text()
+        assert "<h3>Shapes</h3>" in page
+        assert page.count("age[18..98]~") == 0
+        found = invoke("predict", people / "job.json", people / "new.csv").stdout.splitlines()
+        assert len(found) == 51
+        invoke("card", people / "job.json", "--output", people / "card.md")
+        assert "](card.svg)" in (people / "card.md").read_text()
+        assert (people / "card.svg").read_text().startswith("<svg")
 
     def test_a_schema_in_a_file_and_no_data_opened_where_records_are_declared(self, people: Path) -> None:
         (people / "schema.toml").write_text(SCHEMA)

@@ -55,6 +55,21 @@ class TestMadeUpRecords:
         for cells in train.X.values():
             assert np.mean(np.equal(cells, None)) == pytest.approx(0.2, abs=0.05)
 
+    def test_curves_have_cells_along_their_knots_and_a_declared_order(self) -> None:
+        entries = {
+            "cost": {"range": (1, 1e6), "scale": "log"},
+            "dose": {"range": (0, 8), "knots": [1, 2], "monotone": "down"},
+            "ill": {"levels": [0, 1]},
+        }
+        schema = sv.Schema(entries, label="ill", shape="smooth")
+        source = made_up(logistic(entry_bound=None, schema=schema))
+        for seed in range(3):
+            train = source.draw(3000, np.random.default_rng(seed))[0]
+            assert np.mean(train.X["cost"] < 1000) == pytest.approx(0.5, abs=0.05)
+            assert np.median(train.X["dose"]) == pytest.approx(1.5, abs=0.05)
+            assert np.all((train.X["dose"] >= 0) & (train.X["dose"] <= 8))
+            assert np.corrcoef(train.X["dose"], train.y.astype(float))[0, 1] < 0.05
+
     @pytest.mark.parametrize(
         "declared",
         [{"entry_bound": 2.0}, {"entry_bound": None, "row_norm": 3.0}, {"entry_bound": (1.0, 2.0, 3.0, 4.0)}],

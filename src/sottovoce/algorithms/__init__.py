@@ -26,6 +26,7 @@ from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
 from sottovoce.queries.pricing import Run, coalition_epsilon, epsilons_at, joint_profiles, queries_of
 from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure.ring import TAIL, grid_bits, ring_bits
+from sottovoce.solvers.names import meant_solver
 
 SOLVERS = FAMILIES  # by name
 FEWEST_BITS = 6  # that rows and slopes may have
@@ -140,7 +141,10 @@ def check(solver: str, loss: Loss, split: str, *, secure: bool = False) -> None:
     """Refuse a solver that is unknown or does not fit; the error lists those that do."""
     if solver not in SOLVERS:
         fitting = _fitting(loss, split, secure=secure)
-        raise InputError(f"solver={solver!r} is unknown; for the loss {loss.name!r} and a {split} split: {fitting}.")
+        meant = meant_solver(solver, SOLVERS)
+        raise InputError(
+            f"solver={solver!r} is unknown{meant} For the loss {loss.name!r} and a {split} split: {fitting}."
+        )
     reason = mismatch(solver, loss, split, secure=secure)
     if reason is not None:
         raise InputError(f"{reason}; solvers that fit: {_fitting(loss, split, secure=secure)}.")

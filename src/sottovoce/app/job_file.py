@@ -333,7 +333,11 @@ class SchemaTable(JobTable):
     format: int | None = key("the number of the schema's format, as drafts have it")
     columns: dict[str, Any] | None = key(
         'for each column { range = [low, high] }, { range = "private" }, { levels = [...] } or '
-        "{ yes = ..., no = ... }, with missing, other, fill and narrow where wanted"
+        "{ yes = ..., no = ... }, with missing, other, fill and narrow where wanted, and shape, knots, scale and "
+        "monotone of numbers"
+    )
+    shape: Literal["linear", "smooth"] | None = key(
+        'the shape of all numbers that do not say theirs; "smooth": a curve'
     )
 
     def make_schema(self, job: JobFile) -> Schema:

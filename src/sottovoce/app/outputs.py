@@ -301,7 +301,7 @@ def to_json(model: PrivateLinearModel) -> str:
         **({} if model.schema_ is None else {"table_schema": model.schema_.table()}),
         **({"estimated_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
         **({"beside": beside} if beside else {}),
-        **({} if table is None else {"coefficients": list(map(asdict, table))}),
+        **({} if table is None else {"coefficients": list(map(asdict, (*table, *table.knots)))}),
         "score_spread": model.score_spread_,
         "rounds": model.n_iter_,
         "plan": json.loads(plan.to_json()),
@@ -378,6 +378,8 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     if content.table_schema is not None:
         parameters["schema"] = Schema.from_table(content.table_schema)
     model: PrivateLinearModel = getattr(estimators, ESTIMATORS[content.estimator])(**parameters)
+    if content.feature_names:
+        model.feature_names_in_ = np.array(content.feature_names, dtype=object)
     if content.coef is None or content.intercept is None:
         model._set_model(None, None, plan)
     else:
@@ -390,8 +392,6 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     model.score_spread_ = content.score_spread
     model.n_iter_ = content.rounds
     model.n_features_in_ = plan.features
-    if content.feature_names:
-        model.feature_names_in_ = np.array(content.feature_names, dtype=object)
     model.plan_, model.plans_ = plan, (plan, *content.beside)
     model.charged_as_ = content.charged_as
     model.receipts_ = {name: Receipt.read(text) for name, text in content.receipts.items()}

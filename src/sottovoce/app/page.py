@@ -23,6 +23,7 @@ from markupsafe import Markup
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.texts import readable_size, render, rests_of, secure_balance
+from sottovoce.data.column_kinds import Curve
 from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel, plots
@@ -92,8 +93,9 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         rests=tuple(dict.fromkeys(text for after in ledgers.values() for text in after.rests_on)),
         unknown=[party for party in plan.names if party not in ledgers],
         declared=public_facts(plan, model),
-        ranges=list(zip(feature_names(model), declared_ranges(plan), strict=False)),
+        ranges=named_ranges(model),
         owners=[party for party, count in zip(plan.names, plan.columns, strict=False) for _ in range(count)],
+        shapes=() if model.schema_ is None else tuple(_describe_shapes(model)),
         releases=[row for each in plans for row in releases(each)],
         single=tuple(dict.fromkeys(query.title for query in left if query.each_person)),
         promises=tuple(dict.fromkeys(ARRANGEMENTS[each.layout].promise for each in plans)),
@@ -151,6 +153,26 @@ def declared_ranges(plan: Plan) -> list[tuple[float, float]]:
     if bounds.feature_low is not None and bounds.feature_high is not None:
         return list(zip(bounds.feature_low, bounds.feature_high, strict=True))
     return [(-bound, bound) for bound in bounds.entry_bound] if isinstance(bounds.entry_bound, tuple) else []
+
+
+def named_ranges(model: PrivateLinearModel) -> list[tuple[int, str, float, float]]:
+    """Place, name and range of each feature; of a curve one line for all that it is made of."""
+    curves = {} if model.schema_ is None else curves_of(model)
+    rows, hidden = list[tuple[int, str, float, float]](), 0
+    for place, (name, ends) in enumerate(zip(feature_names(model), declared_ranges(model.plan_), strict=False)):
+        if place in curves:
+            count, curve = curves[place]
+            rows.append((place, f"{curve.name} (a curve)", curve.low, curve.high))
+            hidden = place + count
+        elif place >= hidden:
+            rows.append((place, name, *ends))
+    return rows
+
+
+def curves_of(model: PrivateLinearModel) -> dict[int, tuple[int, Curve]]:
+    """By the place of its first feature, how many features make a curve, and its column."""
+    placed = model._columns.placed
+    return {own.start: (len(column.basis[0]), column) for own, column in placed if isinstance(column, Curve)}
 
 
 def feature_names(model: PrivateLinearModel) -> list[str]:
@@ -282,8 +304,7 @@ def make_card(model: PrivateLinearModel, told: Told | None) -> dict[str, tuple[P
         ("Written", f"{datetime.now(UTC):%Y-%m-%d} UTC"),
     ]
     promises = [view.sentence() for view in report.views(several=plan.split.several)]
-    named = zip(feature_names(model), declared_ranges(plan), strict=False)
-    ranges = [(name, f"{low:g}", f"{high:g}") for name, (low, high) in named]
+    ranges = [(name, f"{low:g}", f"{high:g}") for _, name, low, high in named_ranges(model)]
     declared: list[Part] = [CardTable(("", ""), tuple(facts), numbers=False)]
     if ranges:
         declared.append(CardTable(("feature", "from", "to"), tuple(ranges)))
@@ -294,6 +315,7 @@ def make_card(model: PrivateLinearModel, told: Told | None) -> dict[str, tuple[P
         "What it promises": (*promises, *report.remarks(), "This rests on:", report.assumptions),
         "What was declared of the data, and is public": tuple(declared),
         "How good it is": tuple(_describe_evaluation(told)),
+        **({"Shapes": shapes} if (shapes := tuple(_describe_shapes(model))) else {}),
         "Coefficients": tuple(_describe_coefficients(model)),
     }
 
@@ -331,6 +353,24 @@ def _describe_evaluation(told: Told | None) -> Iterable[Part]:
         yield f"No picture: {error}"
 
 
+def _describe_shapes(model: PrivateLinearModel) -> Iterable[Part]:
+    """What each column adds to the score, where some column is a curve and its coefficients are here."""
+    curves = {} if model.schema_ is None or model.plan_.models == "kept" else curves_of(model)
+    if not curves:
+        return
+    shapes, several = model.shapes_, model.plan_.scaled_loss.outputs > 1
+    yield "What a column adds to the score, beside its mean; a curve is linear between its knots."
+    heads = ("curve", *(map(str, model.plan_.classes or ()) if several else ("least and largest effect",)))
+    names = [column.name for _, column in curves.values()]
+    yield CardTable(heads, tuple((name, *shapes[name].extremes()) for name in names), numbers=False)
+    if ordered := ", ".join(name for name in names if name in model._columns.ordered):
+        yield f"Put in order after the fit, as declared: {ordered}."
+    try:
+        yield Picture(svg_of(model.plot_shapes(plots.new_figure())), "what each column adds to the score")
+    except InputError as error:  # matplotlib is an extra
+        yield f"No picture: {error}"
+
+
 def _format_interval(metric: Told) -> tuple[str, ...]:
     """Value and interval; what cannot be told is a dash."""
     return tuple("-" if metric[name] is None else f"{metric[name]:.4g}" for name in ("value", "low", "high"))
@@ -356,10 +396,14 @@ def _describe_coefficients(model: PrivateLinearModel) -> Iterable[Part]:
         yield "Each party keeps those of its own columns; they are not here."
         return
     rows, intercepts = np.atleast_2d(model.coef_), np.ravel(model.intercept_)
-    names, order = feature_names(model), np.arange(rows.shape[1])
+    names, curves = feature_names(model), {} if model.schema_ is None else curves_of(model)
+    told = {place for first, (count, _) in curves.items() for place in range(first, first + count)}
+    order = np.setdiff1d(np.arange(rows.shape[1]), list(told)).astype(np.int64)
     if len(order) > MOST_COEFFICIENTS:
-        order = np.sort(np.argsort(-np.abs(rows).max(axis=0), kind="stable")[:MOST_COEFFICIENTS])
+        order = np.sort(order[np.argsort(-np.abs(rows[:, order]).max(axis=0), kind="stable")[:MOST_COEFFICIENTS]])
         yield f"The {MOST_COEFFICIENTS} features of {rows.shape[1]} with the largest coefficients."
+    if curves:
+        yield "Without those of curves, which are told above by their shapes."
     several = model.plan_.scaled_loss.outputs > 1
     heads = ("feature", *(map(str, model.plan_.classes or ()) if several else ("coefficient",)))
     table = [(names[j], *(f"{value:.6g}" for value in rows[:, j])) for j in order]
@@ -367,8 +411,8 @@ def _describe_coefficients(model: PrivateLinearModel) -> Iterable[Part]:
     if (found := getattr(model, "coefficients_", None)) is not None:
         yield "With standard errors, of a step without damping from the model; intervals include sampling and noise."
         ends = ("estimate", "standard_error", "low", "high")
-        told = [(row.name, *(f"{getattr(row, end):.4g}" for end in ends)) for row in found if row.identified]
-        yield CardTable(("", "estimate", "standard error", "95% from", "to"), tuple(told))
+        lines = [(row.name, *(f"{getattr(row, end):.4g}" for end in ends)) for row in found if row.identified]
+        yield CardTable(("", "estimate", "standard error", "95% from", "to"), tuple(lines))
         if hidden := ", ".join(row.name for row in found if not row.identified):
             yield f"Not identified at this epsilon: {hidden}."
     yield "They were computed from noisy sums: they have errors of the noise besides those of sampling."

@@ -342,7 +342,8 @@ _PRIVATE = """Draft of a schema for {file}, from its header and the types of its
 Replace every [] by public knowledge: a code book, units, the law; never by what these records hold.
 Where nobody knows a range, write range = "private": a fit then buys it with a share of its budget.
 Move columns that are no features (numbers of records, names) to identifiers. With missing = true
-missing cells have a feature of their own, with other = true undeclared levels too."""
+missing cells have a feature of their own, with other = true undeclared levels too.
+With shape = "smooth" above the columns, or in its entry, a number acts along a curve."""
 _PUBLIC = """Schema for {file}, with ranges and levels copied from it: right only if the file itself is public."""
 _KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {  # what is to be filled in, and the entry with that left empty
     "number": ("a number: lowest and highest value that is publicly known", {"range": []}),
@@ -351,7 +352,7 @@ _KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {  # what is to be filled
 }
 
 
-def draft_schema(path: Path, *, label: str | None = None, public: bool = False) -> str:
+def draft_schema(path: Path, *, label: str | None = None, public: bool = False, smooth: bool = False) -> str:
     """The text of a TOML file with a table [schema]."""
     large = is_large(path, cells=True)
     if large and public:
@@ -377,7 +378,8 @@ def draft_schema(path: Path, *, label: str | None = None, public: bool = False) 
         entries[name] = entry
         if not public:
             remarks[f"columns.{name}"] = meaning + (", the label" if name == label else "")
-    table = {"label": label or "", "identifiers": identifiers, "columns": entries}
+    shape = {"shape": "smooth"} if smooth else {}
+    table = {"label": label or "", "identifiers": identifiers, **shape, "columns": entries}
     if label is None:
         remarks["label"] = "the name of the label column, or leave this line out"
     return toml_text(table, remarks, head=(_PUBLIC if public else _PRIVATE).format(file=path.name))

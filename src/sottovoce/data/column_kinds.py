@@ -11,15 +11,17 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.arguments import is_number
+from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.cells import MISSING, Cells, cell_key, read_numbers
+from sottovoce.data.curves import KNOTS, MOST_KNOTS, at_steps, smooth_basis
 from sottovoce.errors import InputError, did_you_mean
 
 Array = NDArray[np.float64]
 Level = str | int | float | bool
 
 PRIVATE: Final = "private"  # a range that nobody knows, and a fit buys
+SHAPES: Final = ("linear", "smooth")  # of a number's effect, the default first
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ class Column(ABC):
         """The features of the cell that others are compared with."""
         return np.zeros(len(self.features))
 
+    @abstractmethod
+    def grid(self) -> tuple[tuple[Any, ...], Array]:
+        """The cells between which its part of a score is drawn, and their features."""
+
     def _flagged(self, first: Sequence[str], missing: bool) -> tuple[str, ...]:
         return (*first, f"{self.name}=missing") if missing else tuple(first)
 
@@ -77,7 +83,7 @@ class Number(Column):
     missing: bool = False
     fill: float | None = None
     narrow: bool = False
-    keys: ClassVar[tuple[str, ...]] = ("range", "missing", "fill", "narrow")
+    keys: ClassVar[tuple[str, ...]] = ("range", "missing", "fill", "narrow", "shape", "knots", "scale", "monotone")
 
     def __post_init__(self) -> None:
         if self.estimated and self.fill is not None:
@@ -145,10 +151,118 @@ class Number(Column):
         values = np.where(known, np.clip(values, self.low, self.high), math.nan if self.estimated else self._fill)
         return np.column_stack([values, ~known]) if self.missing else values[:, None]
 
+    def grid(self) -> tuple[tuple[Any, ...], Array]:
+        ends = tuple(self.ranges[0])
+        return ends, self.encode(np.array(ends))
+
     def entry(self) -> dict[str, Any]:
         known = PRIVATE if self.unknown else [_short(self.low), _short(self.high)]
         flags = {key: True for key in ("missing", "narrow") if getattr(self, key)}
         return {"range": known} | flags | ({} if self.fill is None else {"fill": _short(self.fill)})
+
+
+@dataclass(frozen=True)
+class Curve(Number):
+    """`{ range = [low, high], shape = "smooth" }`: a number that acts along a curve (`curves`), not along a line.
+
+    `knots` are how many, at equal steps, or a list of public places, of which the ends of the range are two; a step
+    between places counts as one, however wide. With `scale = "log"` steps are equal ratios. `monotone = "up"` or
+    `"down"` puts the fitted curve in order. A missing cell is 0 in all features of the curve where it has a flag.
+    """
+
+    knots: int | tuple[float, ...] = KNOTS
+    scale: str = "linear"
+    monotone: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.estimated:
+            raise InputError(
+                f"columns.{self.name}: a curve has its knots in a declared range, and this one is bought by the fit; "
+                'declare it, or say shape = "linear".'
+            )
+        super().__post_init__()
+        rising = isinstance(self.knots, int) or bool((np.diff(self.places) > 0).all())
+        if not (rising and 3 <= (self.knots if isinstance(self.knots, int) else len(self.places)) <= MOST_KNOTS):
+            raise InputError(
+                f"columns.{self.name}: knots = {self.knots!r} must be a number from 3 to {MOST_KNOTS}, or a list of "
+                "rising places within the range, of which the ends of the range are two."
+            )
+        for key, allowed in (("scale", ("linear", "log")), ("monotone", ("up", "down", None))):
+            if (value := getattr(self, key)) not in allowed:
+                raise InputError(f"columns.{self.name}: {key} = {value!r} must be {allowed[0]!r} or {allowed[1]!r}.")
+        if self.scale == "log" and self.low < SMALLEST:
+            raise InputError(
+                f'columns.{self.name}: scale = "log" needs a range above 0, not from {self.low:g}; begin it at the '
+                "smallest amount that matters, to which smaller ones are cut."
+            )
+
+    @property
+    def places(self) -> tuple[float, ...]:
+        """Where the knots are, in the units of the column."""
+        if not isinstance(self.knots, int):
+            inner = self.knots[self.knots[:1] == (self.low,) :]
+            return (self.low, *inner[: len(inner) - (inner[-1:] == (self.high,))], self.high)
+        spaced = np.geomspace if self.scale == "log" else np.linspace
+        return tuple(spaced(self.low, self.high, self.knots).tolist())
+
+    @property
+    def basis(self) -> Array:
+        """The features at the knots."""
+        return smooth_basis(len(self.places))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """They name the knots: parties with other ones would encode otherwise, and names are compared."""
+        places = (self.low, self.high) if isinstance(self.knots, int) else self.places
+        said = "..".join(f"{place:g}" for place in places)
+        said = f"log {said}" if self.scale == "log" else said
+        return self._flagged([f"{self.name}[{said}]~{place}" for place in range(1, len(self.places))], self.missing)
+
+    @property
+    def ranges(self) -> list[tuple[float, float]]:
+        return [(-1.0, 1.0)] * len(self.features)
+
+    @property
+    def square(self) -> float:
+        """1: the features are no longer, and 0 where the flag is on; with a fill, |features of the fill|^2 + 1."""
+        if self.missing and self.fill is not None:
+            return 1.0 + float(np.square(self._curve(np.array([self.fill]))).sum())
+        return 1.0
+
+    def _curve(self, values: Array) -> Array:
+        measure = np.log if self.scale == "log" else np.asarray
+        steps = np.interp(measure(values), measure(np.array(self.places)), np.arange(len(self.places)))
+        return at_steps(steps, self.basis)
+
+    def encode(self, cells: Cells) -> Array:
+        """As of a number; a cell that is missing, with a flag and without a fill, is 0 but for the flag."""
+        values = read_numbers(cells, cell_key)
+        known = np.isfinite(values)
+        rows = self._curve(np.where(known, np.clip(values, self.low, self.high), self._fill))
+        if not self.missing:
+            return rows
+        if self.fill is None:
+            rows[~known] = 0.0
+        return np.column_stack([rows, ~known])
+
+    def grid(self) -> tuple[tuple[Any, ...], Array]:
+        return self.places, self.encode(np.array(self.places))
+
+    def contrasts(self) -> list[tuple[str, Array]]:
+        """What the straight part of the curve adds from end to end; a missing cell against the mean over the knots.
+
+        Wiggles alone have errors too large to be told; the difference of the ends has all of theirs.
+        """
+        wide, ways = len(self.basis[0]), np.eye(len(self.features))
+        line = (self.basis[-1, 0] - self.basis[0, 0]) * ways[0]
+        told = (f"{self.name} from {self.low:g} to {self.high:g}, by its line", line)
+        return [told, *zip(self.features[wide:], ways[wide:], strict=True)]
+
+    def entry(self) -> dict[str, Any]:
+        knots = self.knots if isinstance(self.knots, int) else [_short(place) for place in self.knots]
+        said = {"shape": "smooth", "knots": knots, "scale": self.scale, "monotone": self.monotone}
+        usual = {"knots": KNOTS, "scale": "linear", "monotone": None}
+        return super().entry() | {key: value for key, value in said.items() if value != usual.get(key)}
 
 
 @dataclass(frozen=True)
@@ -187,6 +301,9 @@ class Category(Column):
     def base(self) -> Array:
         return np.asarray(np.eye(len(self.features))[0])
 
+    def grid(self) -> tuple[tuple[Any, ...], Array]:
+        return tuple(feature.removeprefix(f"{self.name}=") for feature in self.features), np.eye(len(self.features))
+
     def entry(self) -> dict[str, Any]:
         added = {key: True for key in ("missing", "other") if getattr(self, key)}
         return {"levels": list(self.levels)} | added
@@ -221,6 +338,9 @@ class YesNo(Column):
 
     def base(self) -> Array:
         return np.array([-1.0, 0.0])[: len(self.features)]
+
+    def grid(self) -> tuple[tuple[Any, ...], Array]:
+        return (_shown(self.no), _shown(self.yes)), np.array([self.base(), -self.base()])
 
     def entry(self) -> dict[str, Any]:
         return {"yes": self.yes, "no": self.no} | ({"missing": True} if self.missing else {})
@@ -260,21 +380,34 @@ def read_column(name: str, entry: Any) -> Column:
 
 
 def _number_column(name: str, given: dict[str, Any]) -> Number:
-    declared, fill = given.pop("range"), given.pop("fill", None)
+    declared, fill, kind = given.pop("range"), given.pop("fill", None), Number
+    if (shape := given.pop("shape", SHAPES[0])) not in SHAPES:
+        raise InputError(f"columns.{name}: shape = {shape!r} must be {' or '.join(map(repr, SHAPES))}.")
+    if shape == "smooth":
+        kind, given["knots"] = Curve, _read_knots(given.get("knots", KNOTS))
+    elif own := {"knots", "scale", "monotone"} & set(given):
+        raise InputError(f'columns.{name}: {min(own)} is of a curve; say shape = "smooth" too, or leave it out.')
     if not (fill is None or is_number(fill)):
         raise InputError(f"columns.{name}: fill = {fill!r} must be a number within the range.")
     fill = None if fill is None else float(fill)
     if isinstance(declared, str) and declared == PRIVATE:
         if "narrow" in given:
             raise InputError(f'columns.{name}: range = "private" has no range to narrow; leave narrow out.')
-        return Number(name, fill=fill, **given)
+        return kind(name, fill=fill, **given)
     pair = list(declared) if isinstance(declared, Iterable) and not isinstance(declared, str | Mapping) else []
     if len(pair) != 2 or not all(map(is_number, pair)):
         raise InputError(
             f"columns.{name}: range = {declared!r} must be two numbers, low and high. Choose them from what is "
             'publicly known, not from these data; cells beyond are cut. Where nobody knows them: range = "private".'
         )
-    return Number(name, float(pair[0]), float(pair[1]), fill=fill, **given)
+    return kind(name, float(pair[0]), float(pair[1]), fill=fill, **given)
+
+
+def _read_knots(given: Any) -> Any:
+    """Places as numbers; what is neither these nor a number is refused where the range is known."""
+    if is_whole(given) or not isinstance(given, list | tuple | np.ndarray) or not all(map(is_number, given)):
+        return int(given) if is_whole(given) else 0
+    return tuple(map(float, given))
 
 
 def _short(number: float) -> float | int:

@@ -7,13 +7,16 @@ row and nothing else, and all parties with one schema encode alike. No cell is a
 |---|---|---|
 | number with a range | its value, clipped to the range | the fill, by default the middle; with `missing` also a flag |
 | number whose range is estimated | its value | missing until there is a range, then its middle; with `missing` a flag |
+| number with a curve | functions of it (`curves`) | the fill; with `missing` a flag, and without a fill all others 0 |
 | category with levels | one for each level, 1 or 0 | all 0; with `missing`, with `other` a feature of its own |
 | yes/no | 1 or -1 | 0; with `missing` a flag beside it |
 
 **Bound.** Numbers are rescaled to [-1, 1] by their declared range when rows are prepared (`Bounds.feature_low`). Then a
 column adds to a row's squared norm at most: a category 1, since one of its features at most is 1; a number or a yes/no
-1; a number with a flag f^2 + 1, f the rescaled fill, since the flag is 1 where the number is f and else 0. The row norm
-is the root of the sum. A column's cells decide nothing about another column's features, so some rows reach it.
+1; a number with a flag f^2 + 1, f the rescaled fill, since the flag is 1 where the number is f and else 0. The features
+b(x) of a curve are no longer than 1 (`curves`), so a curve adds 1 too, and with a flag 1, or |b(f)|^2 + 1 with a fill f
+of its own. The row norm is the root of the sum. A column's cells decide nothing about another column's features, so
+some rows reach it.
 
 **The guarantee does not rest on this.** It rests on `preparation`, which cuts every entry and scales back every row
 that is longer than the declared norm, whatever made the row. Were the sum above wrong, rows would be cut: a worse
@@ -25,7 +28,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -34,7 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.cells import Cells, cell_key, read_numbers, table_columns
-from sottovoce.data.column_kinds import Category, Column, Level, Number, YesNo, level_places, read_column
+from sottovoce.data.column_kinds import SHAPES, Category, Column, Curve, Level, Number, YesNo, level_places, read_column
+from sottovoce.data.curves import put_in_order
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import parse_file, toml_key, toml_value, write_text
 from sottovoce.formats import SCHEMA
@@ -53,10 +57,14 @@ class Schema:
         `{"yes": "Y", "no": "N"}`. With `"missing": True` missing cells have a feature of their own, with
         `"other": True` undeclared levels too; `"fill"` is what a missing number counts as, by default the middle of
         its range. Choose ranges and levels from what is publicly known, never from the data.
+        `"shape": "smooth"` lets a number act along a curve: with `"knots"`, how many or a list of public places,
+        `"scale": "log"` for amounts, and `"monotone"`, "up" or "down", which costs nothing.
     label : str or None
         The column of the labels. Its entry among the columns, if it has one, declares the classes or the range.
     identifiers : list of str
         Columns that are no features: numbers of records, names, weights.
+    shape : 'linear', 'smooth' or None
+        The shape of all numbers that do not say their own; the label has none.
 
     Examples
     --------
@@ -70,7 +78,12 @@ class Schema:
     """
 
     def __init__(
-        self, columns: Mapping[str, Any], *, label: str | None = None, identifiers: Sequence[str] = ()
+        self,
+        columns: Mapping[str, Any],
+        *,
+        label: str | None = None,
+        identifiers: Sequence[str] = (),
+        shape: str | None = None,
     ) -> None:
         if not isinstance(columns, Mapping) or not all(isinstance(name, str) and name for name in columns):
             raise InputError('columns must be a table by column names, for example {"age": {"range": (18, 99)}}.')
@@ -78,9 +91,17 @@ class Schema:
             raise InputError(f"label={label!r} must be the name of a column; leave it out where there is none.")
         if not isinstance(identifiers, list | tuple) or not all(isinstance(name, str) for name in identifiers):
             raise InputError(f"identifiers={identifiers!r} must be a list of names of columns.")
-        declared = {name: read_column(name, entry) for name, entry in columns.items()}
+        if shape not in (None, *SHAPES):
+            raise InputError(f"shape={shape!r} must be {' or '.join(map(repr, SHAPES))}, of all numbers; or left out.")
+        usual = {} if shape is None else {"shape": shape}
+        declared = {}
+        for name, entry in columns.items():
+            shaped = name != label and isinstance(entry, Mapping) and "range" in entry
+            declared[name] = read_column(name, {**usual, **entry} if shaped else entry)
         self.label = label
         self.target = declared.pop(label, None) if label is not None else None
+        if isinstance(self.target, Curve):
+            raise InputError(f'columns.{label}: the label has no shape; leave shape = "smooth" out of its entry.')
         self.columns: dict[str, Column] = declared
         self.identifiers = tuple(identifiers)
         for name in self.identifiers:
@@ -134,15 +155,44 @@ class Schema:
 
     def contrasts(self) -> tuple[list[tuple[str, Array]], Array]:
         """What coefficients can be told of, as weights on all features, and the features of the base cells."""
-        found, start, count = list[tuple[str, Array]](), 0, len(self.feature_names)
+        found, count = list[tuple[str, Array]](), len(self.feature_names)
         base = np.concatenate([np.zeros(0), *(column.base() for column in self.columns.values())])
-        for column in self.columns.values():
+        for own, column in self.placed:
             for name, way in column.contrasts():
                 weights = np.zeros(count)
-                weights[start : start + len(way)] = way
+                weights[own] = way
                 found.append((name, weights))
-            start += len(column.features)
         return found, base
+
+    def heights(self) -> Iterator[tuple[str, Array, str]]:
+        """Of each curve: the name of a knot, the weights of its height on all features, and the column."""
+        for own, column in self.placed:
+            for place, height in zip(column.places, column.basis, strict=True) if isinstance(column, Curve) else ():
+                weights = np.zeros(len(self.feature_names))
+                weights[own.start : own.start + len(height)] = height
+                yield f"{column.name} at {place:.4g}", weights, column.name
+
+    @property
+    def placed(self) -> list[tuple[slice, Column]]:
+        """The columns, each with the places of its features."""
+        ends = np.cumsum([len(column.features) for column in self.columns.values()]).tolist()
+        return [
+            (slice(end - len(each.features), end), each) for end, each in zip(ends, self.columns.values(), strict=True)
+        ]
+
+    def in_order(self, coef: Array) -> Array:
+        """The coefficients with each curve that is `monotone` put in order: post-processing, which costs nothing."""
+        made = coef.copy()
+        for own, column in self.placed:
+            if isinstance(column, Curve) and column.monotone is not None:
+                own = slice(own.start, own.start + len(column.basis[0]))  # without the flag
+                made[..., own] = put_in_order(coef[..., own].ravel(), column.basis, rising=column.monotone == "up")
+        return made
+
+    @property
+    def ordered(self) -> list[str]:
+        """The columns whose curves are put in order."""
+        return [name for name, column in self.columns.items() if getattr(column, "monotone", None) is not None]
 
     def part(self, names: Iterable[str]) -> Schema:
         """The schema of some columns, in the order of this schema."""
@@ -220,14 +270,15 @@ class Schema:
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Schema:
         for key in table:
-            if key not in ("columns", "label", "identifiers", "format"):
-                meant = did_you_mean(key, ("columns", "label", "identifiers"))
-                raise InputError(f"[schema] has no key {key!r}{meant} Allowed are: columns, label, identifiers.")
+            if key not in ("columns", "label", "identifiers", "shape", "format"):
+                meant = did_you_mean(key, ("columns", "label", "identifiers", "shape"))
+                raise InputError(f"[schema] has no key {key!r}{meant} Allowed are: columns, label, identifiers, shape.")
         if not SCHEMA.read(number := table.get("format", SCHEMA.number)):
             raise InputError(SCHEMA.refusal("[schema]", number))
         if "columns" not in table:
             raise InputError("[schema] lacks columns: a table by column names, { age = { range = [18, 99] }, ... }.")
-        return cls(table["columns"], label=table.get("label"), identifiers=table.get("identifiers", ()))
+        given = {key: value for key, value in table.items() if key != "format"}
+        return cls(given.pop("columns"), **given)
 
     @classmethod
     def from_toml(cls, path: str | PathLike[str]) -> Schema:

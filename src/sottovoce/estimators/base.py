@@ -42,6 +42,7 @@ from sottovoce.estimators.declarations import (
 from sottovoce.estimators.fits import STAND_IN, Fit, Purchase, Session
 from sottovoce.estimators.path import PenaltyChoice
 from sottovoce.estimators.report import warn_of_repeats
+from sottovoce.estimators.shapes import WithShapes
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.prediction import COORDINATOR, check_aligned, check_people
@@ -57,7 +58,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(eq=False, repr=False)
-class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
+class PrivateLinearModel(WithShapes, BaseEstimator):  # type: ignore[misc]
     """What the five estimators share: the problem. The options of a solver belong to the solver's object.
 
     Parameters
@@ -401,6 +402,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         plan = fit.plan
         for name in ("alpha_", "path_", "coefficients_"):  # of an earlier fit
             self.__dict__.pop(name, None)
+        self._keep_names(fit.names)
         coef, intercept = (None, None) if plan.models == "kept" else plan.unprepare(solution.weights)
         self._set_model(coef, intercept, plan)
         self.score_spread_ = solution.spread
@@ -410,7 +412,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.plan_ = plan
         self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers
         self.plans_, self.privacy_ = fit.session.plans, fit.session.report(plan)
-        self._keep_names(fit.names)
 
     def _keep_names(self, names: tuple[str, ...]) -> None:
         """The federation's names of the features, or none if it has none."""
@@ -421,6 +422,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _set_model(self, coef: Array | None, intercept: Any, plan: Plan) -> None:
         """Without coefficients the parties keep them: those of an earlier fit are not these."""
+        if coef is not None and self._schema is not None:
+            coef = self._columns.in_order(coef)
         if plan.classes is not None:
             self.classes_ = np.array(plan.classes)
             coef, intercept = coef if coef is None else np.atleast_2d(coef), np.atleast_1d(intercept)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sottovoce.algorithms import NEWTON_FEATURES, Solution
 from sottovoce.algorithms.standard_errors import OneStep, PrivateStandardErrors, Start
@@ -17,6 +18,8 @@ from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.estimators.plots import axes_for
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
+
+Array = NDArray[np.float64]
 
 NORMAL = 1.959963984540054  # deviations of a 95% interval
 LOST = "not identified at this epsilon"
@@ -37,6 +40,7 @@ class Coefficient:
     odds_ratio: float | None = None
     odds_low: float | None = None
     odds_high: float | None = None
+    curve: str = ""  # the column of whose curve it is the height at a knot
 
     @property
     def identified(self) -> bool:
@@ -46,15 +50,20 @@ class Coefficient:
 
 @dataclass(frozen=True)
 class CoefficientTable:
-    """Coefficients by name, the intercept last. `table["age"]` is one of them."""
+    """Coefficients by name, the intercept last. `table["age"]` is one of them.
+
+    Of curves `knots` has the heights at their knots, each by itself, against the mean over the knots.
+    """
 
     rows: tuple[Coefficient, ...]
     odds: bool  # whether exp of a coefficient is an odds ratio
+    knots: tuple[Coefficient, ...] = ()
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], *, odds: bool) -> CoefficientTable:
         """The table of rows as a model file has them."""
-        return cls(tuple(Coefficient(**row) for row in rows), odds)
+        several = [Coefficient(**row) for row in rows]
+        return cls(tuple(row for row in several if not row.curve), odds, tuple(row for row in several if row.curve))
 
     def __getitem__(self, name: str) -> Coefficient:
         for row in self.rows:
@@ -202,20 +211,26 @@ def tabulate(plan: Plan, sums: Any, names: tuple[str, ...], schema: Schema | Non
     values = np.append(*plan.unprepare(step.weights))
     units = np.array([np.append(*plan.unprepare(way)) - zero for way in np.eye(plan.dimension)]).T
     names, ways, base = names or tuple(f"x{j}" for j in range(plan.features)), np.eye(plan.features), np.zeros(1)
-    contrasts = [*zip(names, ways, strict=True)]
-    if schema is not None and plan.fit_intercept:
-        contrasts, base = schema.of_features(names).contrasts()
-    every = [(name, np.append(way, 0.0)) for name, way in contrasts]
+    contrasts, knots = [*zip(names, ways, strict=True)], list[tuple[str, Array, str]]()
+    if schema is not None:
+        known = schema.of_features(names)
+        if plan.fit_intercept:
+            contrasts, base = known.contrasts()
+        knots = list(known.heights())
+    every = [(name, way, "") for name, way in contrasts]
+    every = [(name, np.append(way, 0.0), curve) for name, way, curve in (*every, *knots)]
     if plan.fit_intercept:
-        every.append(("intercept", np.append(np.zeros(plan.features) + base, 1.0)))
-    odds, rows = plan.loss.name == "logistic", list[Coefficient]()
-    for name, way in every:
+        every.append(("intercept", np.append(np.zeros(plan.features) + base, 1.0), ""))
+    odds, rows = plan.loss.name == "logistic", list[dict[str, Any]]()
+    for name, way, curve in every:
         estimate, direction = float(way @ values), way @ units
+        rows.append({"name": name, "curve": curve, **dict.fromkeys(("estimate", "standard_error", "low", "high"))})
         if not step.identified(direction):
-            rows.append(Coefficient(name, None, None, None, None))
             continue
         error = step.error(direction)
-        ends = (estimate, estimate - NORMAL * error, estimate + NORMAL * error)
-        ratios = [math.exp(min(value, 700.0)) for value in ends] if odds else []
-        rows.append(Coefficient(name, estimate, error, *ends[1:], *ratios))
-    return CoefficientTable(tuple(rows), odds)
+        ends = {"estimate": estimate, "low": estimate - NORMAL * error, "high": estimate + NORMAL * error}
+        rows[-1] |= {"standard_error": error, **ends}
+        if odds:
+            ratios = [math.exp(min(value, 700.0)) for value in ends.values()]
+            rows[-1] |= dict(zip(("odds_ratio", "odds_low", "odds_high"), ratios, strict=True))
+    return CoefficientTable.of(rows, odds=odds)

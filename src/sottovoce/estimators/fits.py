@@ -29,6 +29,7 @@ from sottovoce.estimators.declarations import (
     warn_of_norms,
 )
 from sottovoce.estimators.report import privacy_report
+from sottovoce.estimators.shapes import check_monotone
 from sottovoce.federation.coordinator import Progress
 from sottovoce.federation.federation import Federation
 from sottovoce.plan.plan import Plan, Whole
@@ -276,6 +277,8 @@ class Fit:
             if problem.epsilon < model.epsilon:
                 session.within = Whole(name=secrets.token_hex(16), mu=mu_for(float(model.epsilon), inside(model.delta)))
             self.plan = session.plan(self.form, problem, self.solver)
+            if model.schema_ is not None:
+                check_monotone(model.schema_, self.plan)
             if columns:
                 first = session.plan(RANGES, ranged, tuple(columns))
                 self.ranges = EstimatedRanges(columns, first, problem)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+import numpy as np
 
 from sottovoce.errors import InputError
 
@@ -19,6 +22,7 @@ _TITLES: Final = {
     "log_loss": "log-loss",
     "positives": "share of positives",
 }
+_MOST_NAMES: Final = 20  # levels that are named below their bars
 _COLOURS: Final = ("#2f5d8c", "#b8741a")
 
 
@@ -70,6 +74,60 @@ def draw(results: Results, figure: Any) -> Any:
     epsilon = results["privacy"]["epsilon"]
     figure.suptitle(f"{results['records']:,} test records, epsilon = {float(epsilon):.3g}, 95% intervals", fontsize=11)
     return figure
+
+
+def draw_shapes(shapes: Mapping[str, Any], figure: Any, classes: Sequence[str] = (), *, odds: bool = False) -> Any:
+    """Small multiples of `Shape`s by the names of their columns: curves and lines, levels as bars, on one scale."""
+    from matplotlib.ticker import LogLocator
+
+    wide = min(4, math.ceil(math.sqrt(len(shapes))))
+    high, first = math.ceil(len(shapes) / wide), None
+    figure.set_size_inches(2.6 * wide, 2.2 * high)
+    for place, (name, shape) in enumerate(shapes.items()):
+        axis = figure.add_subplot(high, wide, place + 1, sharey=first)
+        first = axis if first is None else first
+        rows = np.atleast_2d(shape.effect)
+        for row, label in zip(np.exp(rows) if odds else rows, map(_plain, classes or ("",)), strict=True):
+            if shape.scale != "levels":
+                axis.plot(shape.grid, row, marker=".", ms=3, lw=1.2, label=label)
+            elif classes:
+                axis.plot(range(len(row)), row, "o", ms=3, label=label)
+            else:
+                axis.bar(range(len(row)), row - odds, 0.7, bottom=float(odds), color=_COLOURS[0], alpha=0.75)
+        for blank in () if shape.missing is None or classes else np.ravel(shape.missing):
+            axis.axhline(math.exp(blank) if odds else blank, color=_COLOURS[1], lw=1, ls=":", label="missing")
+        axis.axhline(float(odds), color="grey", lw=0.6)
+        if shape.scale == "log":
+            axis.set_xscale("log")
+        elif shape.scale == "levels":
+            shown = shape.grid if len(shape.grid) <= _MOST_NAMES else ()
+            axis.set_xticks(range(len(shown)), [_plain(level) for level in shown], fontsize=6, rotation=90)
+        if odds:
+            axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter("{x:g}")  # not as powers of ten
+            axis.yaxis.set_minor_formatter("")
+        axis.tick_params(labelsize=6, which="both")
+        axis.set_title(_plain(name), fontsize=8)
+        if (classes and axis is first) or (shape.missing is not None and not classes):
+            axis.legend(fontsize=6, frameon=False)
+    figure.supylabel("times the odds" if odds else "effect on the score", fontsize=9)
+    return figure
+
+
+def draw_bands(axis: Any, places: Sequence[Any], knots: Sequence[Any], *, odds: bool) -> None:
+    """The intervals of heights at knots (`Coefficient`s), of those that are identified; none moves the scale."""
+    limits = axis.get_ylim()
+    for place, knot in zip(places, knots, strict=False):
+        if knot.identified:
+            ends = (knot.odds_low, knot.odds_high) if odds else (knot.low, knot.high)
+            axis.plot([place, place], ends, color="grey", lw=3, alpha=0.35, solid_capstyle="butt")
+    axis.set_ylim(limits)
+
+
+def _plain(text: object) -> str:
+    """A name as it is: none is a formula."""
+    return str(text).replace("$", r"\$")
 
 
 def _draw_metrics(results: Results, axis: Any) -> None:
@@ -144,7 +202,7 @@ def _draw_classes(results: Results, figure: Any) -> None:
     The matrix has shares of all records in percent, with half the width of the interval.
     """
     shares = [[100 * share["value"] for share in row] for row in results["confusion"]]
-    names = [str(name).replace("$", r"\$") for name in results["classes"]]  # none is a formula
+    names = [_plain(name) for name in results["classes"]]
     grid = figure.add_gridspec(2, 2, width_ratios=(1.2, 1), height_ratios=(1, 2 + len(names) / 4))
     _draw_metrics(results, figure.add_subplot(grid[0, 0]))
     axis, largest = figure.add_subplot(grid[1, 0]), max(map(max, shares))

@@ -142,12 +142,8 @@ def read_adult(path: Path, *, header: str | None = None) -> FileTable:
     return EncodedTable(np.column_stack([*numbers, *one_hot]).astype(np.float64), income, features, columns)
 
 
+# The year, and 90 averages and covariances of timbre.
 YEAR_HEADER = ",".join(["year", *(f"timbre_avg_{j}" for j in range(1, 13)), *(f"timbre_cov_{j}" for j in range(1, 79))])
-
-
-def read_year(path: Path, *, header: str | None = YEAR_HEADER, member: str | None = None) -> FileTable:
-    """The year, and 90 averages and covariances of timbre."""
-    return read_labelled(path, "year", header, member)
 
 
 def read_gisette(path: Path) -> FileTable:

@@ -1,15 +1,10 @@
 """Public data sets by name, each with bounds that its documentation states.
 
-A data set is looked for in a folder (`folder=...`, or the one that the environment variable `SOTTOVOCE_DATA`
-names), in `<folder>/<name>/`, under its original file names or as `train.svm`, `test.svm`, `train.csv`,
-`test.csv`, `data.svm`, `data.csv`, each plain or with `.gz`, `.bz2`, `.xz`. Then in the cache
-(`$XDG_CACHE_HOME/sottovoce`, by default `~/.cache/sottovoce`), and last it is downloaded there from its
-public home.
-
-Checksums of downloads. Where the SHA-256 of the original file is known it is pinned below, and a download
-that differs is refused. Where it is not (phishing, gisette, year_prediction_msd) the first download is
-trusted: its SHA-256 is written beside the file, and a cached file that no longer has it is refused on every
-later load. Files that a user puts in a folder are used as they are; `verify` compares them on request.
+A data set is looked for in `<folder>/<name>/` (`folder=...`, or the environment variable `SOTTOVOCE_DATA`), under its
+original file names or as `train.svm`, `data.csv` and the like, plain or compressed; then in the cache; last it is
+downloaded there from its public home. A download that has not the SHA-256 below is refused. Where none is known the
+first one is trusted: its SHA-256 is written beside the file, and whatever differs later is refused. Files that a user
+puts in a folder are used as they are; `verify_files` compares them on request.
 """
 
 from __future__ import annotations
@@ -103,11 +98,8 @@ def load(name: str, *, split: str = "train", folder: str | Path | None = None, d
         raise InputError(f"name={name!r} is no known data set. Known are: {', '.join(_SETS)}.")
     known = _SETS[name]
     if split not in known.splits:
-        unofficial = " It has no official split: divide it yourself, with a stated seed."
-        raise InputError(
-            f"split={split!r}: {name} has {', '.join(map(repr, known.splits))}."
-            + (unofficial if known.splits == ("all",) else "")
-        )
+        unofficial = " It has no official split: divide it yourself, with a stated seed." * (len(known.splits) == 1)
+        raise InputError(f"split={split!r}: {name} has {', '.join(map(repr, known.splits))}.{unofficial}")
     folders = [*_named_folder(folder), cache_folder()]
     tables, fragment = [], False
     for part in (part for part_split, part in known.parts.items() if split in (part_split, "all") or known.cut):
@@ -284,7 +276,8 @@ _electricity_arff = partial(
 )
 _adult, _gisette = files.read_adult, files.read_gisette
 _adult_original = partial(files.read_adult, header=files.ADULT_HEADER)
-_year_zip = partial(files.read_year, member="YearPredictionMSD.txt")
+_year = partial(files.read_labelled, label="year", header=files.YEAR_HEADER)
+_year_zip = partial(_year, member="YearPredictionMSD.txt")
 
 _SETS: dict[str, _Set] = {
     "a9a": _Set(
@@ -371,8 +364,8 @@ _SETS: dict[str, _Set] = {
             "all": _Part(
                 515_345,
                 {
-                    "YearPredictionMSD.txt": files.read_year,
-                    "data.csv": partial(files.read_year, header=None),
+                    "YearPredictionMSD.txt": _year,
+                    "data.csv": partial(files.read_labelled, label="year"),
                     "yearpredictionmsd.zip": _year_zip,
                     "YearPredictionMSD.txt.zip": _year_zip,
                 },

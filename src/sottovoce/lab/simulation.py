@@ -114,9 +114,7 @@ class Simulation:
     def __str__(self) -> str:
         titles, rows = self.cells()
         widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (titles, *rows)
-        ]
+        lines = ["  ".join(map(str.rjust, row, widths)) for row in (titles, *rows)]
         return "\n".join([*lines, *(f"- {remark}" for remark in self.remarks)])
 
     def plot(self, ax: Any = None) -> Any:
@@ -271,19 +269,17 @@ class SimulatedFits:
             taken.append(time.perf_counter() - start)
         return self.fits * min(taken)
 
-    def run(self, progress: Progress | None = None) -> Simulation:
+    def run(self, progress: Progress = lambda *_: None) -> Simulation:
         """Fit and score. Every fit is seeded, so it promises nothing, is charged nowhere and counts nowhere."""
         results: list[list[dict[str, float]]] = []
         for number in range(self.runs):
             train, test = self.source.draw(sum(self.sizes), np.random.default_rng([self.seed, number]))
             scores = [self._plain(train, test)]
             for done, epsilon in enumerate(self.epsilons, 1):
-                if progress is not None:
-                    progress(number * (1 + len(self.epsilons)) + done, self.fits)
+                progress(number * (1 + len(self.epsilons)) + done, self.fits)
                 scores.append(self._private(train, test, number, epsilon))
             results.append(scores)
-        if progress is not None:
-            progress(self.fits, self.fits)
+        progress(self.fits, self.fits)
         names = list(results[0][0])
         return Simulation(
             self.epsilons,

@@ -20,7 +20,7 @@ from scipy.special import softmax
 
 from sottovoce.arguments import is_number
 from sottovoce.data.cells import table_columns
-from sottovoce.data.column_kinds import Category, Column, Number, YesNo
+from sottovoce.data.column_kinds import Category, Column, Curve, Number, YesNo
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.plan.problem import Problem
@@ -337,6 +337,8 @@ class MadeUp:
         """The cells of a column, and what they add to the scores."""
         if isinstance(column, Number):
             normal = np.clip(generator.standard_normal(count), -WIDTH / 2, WIDTH / 2)
+            if isinstance(column, Curve):
+                return self._curve(column, normal, generator)
             low, high = column.ranges[0]
             cells = (low + high) / 2 + normal * (high - low) / WIDTH
             return cells, normal[:, None] * generator.standard_normal(self._outputs)
@@ -350,6 +352,15 @@ class MadeUp:
         places = generator.choice(len(levels), size=count, p=shares / shares.sum())
         effects = generator.standard_normal((len(levels), self._outputs))
         return np.array(levels, dtype=object)[places], effects[places]
+
+    def _curve(self, column: Curve, normal: Array, generator: np.random.Generator) -> tuple[NDArray[Any], Array]:
+        """Bell-shaped along its knots; its effect is a line and a bend of equal size, of a monotone one a line."""
+        places = np.array(column.places)
+        cells = np.interp((normal / WIDTH + 0.5) * (len(places) - 1), np.arange(len(places)), places)
+        line, bend = generator.standard_normal((2, 1, self._outputs))
+        if column.monotone is not None:
+            line, bend = np.abs(line) * (1 if column.monotone == "up" else -1), 0 * bend
+        return cells, normal[:, None] * line + (normal[:, None] ** 2 - 1) / np.sqrt(2) * bend
 
     def _labels(self, scores: Array, generator: np.random.Generator) -> NDArray[Any]:
         count, classes = len(scores), self.problem.classes

@@ -134,7 +134,8 @@ class SCD(Options):
         Samples of records whose duals move; without privacy the most epochs. Default: from 100 to 2000, as the budget
         allows; 2000 without privacy.
     rate : float from 1e-09 to 1
-        Probability with which a record's dual moves in a round. Default: all records of small data, down to 0.1.
+        Probability with which a record's dual moves in a round: L / N of the paper's mini-batches of L. Default: all
+        records of small data, down to 0.1.
     clip : float from 1e-90 to 1024
         The most that one record moves the sum. Default: the dual step of an ordinary slope.
     dual_step : 'slope' or 'exact' or 'newton'

@@ -491,7 +491,7 @@ def secure_sensitivity(case: Case) -> dict[str, float]:
         blanked = [without_part(data, name) for name in plan.names for data in others]
         every, count = [quiet_columns(plan, data) for data in (*others, *without, *blanked)], len(others)
         drawn = {name: SeededRandomness(seed, name) for name in (*plan.names, COORDINATOR)}
-        opened = every[0].play(plan, keys, drawn)
+        opened = every[0].secure_play(plan, keys, drawn)
         for louder in (1.0, LOUD):
             asked = [_louder(every[0], one, louder) for one in opened]
             exact = [side.exact(asked, keys) for side in every]

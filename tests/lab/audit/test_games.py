@@ -37,6 +37,7 @@ def test_every_solver_has_games_and_every_broken_form_one() -> None:
     assert expected == {
         "sgd as published (SGD1)",
         "scd as published, duals seen",
+        "scd-sequential as published",
         "cd as published, outer loops counted",
         "frank-wolfe by columns as published",
         "one-shot as published",
@@ -85,6 +86,7 @@ def test_coins_that_always_come_up_are_found(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     "name",
     [
+        "scd-sequential as published",
         "cd as published, outer loops counted",
         "frank-wolfe by columns as published",
         "one-shot as published",

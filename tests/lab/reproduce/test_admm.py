@@ -24,12 +24,13 @@ def by_place(table: PaperTable) -> dict[tuple[str, object], reproduce.Row]:
 def test_published_numbers():
     a9a, gisette = admm.PUBLISHED["a9a"], admm.PUBLISHED["gisette"]
     assert admm.EPOCHS == (5, 10, 20, 50, 100, 150)
-    assert a9a[0.0] == (0.4195, 0.3496, 0.3303, 0.3251, 0.3243, 0.3244)
-    assert a9a[3.0] == (0.3961, 0.3563, 0.3950, 0.4324, 0.4499, 0.4543)
-    assert gisette[0.0] == (0.1856, 0.1000, 0.0752, 0.0676, 0.0656, 0.0657)
-    assert gisette[10.0] == (0.6140, 0.5573, 0.6567, 0.7072, 0.7529, 0.7359)
-    assert admm.BASELINES == {"a9a": (0.3250, 0.3500), "gisette": (0.0854, 0.2080)}
-    assert admm.SGD_PUBLISHED == {"a9a": {10: 0.3246, 100: 0.3242}, "gisette": {50: 0.2399, 100: 0.1554}}
+    assert tuple(a9a["s = 0"].values()) == (0.4195, 0.3496, 0.3303, 0.3251, 0.3243, 0.3244)
+    assert tuple(a9a["s = 3"].values()) == (0.3961, 0.3563, 0.3950, 0.4324, 0.4499, 0.4543)
+    assert tuple(gisette["s = 0"].values()) == (0.1856, 0.1000, 0.0752, 0.0676, 0.0656, 0.0657)
+    assert tuple(gisette["s = 10"].values()) == (0.6140, 0.5573, 0.6567, 0.7072, 0.7529, 0.7359)
+    assert all(tuple(at) == admm.EPOCHS for at in (a9a["s = 0"], a9a["s = 3"], gisette["s = 0"], gisette["s = 10"]))
+    assert admm.BASELINES == {"a9a": [0.3250, 0.3500], "gisette": [0.0854, 0.2080]}
+    assert (a9a["SGD"], gisette["SGD"]) == ({10: 0.3246, 100: 0.3242}, {50: 0.2399, 100: 0.1554})
 
 
 def test_figures_name_their_parts():
@@ -143,7 +144,7 @@ def test_the_printed_noise_has_no_epsilon_and_the_duals_tell_the_labels():
 
 
 def test_claims(data_folder):
-    claims = {claim.where: claim for claim in admm.judge(Setup(quick=True, folder=data_folder))}
+    claims = {claim.where: claim for claim in admm.judge_admm(Setup(quick=True, folder=data_folder))}
     holding = {where for where, claim in claims.items() if claim.verdict == "holds"}
     assert holding == {
         "Theorem 1, two parties",
@@ -158,4 +159,4 @@ def test_claims(data_folder):
 
 def test_claims_without_data(tmp_path, monkeypatch):
     monkeypatch.setattr(Setup, "load", lambda *_: (_ for _ in ()).throw(reproduce.MissingDataError("none")))
-    assert len(admm.judge(Setup(quick=True, folder=tmp_path))) == 13
+    assert len(admm.judge_admm(Setup(quick=True, folder=tmp_path))) == 13

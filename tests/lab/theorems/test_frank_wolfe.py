@@ -72,12 +72,16 @@ def test_theorem_3_is_theorem_1_at_its_number_of_rounds() -> None:
     T = ABOUT.rounds()
     log = math.log(2 * ABOUT.slope * ABOUT.radius * ABOUT.parties * ABOUT.people)
     assert ABOUT.excess() == pytest.approx(ABOUT.curvature / (ABOUT.rate**2 * T) * log)
-    wide = 2 * ABOUT.radius + ABOUT.parties * ABOUT.candidates
+    wide, drawn = 2 * ABOUT.radius + ABOUT.parties * ABOUT.candidates, ABOUT.parties * ABOUT.candidates
     share = ABOUT.gradient_constant() / (ABOUT.gradient_constant() + ABOUT.oracle_constant())
     far = dataclasses.replace(ABOUT, people=10**12)  # where p T is large against 2
-    assert far.gradient_inexactness(far.rounds()) == pytest.approx(share * wide * far.rate / 2, rel=1e-2)
-    expected = (1 - share) * math.log(160) / 40 * far.rate / 2
-    assert far.oracle_inexactness(far.rounds()) == pytest.approx(expected, rel=1e-2)
+    T = far.rounds()
+    assert wide * far.gradient_inexactness(T) == pytest.approx(share * far.rate / 2, rel=1e-2)
+    log = math.log(2 * far.slope * far.radius * drawn * T)
+    assert drawn * far.oracle_inexactness(T) == pytest.approx((1 - share) * log * far.rate / 2, rel=1e-2)
+    # So Theorem 1's factor 1 + rho, rho = (D_M + |T|) rho_g + |T| rho_l, is what eq. 16 has for its logarithm.
+    rho = theorems.printed_rho(2 * far.radius, drawn, far.gradient_inexactness(T), far.oracle_inexactness(T))
+    assert rho / far.rate <= log
 
 
 def test_the_slope_of_theorem_3() -> None:

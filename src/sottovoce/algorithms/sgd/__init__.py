@@ -28,9 +28,9 @@ from sottovoce.errors import warn
 from sottovoce.gate.query import MessageArrays, Query, Reals, Round, Scheduled, Wholes, World
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.release import grid_step
-from sottovoce.privacy.calibration import noise_multiplier_for, sampled_one_epsilon
+from sottovoce.privacy.calibration import noise_multiplier_for
 from sottovoce.privacy.events import Relation, inside
-from sottovoce.privacy.guarantee import Profile, strongest
+from sottovoce.privacy.guarantee import Profile
 from sottovoce.queries.pricing import Form, Pricing
 from sottovoce.queries.sums import ColumnSizes, GradientSum
 from sottovoce.solvers import SGD
@@ -152,14 +152,12 @@ class PublishedSGDNumbers(Numbers):
 
 
 class NamedRecordPricing(Pricing):
-    """The coordinator names the records: there is no amplification against whoever has its coin."""
+    """The coordinator names the records: there is no amplification against whoever knows of its coin."""
 
     def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
-        """Given the coin, a record pays for the rounds that name it. Who sees the model alone has no coin."""
+        """Given the coin, a record pays for the rounds that name it; the report that comes with a model tells of it."""
         seen = super().profiles(form, plan, relation)["coordinator"]
-        noise = plan.releases[0].std / plan.releases[0].charged("replace-one")
-        hidden = Profile.of(lambda delta: sampled_one_epsilon(plan.records, noise, plan.rounds, delta))
-        return {"world": strongest(hidden, seen), "coordinator": seen, "parties": seen}
+        return {"world": seen, "coordinator": seen, "parties": seen}
 
 
 @functools.lru_cache(maxsize=4)

@@ -464,6 +464,10 @@ class NoisyWeightUpdate(WeightUpdate):
 
     def __init__(self, problem: Problem, numbers: Numbers, party: str) -> None:
         super().__init__(problem, numbers, party)
+        if len(numbers.noise) != len(problem.names) or not all(0 <= each < math.inf for each in numbers.noise):
+            raise InputError(
+                f"noise={numbers.noise!r} must be a number from 0 for each of the {len(problem.names)} parties."
+            )
         self.noise = numbers.noise[problem.names.index(party)]
 
     def value(self, round: Round) -> Array:
@@ -478,7 +482,8 @@ class NoisyWeightUpdate(WeightUpdate):
 def warn_outside(problem: Problem, rho: float, each: float) -> None:
     """Name what public numbers break of the paper's Assumptions 1 and 2 and of Theorem 3."""
     loss, penalty = problem.scaled_loss, problem.scaled_regulariser.inner
-    least = (math.sqrt(2) if loss.convex else 2) * loss.curvature_bound  # rho gamma > 2 L^2, gamma = rho or rho - L
+    # rho gamma(rho) > 2 L^2 and rho >= L, gamma = rho + min l'': L more for a square, L less where it is not convex.
+    least = (1 if loss.quadratic else math.sqrt(2) if loss.convex else 2) * loss.curvature_bound
     kinks = isinstance(penalty, Penalty) and penalty.by_coordinate()[0] > 0
     broken = (
         (not loss.smooth, f"the slope of loss={loss.name!r} has no Lipschitz constant (Assumption 1.1)"),

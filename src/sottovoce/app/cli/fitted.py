@@ -273,7 +273,7 @@ def card(
     """Write a model card: the promise, what was declared of the data, how good the model is, its coefficients.
 
     All of it is public already: no record is read and nothing is charged. A page holds its pictures; Markdown has them
-    in a file beside it, NAME.svg.
+    in files beside it, NAME.svg.
 
     - `sottovoce card job.json --evaluation evaluation.json`
     - `sottovoce card job.json --output card.md`
@@ -289,10 +289,11 @@ def card(
     values = {"title": f"Model card: {model.stem}", "sections": (sections := page.make_card(fitted, measured))}
     texts = {path: render("card.html", **values)}
     if path.suffix.lower() == ".md":
-        drawn = path.with_suffix(".svg")
-        texts = {path: render("card.md", **values, picture=drawn.name)}
-        pictures = [part.svg for parts in sections.values() for part in parts if isinstance(part, page.Picture)]
-        texts |= {drawn: "".join(pictures)} if pictures else {}
+        pictures = [part for parts in sections.values() for part in parts if isinstance(part, page.Picture)]
+        ends = ("", *(f".{place}" for place in range(2, len(pictures) + 1)))
+        names = {part.what: f"{path.stem}{end}.svg" for part, end in zip(pictures, ends, strict=False)}
+        texts = {path: render("card.md", **values, pictures=names)}
+        texts |= {path.with_name(names[part.what]): part.svg for part in pictures}
     for file in texts:
         check_writable(file, "--output", overwrite=overwrite)
     for file, text in texts.items():

@@ -64,6 +64,7 @@ def schema(
     label: Annotated[str | None, cli_option("The label column.")] = None,
     output: Annotated[Path | None, cli_option("Write here; default: the standard output.", "--output", "-o")] = None,
     public: Annotated[bool, cli_option("The file is public: copy ranges and levels out of it.", "--public")] = False,
+    smooth: Annotated[bool, cli_option("Let every number act along a curve, not a line.", "--smooth")] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Draft a schema for a table, from its header and the types of its columns, for a person to fill in.
@@ -79,7 +80,7 @@ def schema(
 
     if output is not None:
         check_writable(output, "--output", overwrite=overwrite)
-    text = draft_schema(file, label=label, public=public)
+    text = draft_schema(file, label=label, public=public, smooth=smooth)
     if output is None:
         sys.stdout.write(text)
     else:

@@ -50,7 +50,7 @@ RIDGE = 1e-9  # of the largest variance, for the inverse of a covariance
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimedValue:
     """A value in a measure; what is measured may exceed it by the tolerance."""
 
     measure: Measure
@@ -84,23 +84,23 @@ class Game:
         """By which the two data sets are neighbours."""
         return self.account or self.plan.relation
 
-    def claim(self) -> Claim:
+    def claim(self) -> ClaimedValue:
         """What an account is charged, the statement against the adversary, or the paper's."""
         plan, relation, form = self.plan, self.relation, algorithms.of(self.plan)
         if plan.claimed_epsilon is not None:
             if self.measure == "mu":
-                return Claim("mu", mu_for(plan.claimed_epsilon, plan.delta))
-            return Claim("epsilon", plan.claimed_epsilon)
+                return ClaimedValue("mu", mu_for(plan.claimed_epsilon, plan.delta))
+            return ClaimedValue("epsilon", plan.claimed_epsilon)
         events = form.pricing.events(form, plan, relation, plan.names[0])
         if self.adversary == "world":
             events = form.pricing.world_events(form, plan, relation, plan.names[0])
         if any(isinstance(event, PoissonGaussian) for event in events):
-            return Claim("mu", mu_of_profile(lambda delta: epsilon_of(events, delta, relation)))
+            return ClaimedValue("mu", mu_of_profile(lambda delta: epsilon_of(events, delta, relation)))
         if any(isinstance(event, Selection) for event in events):
             squares = (2 * e.rho if isinstance(e, Selection) else e.mu**2 for e in events)  # type: ignore[union-attr]
-            return Claim("mu", math.sqrt(math.fsum(squares)), TOLERANCE)
+            return ClaimedValue("mu", math.sqrt(math.fsum(squares)), TOLERANCE)
         epsilon = form.pricing.epsilons(form, plan, relation)[self.adversary]
-        return Claim("mu", mu_for(epsilon, inside(plan.delta)))
+        return ClaimedValue("mu", mu_for(epsilon, inside(plan.delta)))
 
     def statistics(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
         """A row for each of `runs` runs on one of the two sides."""
@@ -121,7 +121,7 @@ class Game:
         with _quiet():
             if plan.secure_columns:
                 parts = [SecureColumns(plan, one, coalition, self.script) for one in data]
-                played = (parts[which].play(plan, keys, sources) for _ in range(runs))
+                played = (parts[which].secure_play(plan, keys, sources) for _ in range(runs))
                 return np.array([parts[0].log_likelihood(s, keys) - parts[1].log_likelihood(s, keys) for s in played])
             sides = [SecureRows(plan, one, coalition) for one in data]
             transcripts = (sides[which].secure_play(plan, keys, sources) for _ in range(runs))
@@ -166,7 +166,7 @@ class Result:
         return self.verdict == BROKEN
 
 
-def verdict(game: Game, claim: Claim, first: Array, second: Array, seconds: float) -> Result:
+def verdict(game: Game, claim: ClaimedValue, first: Array, second: Array, seconds: float) -> Result:
     """Of the statistics of both sides."""
     plan = game.plan
     measured = lower_bound(first, second, claim.measure, plan.delta, ALARM)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,9 @@ from sottovoce.algorithms import forms, make_plan, plan_by
 from sottovoce.algorithms.evaluation import Subject, score_weights
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
+from sottovoce.estimators.plots import new_figure
 from sottovoce.files import check_no_ledger
-from sottovoce.lab.audit.games import Claim, Game, Result, source, verdict
+from sottovoce.lab.audit.games import Game, Result, source, verdict
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.split import SPLITS, SecureAggregation
@@ -45,73 +44,54 @@ def run_audit(  # noqa: PLR0913
     thorough: bool = False,
     seed: int | None = None,
     processes: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> list[Result]:
     """Play every game, those whose names begin as `only` says, or those of a plan; results in order.
 
     A correct mechanism is accused with probability 1e-4 at most. `seed` is for tests of the audit itself.
     """
-    games: Mapping[str, Game | str] = make_own_games(plan) if plan is not None else {name: name for name in catalogue()}
+    known: Mapping[str, Game | Callable[[], Game]] = catalogue() if plan is None else make_own_games(plan)
     # "scd" is not "scd-primal".
-    meant = [name for name in games for start in only if name == start or name.startswith((f"{start},", f"{start} "))]
-    chosen = [name for name in games if not only or name in meant]
+    meant = [name for name in known for start in only if name == start or name.startswith((f"{start},", f"{start} "))]
+    chosen = [name for name in known if not only or name in meant]
     if not chosen:
-        raise InputError(f"only={list(only)!r} names no game; there are: {'; '.join(games)}.")
-    found: dict[str, list[Any]] = {name: [] for name in chosen}
+        raise InputError(f"only={list(only)!r} names no game; there are: {'; '.join(known)}.")
+    games = [made if isinstance(made, Game) else made() for made in map(known.__getitem__, chosen)]
     # New processes, since one that has threads is not safely copied; one process is this one.
     pool: Executor = ThreadPoolExecutor(1)
     if processes != 1:
         pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
     with pool:
-        futures: dict[Future[Any], str] = {}
-        for name in chosen:
-            game = _game(games[name])
-            runs = game.runs * (THOROUGH if thorough else 1)
-            futures[pool.submit(game.claim)] = name
-            for which, start in itertools.product((0, 1), range(0, runs, CHUNK)):
-                piece = pool.submit(_play_runs, games[name], which, start, min(CHUNK, runs - start), seed)
-                futures[piece] = name
+        claims = [pool.submit(game.claim) for game in games]
+        played = [
+            [
+                pool.submit(_play_runs, game, which, range(start, min(start + CHUNK, runs)), seed)
+                for start in range(0, runs, CHUNK)
+            ]
+            for game, runs in ((game, game.runs * (THOROUGH if thorough else 1)) for game in games)
+            for which in (0, 1)
+        ]
+        futures: list[Future[Any]] = [*claims, *itertools.chain(*played)]
         for done, future in enumerate(as_completed(futures), 1):
-            found[futures[future]].append(future.result())
-            if progress is not None:
-                progress(done, len(futures))
+            future.result()  # an error ends the audit
+            progress(done, len(futures))
     results = []
-    for name in chosen:  # the pieces in their order, whichever came first
-        (claim,) = (item for item in found[name] if isinstance(item, Claim))
-        pieces = sorted((item for item in found[name] if isinstance(item, Played)), key=lambda piece: piece.start)
-        first, second = (np.concatenate([piece.found for piece in pieces if piece.which == w]) for w in (0, 1))
-        seconds = math.fsum(piece.seconds for piece in pieces)
-        results.append(verdict(_game(games[name]), claim, first, second, seconds))
+    for place, game in enumerate(games):
+        sides = [[piece.result() for piece in side] for side in played[2 * place : 2 * place + 2]]
+        first, second = (np.concatenate([found for found, _ in side]) for side in sides)
+        seconds = math.fsum(taken for side in sides for _, taken in side)
+        results.append(verdict(game, claims[place].result(), first, second, seconds))
     return results
 
 
-@functools.cache
-def _make_game(name: str) -> Game:
-    return catalogue()[name]()
-
-
-def _game(game: Game | str) -> Game:
-    return _make_game(game) if isinstance(game, str) else game
-
-
-@dataclass(frozen=True)
-class Played:
+def _play_runs(game: Game, which: int, runs: range, seed: int | None) -> tuple[Array, float]:
     """The statistics of some runs on one side, and how much computing they took."""
-
-    which: int
-    start: int
-    found: Array
-    seconds: float
-
-
-def _play_runs(game: Game | str, which: int, start: int, runs: int, seed: int | None) -> Played:
     begun = time.process_time()
-    made = _game(game)
-    found = made.statistics(which, runs, source(seed, made.name, which, start))
-    return Played(which, start, found, time.process_time() - begun)
+    found = game.statistics(which, len(runs), source(seed, game.name, which, runs.start))
+    return found, time.process_time() - begun
 
 
-def make_own_games(plan: Plan) -> dict[str, Game | str]:
+def make_own_games(plan: Plan) -> dict[str, Game]:
     """The plan against the coordinator and against the world, at audit scale; as many runs as time allows.
 
     A plan that secures its sums is attacked by all other parties too, and on accounts under both relations.
@@ -120,7 +100,7 @@ def make_own_games(plan: Plan) -> dict[str, Game | str]:
     views: list[dict[str, Any]] = [{}]
     if plan.split.several and plan.protects == "record":
         views.append({"adversary": "world", "sees": "model"})
-    found: dict[str, Game | str] = {}
+    found: dict[str, Game] = {}
     if plan.channel.secure:
         both = itertools.product(("coordinator", "parties", "world"), accounts(plan.relation))
         views = [{"adversary": who, "account": account, "said": f", {who}{name}"} for who, (name, account) in both]
@@ -161,38 +141,28 @@ def at_audit_scale(plan: Plan) -> Plan:
 
 def plot(results: Sequence[Result], path: Path) -> None:
     """Claimed against measured, one point for each game; the line is where they are equal."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise InputError("the plot needs matplotlib: pip install 'sottovoce[plots]'.") from None
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6.4, 5.2), layout="constrained")
+    figure = new_figure()
+    figure.set_size_inches(6.4, 5.2)
+    axes = figure.add_subplot()
     kinds = {
         "ours": ("o", "tab:blue", [r for r in results if not r.published]),
         "published, the claim holds": ("^", "tab:gray", [r for r in results if r.published and r.expected]),
         "published, the claim cannot hold": ("s", "tab:red", [r for r in results if r.published and not r.expected]),
     }
-    most = max(max(result.claimed, result.measured) for result in results) * 1.05
     for label, (marker, colour, chosen) in kinds.items():
         if chosen:
             x, y = [r.claimed for r in chosen], [r.measured for r in chosen]
             axes.scatter(x, y, marker=marker, color=colour, alpha=0.7, label=label)
-    for result in results:
-        if result.measured > result.claimed:
-            axes.annotate(
-                result.name, (result.claimed, result.measured), (5, 3), textcoords="offset points", fontsize=7
-            )
+    for r in results:
+        if r.measured > r.claimed:
+            axes.annotate(r.name, (r.claimed, r.measured), (5, 3), textcoords="offset points", fontsize=7)
+    most = max(max(r.claimed, r.measured) for r in results) * 1.05
     axes.plot([0, most], [0, most], color="black", linewidth=0.8)
-    axes.set_xlim(0, most)
-    axes.set_ylim(-0.03 * most, most)
+    axes.set(xlim=(0, most), ylim=(-0.03 * most, most), ylabel="measured lower bound, same unit")
     axes.set_xlabel("claimed (mu, or epsilon of a published claim)")
-    axes.set_ylabel("measured lower bound, same unit")
     figure.legend(fontsize=8, loc="outside lower center", ncols=3)
     check_no_ledger(path)
     figure.savefig(path)
-    plt.close(figure)
 
 
 RECORDS = 8
@@ -392,27 +362,29 @@ def _add_published(game: Callable[..., None]) -> None:
     sgd = {"solver": "sgd", "split": "rows", "features": 1, **PAPER}
     named = {"parties": (1, 299), "epsilon": 12.0, "delta": 1e-6, "coin": "audit 261"}
     game("sgd as published (SGD1)", {**sgd, **named}, sees="uses", measure="mu", holds=False, runs=200)
-    game(
-        "sgd as published (SGD1), model",
-        {**sgd, "parties": (2, 2), "epsilon": 2.0},
-        adversary="world",
-        sees="model",
-        runs=SOME,
-    )
+    world: dict[str, Any] = {"adversary": "world", "sees": "model", "runs": SOME}
+    game("sgd as published (SGD1), model", {**sgd, "parties": (2, 2), "epsilon": 2.0}, **world)
     scd = {"solver": "scd", "clip": 1e-3, "epsilon": 1.0, "features": 1, "records": 1, "regulariser": STIFF, **PAPER}
-    game(
-        "scd as published, duals unseen", {**scd, "rounds": 8, "rate": 0.1}, adversary="parties", sees="moves", runs=120
-    )
+    unseen = {**scd, "rounds": 8, "rate": 0.1}
+    game("scd as published, duals unseen", unseen, adversary="parties", sees="moves", runs=120)
     seen, signs = {**scd, "rounds": 50, "rate": 0.04, "delta": 0.05}, ((1.0, 1.0), (1.0, -1.0), (math.nan, 1.0))
     game("scd as published, duals seen", seen, sees="duals", holds=False, runs=360, records=signs)
+    lots = {
+        **scd,
+        "solver": "scd-sequential",
+        "records": 10,
+        "lot": 1,
+        "rounds": 1,
+        "delta": 0.05,
+        "coin": "audit 5702",
+    }
+    game("scd-sequential as published", lots, measure="mu", holds=False, runs=300, records=signs)
+    game("scd-primal as published", {"solver": "scd-primal", "rounds": 3, "features": 1, **PAPER}, runs=120)
     cd = {"solver": "cd", "features": 1, "bounds": ENTRIES, "rounds": 1, "clip": 0.3, "epsilon": 1.0, **PAPER}
     game("cd as published, all steps counted", {**cd, "inner": 4}, runs=SOME)
     game("cd as published, outer loops counted", {**cd, "inner": 256, "counted": "outer"}, holds=False, runs=SOME)
-    game(
-        "frank-wolfe as published",
-        {"solver": "frank-wolfe", **CENTRAL["frank-wolfe"], "epsilon": 2.0, **PAPER},
-        runs=120,
-    )
+    central = {"solver": "frank-wolfe", **CENTRAL["frank-wolfe"], "epsilon": 2.0, **PAPER}
+    game("frank-wolfe as published", central, runs=120)
     columns = {"split": "columns", "features": 1, "rounds": 1, "epsilon": 1.0, **PAPER}
     divided = {"solver": "frank-wolfe", "parties": 24, "regulariser": UNIT_BALL, **columns}
     game("frank-wolfe by columns as published", divided, holds=False, runs=160)

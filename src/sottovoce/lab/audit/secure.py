@@ -21,10 +21,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import algorithms
 from sottovoce.algorithms import Ask
 from sottovoce.algorithms.base import Coordination
-from sottovoce.data.block import Block, Matrix
+from sottovoce.data.block import Matrix
 from sottovoce.errors import InputError
 from sottovoce.federation.replies import CheckedReply
 from sottovoce.federation.run_keys import known_keys
@@ -40,7 +39,6 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.split import COORDINATOR
 from sottovoce.privacy.mechanisms import Randomness, SystemRandomness
 from sottovoce.queries.joint import JointGradient
-from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.pair_keys import PairKeys, RunKey, fingerprint_of
 from sottovoce.secure.streams import Label, hash_of, masks
 from sottovoce.secure.sums import Call, ColumnMasker, Masker, Noise, Opener, from_ring, in_ring, label_of
@@ -179,16 +177,14 @@ class SecureRows(Side):
         return Transcript(tuple(messages), solution)
 
 
-class SecureColumns:
+class SecureColumns(Side):
     """One of two data sets by columns."""
 
     def __init__(
         self, plan: Plan, data: Data, coalition: AttackingView, script: tuple[tuple[float, ...], ...] = ()
     ) -> None:
-        self.plan, self.coalition, self.script = plan, coalition, script
-        self.form = algorithms.of(plan)
-        self.blocks = {name: Block.prepare(X, y, plan.part(name).preparation) for name, (X, y) in data.items()}
-        self.queries = {name: queries_of(self.form, plan, name) for name in plan.names}
+        super().__init__(plan, data)
+        self.coalition, self.script = coalition, script
         self._exact: tuple[Any, tuple[Integers, ...]] = (None, ())  # of what was asked last
 
     def text(self) -> Coordination:
@@ -202,7 +198,7 @@ class SecureColumns:
             yield Ask("gradient", query.message(np.array(weights)))
         return np.zeros(self.plan.dimension)
 
-    def play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> list[OpenedSum]:
+    def secure_play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> list[OpenedSum]:
         """A run through the real protocol: all its sums, in order."""
         run, opened = _Protocol(self, plan, keys, sources), list[OpenedSum]()
 

@@ -38,10 +38,7 @@ from sottovoce.lab.bcfw.samplings import Nice as Nice
 from sottovoce.lab.bcfw.samplings import Sampling as Sampling
 from sottovoce.lab.bcfw.samplings import SerialImportance as SerialImportance
 from sottovoce.lab.bcfw.samplings import UniformSerial as UniformSerial
-from sottovoce.lab.bcfw.solve import BlockSolution as BlockSolution
 from sottovoce.lab.bcfw.solve import Inexact as Inexact
-from sottovoce.lab.bcfw.solve import ParallelSolution as ParallelSolution
-from sottovoce.lab.bcfw.solve import Trace as Trace
 from sottovoce.lab.bcfw.solve import parallel_step as parallel_step
 from sottovoce.lab.bcfw.solve import solve as solve
 from sottovoce.lab.bcfw.solve import solve_parallel as solve_parallel

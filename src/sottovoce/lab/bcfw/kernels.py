@@ -72,7 +72,7 @@ def dense_add(rows: NDArray[Any], columns: Integers, weights: Vector, step: floa
 
 
 @njit(cache=True, nogil=True)
-def sparse_dots_at(indptr: Integers, data: Vector, columns: Integers, slopes: Vector) -> Vector:
+def sparse_dots(indptr: Integers, data: Vector, columns: Integers, slopes: Vector) -> Vector:
     """<a_j, slopes> for the chosen columns, the slopes given entry by entry, column after column."""
     found = np.empty(len(columns))
     place = 0
@@ -81,18 +81,6 @@ def sparse_dots_at(indptr: Integers, data: Vector, columns: Integers, slopes: Ve
         for entry in range(indptr[columns[k]], indptr[columns[k] + 1]):
             total += data[entry] * slopes[place]
             place += 1
-        found[k] = total
-    return found
-
-
-@njit(cache=True, nogil=True)
-def sparse_dots(indptr: Integers, indices: Integers, data: Vector, columns: Integers, slopes: Vector) -> Vector:
-    """<a_j, slopes> for the chosen columns."""
-    found = np.empty(len(columns))
-    for k in range(len(columns)):
-        total = 0.0
-        for entry in range(indptr[columns[k]], indptr[columns[k] + 1]):
-            total += data[entry] * slopes[indices[entry]]
         found[k] = total
     return found
 

@@ -195,14 +195,19 @@ class Composite(Objective):
         return _LinearIterate(self, x, offsets)
 
     def dots(self, columns: Integers, slopes: Vector) -> Vector:
+        """<a_j, slopes> for the chosen columns a_j."""
         found: Vector
         if self.sparse:
-            A = self.columns
-            found = kernels.sparse_dots(A.indptr, A.indices, A.data, columns, slopes)
+            found = kernels.sparse_dots(self.columns.indptr, self.columns.data, columns, slopes[self.rows_of(columns)])
         elif len(columns) == self.dimension:
             found = (self.columns @ slopes)[columns]
         else:
             found = kernels.dense_dots(self.columns, columns, slopes)
+        return found
+
+    def rows_of(self, columns: Integers) -> Integers:
+        """The rows of the entries of sparse columns, column after column."""
+        found: Integers = self.columns.indices[kernels.list_columns(columns, self.columns.indptr)]
         return found
 
     def add(self, columns: Integers, weights: Vector, step: float, q: Vector) -> None:
@@ -229,10 +234,9 @@ class _LinearIterate(Iterate):
     def gradient(self, columns: Integers) -> Vector:
         f = self.objective
         if f.sparse:
-            A = f.columns
-            rows = A.indices[kernels.list_columns(columns, A.indptr)]
+            rows, A = f.rows_of(columns), f.columns
             if len(rows) < len(self.q):
-                found: Vector = kernels.sparse_dots_at(A.indptr, A.data, columns, f.g.gradient_at(self.q, rows))
+                found: Vector = kernels.sparse_dots(A.indptr, A.data, columns, f.g.gradient_at(self.q, rows))
                 return found
         return f.dots(columns, f.g.gradient(self.q))
 

@@ -7,6 +7,7 @@ beside the claimed growth. Noise comes from fixed seeds, so a run can be repeate
 from __future__ import annotations
 
 import math
+import tomllib
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,8 @@ from sottovoce.solvers.names import in_letters
 
 NAMES: Final = ("dp-cd", "dp-scd", "admm", "frank-wolfe", "sgd")
 SUPPLIED = ("year_prediction_msd", "gisette")  # large and not fetched without being asked: the user supplies them
+# The tuned settings and the published numbers of the papers, by their names.
+SETTINGS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8"))
 
 
 class MissingDataError(InputError):
@@ -105,6 +108,12 @@ class Claim:
     says: str
     verdict: Verdict
     measured: str
+
+
+def judge(where: str, says: str, holds: bool | None, measured: str) -> Claim:
+    """A claim that holds, is false or, for None, holds with another constant."""
+    verdicts: dict[bool | None, Verdict] = {True: "holds", False: "false", None: "holds with another constant"}
+    return Claim(where, says, verdicts[holds], measured)
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import sottovoce as sv
 from sottovoce.federation.federation import Federation
-from sottovoce.lab.reproduce import Claim, Paper, PaperTable, Row, Setup, Verdict, true_epsilon
+from sottovoce.lab.reproduce import Claim, Paper, PaperTable, Row, Setup, judge, true_epsilon
 from sottovoce.lab.reproduce.dp_cd_problems import PROBLEMS, Printed, Task
 from sottovoce.lab.theorems import dp_cd as theorems
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
@@ -30,37 +30,37 @@ def curves(name: str, setup: Setup) -> PaperTable:
     task, printed = problem.make(setup.load), problem.printed
     best, start = task.optimum(), task.objective(np.zeros(task.X.shape[1]))
     published, private, sgd = problem.published
-    methods: list[tuple[str, float | None, Callable[[int], dict[str, Any]], str]] = [
-        ("DP-CD as printed", published, lambda _: printed.options(task, task.squares), f"{printed}"),
-        (
-            "as printed, private M",
+    known, noisy = problem.known.options(task, known=True), problem.private.options(task, known=False)
+    methods: dict[str, tuple[float | None, Callable[[int], dict[str, Any]], object]] = {
+        "DP-CD as printed": (published, lambda _: printed.options(task, task.squares), printed),
+        "as printed, private M": (
             private,
             lambda k: printed.options(task, task.laplace_squares(k)),
             "Laplace noise on M",
         ),
-        ("cd", None, lambda _: problem.known.options(task, known=True), f"{problem.known}"),
-        ("cd, private M", None, lambda _: problem.private.options(task, known=False), f"{problem.private}"),
-        ("DP-SGD", sgd, lambda _: problem.descent.options(), f"{problem.descent}"),
-    ]
+        "cd": (None, lambda _: known, problem.known),
+        "cd, private M": (None, lambda _: noisy, problem.private),
+        "DP-SGD": (sgd, lambda _: problem.descent.options(), problem.descent),
+    }
     if (full := problem.full) is not None:
-        methods.append(("full gradients", None, lambda _: full.options(), f"{full}"))
-    rows, ends = [], []
-    for series, value, options, how in methods:
+        methods["full gradients"] = (None, lambda _: full.options(), full)
+    rows, ends, zero = list[Row](), list[str](), start / best - 1
+    for series, (value, options, how) in methods.items():
         runs = RUNS.get(series, 10) // setup.of(1, 5)
         found = []
         for seed in range(SEED, SEED + runs):
             setup.say(f"{problem.title}: {series}, run {seed - SEED + 1} of {runs}")
             found.append(task.curve(relation="replace-one", insecure_seed=seed, **options(seed)))
         for at in found[0]:
-            values, last = [each[at] / best - 1 for each in found], at == max(found[0])
+            values, told = [each[at] / best - 1 for each in found], value if at == max(found[0]) else None
             mean, spread = float(np.mean(values)), float(np.std(values))
-            rows.append(Row(series, at, value if last else None, mean, f"{how}; {runs} runs", spread))
-        ends.append(f"{series} {mean / (start / best - 1):.2f}")
+            rows.append(Row(series, at, told, mean, f"{how}; {runs} runs", spread))
+        ends.append(f"{series} {rows[-1].ours / zero:.2f}")
     mu = task.epsilon / math.sqrt(2 * math.log(1 / task.delta))  # of the printed noise
     alone, joint = (theorems.laplace_epsilon(task.X.shape[1], task.epsilon, task.delta, each) for each in (0.0, mu))
     note = (
         f"Epsilon = {task.epsilon:g}, delta = {task.delta:.2g}, replace-one. The zero model has "
-        f"{start / best - 1:.4g}. The Laplace noise on M costs epsilon = {alone:.4g}, with the steps {joint:.4g}."
+        f"{zero:.4g}. The Laplace noise on M costs epsilon = {alone:.4g}, with the steps {joint:.4g}."
     )
     if name == "sparse":
         note += f" As shares of the zero model's error on this draw: published 0.37 and 1.00, here {', '.join(ends)}."
@@ -69,7 +69,6 @@ def curves(name: str, setup: Setup) -> PaperTable:
 
 CLAIMS = ((1000, 0.1), (1000, 1.0), (1000, 10.0), (10_000, 1.0), (10_000, 10.0))
 LOOPS = 100  # inner steps
-OTHER: Final = "holds with another constant"
 
 
 def printed_epsilon(n: int, claimed: float, relation: Relation, counted: str) -> float:
@@ -80,9 +79,8 @@ def printed_epsilon(n: int, claimed: float, relation: Relation, counted: str) ->
     return true_epsilon(model, Federation.central(np.ones((n, 2)), np.arange(n) % 2), "world")
 
 
-def compare_dp_cd_epsilons(setup: Setup) -> PaperTable:
+def compare_dp_cd_epsilons(_setup: Setup) -> PaperTable:
     """The true epsilon of the printed noise, and of the printed curvatures."""
-    del setup
     rows = []
     for counted, wanted in (("all", CLAIMS), ("outer", ((1000, 0.1), (1000, 1.0)))):
         series = "every step counted" if counted == "all" else f"T as printed, {LOOPS} inner steps"
@@ -147,32 +145,27 @@ def measure_utility(setup: Setup) -> PaperTable:
         (compare_strongly_convex, "strongly convex, by T", (1, 2, 4, 8, 12)),
     ):
         for at in places[: setup.of(None, 4)]:
-            found, printed, proven = compare(at)
-            rows.append(Row(f"{name}, as printed", at, printed, found, "runs on a quadratic function"))
-            rows.append(Row(f"{name}, as proven", at, proven, found, "runs on a quadratic function"))
+            found, *bounds = compare(at)
+            for bound, said in zip(bounds, ("printed", "proven"), strict=True):
+                rows.append(Row(f"{name}, as {said}", at, bound, found, "runs on a quadratic function"))
     return PaperTable("Utility", "E F(w_priv) - F*", "K or T", tuple(rows), ("bound", "measured"), log=True)
 
 
-def judge_dp_cd(setup: Setup) -> tuple[Claim, ...]:
+def judge_dp_cd(_setup: Setup) -> tuple[Claim, ...]:
     """Every claim of the poster."""
-    del setup
     return (*_judge_noise(), *_judge_constants(), *_judge_bounds(), *_judge_lower_bounds(), *_judge_practice())
-
-
-def _claim(where: str, says: str, holds: bool, measured: str, otherwise: Verdict = "false") -> Claim:
-    return Claim(where, says, "holds" if holds else otherwise, measured)
 
 
 def _judge_noise() -> Iterator[Claim]:
     literal, counted = (printed_epsilon(1000, 1.0, "replace-one", each) for each in ("outer", "all"))
     says = "(epsilon, delta) by sigma_j^2 = 8 T L_j^2 log(1/delta) / (n epsilon)^2"
     measured = f"claimed 1, true {literal:.4g} for T = 1, K = {LOOPS}, n = 1,000, replace-one"
-    yield _claim("Privacy, T outer loops", says, literal <= 1, measured)
+    yield judge("Privacy, T outer loops", says, literal <= 1, measured)
     grid = np.arange(0.1, 20, 0.1)
     true = [gaussian_epsilon(epsilon / math.sqrt(2 * math.log(1e6)), 1e-6) for epsilon in grid]
     most = float(grid[np.asarray(true) <= grid].max())
     measured = f"claimed 1, true {counted:.2g}; at delta = 1e-6 it holds up to epsilon {most:.2g} and not above"
-    yield _claim("Privacy, T all steps", says, true[-1] <= grid[-1], measured, OTHER)
+    yield judge("Privacy, T all steps", says, bool(true[-1] <= grid[-1]) or None, measured)
 
 
 def _judge_constants() -> Iterator[Claim]:
@@ -181,16 +174,16 @@ def _judge_constants() -> Iterator[Claim]:
     terms = np.clip(10 * rng.standard_normal((1000, 8)), -clips, clips)
     largest = float(np.max(np.abs(terms.mean(axis=0)) / clips))
     where = "Coordinate-wise Clipping"
-    yield _claim(where, "|clipped grad_j f| <= C_j", largest <= 1, f"{largest:.2g} of it at most, 8 coordinates")
+    yield judge(where, "|clipped grad_j f| <= C_j", largest <= 1, f"{largest:.2g} of it at most, 8 coordinates")
     ours = theorems.clip_for(1.0, curvatures, 0.25) * np.sqrt(curvatures / 0.25)
     inverse, plain = theorems.inverse_norm(ours, curvatures), float(np.linalg.norm(ours))
     measured = f"M = (1, 10, 100), C = 1: it is {inverse:.3g} = sqrt(p / tr M) C; the Euclidean norm is {plain:.3g}"
     says = "C_j = sqrt(M_j / tr M) C so that |(C_j)|_{M^-1} = C"
-    yield _claim(where, says, math.isclose(inverse, 1), measured)
+    yield judge(where, says, math.isclose(inverse, 1), measured)
     joint = theorems.laplace_epsilon(8, 1.0, 1e-6)
     measured = f"p = 8, epsilon = 1: together they cost {joint:.3g}; the scale for 1 is p B_j / (n epsilon)"
     says = "all M_j + Lap(B_j / (n epsilon)) are private at epsilon"
-    yield _claim("Estimating Constants Privately", says, joint <= 1, measured, OTHER)
+    yield judge("Estimating Constants Privately", says, joint <= 1 or None, measured)
 
 
 def _judge_bounds() -> Iterator[Claim]:
@@ -199,17 +192,17 @@ def _judge_bounds() -> Iterator[Claim]:
     measured = (
         f"p = K = 8, M_j = 100: error {found:.2g}, bound {printed:.2g}; R_M^2 = max(|.|_M^2, F - F*): {proven:.2g}"
     )
-    yield _claim("Utility, convex", says, found <= printed, measured)
+    yield judge("Utility, convex", says, found <= printed, measured)
     least = theorems.convex_coordinate_bound(FLAT, radius, theorems.best_inner(FLAT, radius))
     times, expected = least / theorems.convex_coordinate_rate(FLAT, radius), 6 * math.sqrt(2 * math.log(1e12))
     measured = f"{times:.3g} = 6 sqrt(2 log(1/delta)) times it at the best K, with the R_M of the proof"
     says = "O~(sqrt(p) R_M |L|_{M^-1} / (n epsilon))"
-    yield _claim("Utility, convex", says, math.isclose(times, expected), measured)
+    yield judge("Utility, convex", says, math.isclose(times, expected), measured)
 
     worst = max(error / bound for error, bound, _ in map(compare_strongly_convex, (1, 2, 4, 6)))
     says = "(F(w^0) - F*) / (2 T) + 48 p T log(1/delta) |L|^2 / (mu_M (n epsilon)^2), K = O~(p / mu_M)"
     measured = f"K = 2 p (1 + 1/mu_M): at most {worst:.2g} of it; proven with 1 + 1/mu_M for 1/mu_M"
-    yield Claim("Utility, strongly convex", says, OTHER if worst <= 1 else "false", measured)
+    yield judge("Utility, strongly convex", says, None if worst <= 1 else False, measured)
     ratios = list[float]()
     for bound in (theorems.printed_strong_bound, theorems.strong_coordinate_bound):
         for n in (10**4, 10**8):
@@ -220,7 +213,7 @@ def _judge_bounds() -> Iterator[Claim]:
     measured = "n = 10^4 and 10^8, best T: {:.3g} and {:.3g} times it; with 2^T for 2 T {:.3g} and {:.3g}".format(
         *ratios
     )
-    yield _claim("Utility, strongly convex", says, ratios[1] <= 100 * ratios[0], measured)
+    yield judge("Utility, strongly convex", says, ratios[1] <= 100 * ratios[0], measured)
 
 
 def _judge_lower_bounds() -> Iterator[Claim]:
@@ -232,22 +225,22 @@ def _judge_lower_bounds() -> Iterator[Claim]:
         above.append(upper / theorems.convex_lower_rate(setting, steepest))
     says = "Omega~(sqrt(p) |w*|_2 |L|_2 / (n epsilon))"
     measured = f"the upper order is at least {min(above):.3g} times it, for 302 M and the worst w* of its length"
-    yield _claim("Lower Bounds, convex", says, min(above) > 1 - 1e-9, measured)
+    yield judge("Lower Bounds, convex", says, min(above) > 1 - 1e-9, measured)
     setting = theorems.CoordinateSetting(np.ones(100), np.full(100, 1e8), 10**5, 1.0, 1e-6)
     lower = theorems.strong_lower_rate(setting, 0.5)
     most = min(theorems.strong_coordinate_bound(setting, 1.0, 0.5, loops) for loops in range(1, 100))
     measured = f"M_j = 10^8, L_j = 1, p = 100: {lower:.2g}, and no data give more than {most:.2g}; mu_M and |L|_2 do "
     measured += "not change alike with the units"
     says = "Omega~(p |L|_2^2 / (mu_M (n epsilon)^2))"
-    yield _claim("Lower Bounds, strongly convex", says, lower <= 1000 * most, measured)
+    yield judge("Lower Bounds, strongly convex", says, lower <= 1000 * most, measured)
     shares = [theorems.least_share(np.ones(p)) for p in (8, 74, 750)]
     measured = "L_j = 1: {:.2g} of it for p = 8, {:.2g} for 74, {:.2g} for 750: nothing is said below 75".format(
         *shares
     )
     says = "any floor(p / 75) coordinates can have a sum of L_j^2 of Omega(|L|^2)"
-    yield _claim("Lower Bounds, assumption", says, min(shares) > 0, measured)
+    yield judge("Lower Bounds, assumption", says, min(shares) > 0, measured)
     measured = f"upper order / lower order {above[0]:.3g} where M_j are alike, {above[1]:.3g} where they span 10^4"
-    yield _claim("Take home, convex", "nearly matched lower bounds", max(above) < 2, measured, OTHER)
+    yield judge("Take home, convex", "nearly matched lower bounds", max(above) < 2 or None, measured)
 
 
 def _judge_practice() -> Iterator[Claim]:
@@ -266,13 +259,13 @@ def _judge_practice() -> Iterator[Claim]:
     measured = f"excess with two columns in units 64 times as small: DP-CD {plain:.2g}, then {scaled:.2g}; "
     measured += f"DP-SGD {sgd_plain:.2g}, then {sgd_scaled:.2g}"
     holds = scaled < 1.01 * plain and sgd_scaled > 2 * sgd_plain
-    yield _claim("Take home", "adapts to coordinate-wise regularity", holds, measured)
+    yield judge("Take home", "adapts to coordinate-wise regularity", holds, measured)
     measured = f"excess {private:.2g} with Laplace noise, {plain:.2g} with known ones"
-    yield _claim("Take home", "works with privately estimated constants", private < 1.5 * plain, measured)
+    yield judge("Take home", "works with privately estimated constants", private < 1.5 * plain, measured)
     plan = task.model(relation="replace-one", **known).plan(Federation.central(X, signs))
     mu = gaussian_mu([each.event("replace-one") for each in plan.releases], "replace-one")
     measured = f"Gaussian releases in a public order, nothing sampled: mu = {mu or math.inf:.3g}"
-    yield _claim("Take home", "no amplification required", mu is not None, measured)
+    yield judge("Take home", "no amplification required", mu is not None, measured)
 
 
 PAPER = Paper(

@@ -27,9 +27,8 @@ def draw_tables(tables: Sequence[PaperTable]) -> Any:
     for place, table in enumerate(tables):
         axis = figure.add_subplot(grid[place // columns, place % columns])
         (_draw_lines if is_curve(table) else _draw_dots)(axis, table)
-        axis.set_title(
-            table.title, fontsize=9, loc="left", pad=6 if is_curve(table) else 20
-        )  # above the legend of dots
+        above = 6 if is_curve(table) else 20  # the legend of dots
+        axis.set_title(table.title, fontsize=9, loc="left", pad=above)
     return figure
 
 
@@ -41,7 +40,7 @@ def is_curve(table: PaperTable) -> bool:
 def _draw_lines(axis: Any, table: PaperTable) -> None:
     places = sorted({float(row.at) for row in table.rows})
     for number, (name, rows) in enumerate(table.series.items()):
-        drawn = {"color": f"C{number % 10}", "ms": 5}
+        drawn: dict[str, Any] = {"color": f"C{number % 10}", "ms": 5}
         line = [row for row in rows if math.isfinite(row.ours)]
         at = [float(row.at) for row in line]
         known = [row for row in rows if row.published is not None]
@@ -54,9 +53,8 @@ def _draw_lines(axis: Any, table: PaperTable) -> None:
             axis.fill_between(at, [max(end, least) for end in low] if table.log else low, high, alpha=0.15, lw=0)
         if known:
             x, y = [row.at for row in known], [row.published for row in known]
-            axis.plot(
-                x, y, "s" if len(known) == 1 else "s--", mfc="none", lw=0.8, label=f"{name}: {table.heads[0]}", **drawn
-            )
+            drawn |= {"mfc": "none", "lw": 0.8, "label": f"{name}: {table.heads[0]}"}
+            axis.plot(x, y, "s" if len(known) == 1 else "s--", **drawn)
     if places[-1] >= 50 * places[0] > 0 and len(places) <= MARKED:
         axis.set_xscale("log")
         axis.set_xticks(places, [format_number(place) for place in places], minor=False)
@@ -80,11 +78,10 @@ def _draw_dots(axis: Any, table: PaperTable) -> None:
         if found:
             x, y = zip(*found, strict=True)
             axis.plot(x, y, marker, mfc=filled, ms=6, color=f"C{which}", label=table.heads[which])
+    right = {"transform": axis.get_yaxis_transform(), "ha": "right", "va": "center", "fontsize": 7}
     for row, place in zip(table.rows, places, strict=True):
         if math.isinf(row.ours):
-            axis.text(
-                0.98, place, "infinite", transform=axis.get_yaxis_transform(), ha="right", va="center", fontsize=7
-            )
+            axis.text(0.98, place, "infinite", **right)
     if table.log:
         values = [value for row in table.rows for value in (row.published, row.ours) if value and math.isfinite(value)]
         axis.set_xscale("log")

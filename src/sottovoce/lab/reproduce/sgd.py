@@ -22,7 +22,7 @@ import sottovoce as sv
 from sottovoce.federation.federation import Federation
 from sottovoce.gate.query import Round
 from sottovoce.lab.audit.transcript import Side, play_rounds
-from sottovoce.lab.reproduce import Claim, Paper, PaperTable, Row, Setup, true_epsilon
+from sottovoce.lab.reproduce import Claim, Paper, PaperTable, Row, Setup, judge, true_epsilon
 from sottovoce.lab.theorems import sgd as theorems
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.accounting import gaussian_delta, gaussian_epsilon
@@ -75,9 +75,8 @@ def compare_sgd_epsilons(setup: Setup) -> PaperTable:
     return PaperTable("True epsilon", "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True)
 
 
-def noise(setup: Setup) -> PaperTable:
+def noise(_setup: Setup) -> PaperTable:
     """Noise of the gradient sum averaged over all rounds, in units of L: SGD1 as printed, and the sound forms."""
-    del setup
     n = 10_000
     federation, delta = Federation.central(*data(n)), 0.1 * n**-3.0  # within the stated domain
     forms = {
@@ -153,10 +152,10 @@ class Trial:
 
     def row(self, series: str, at: float | str, runs: int) -> Row:
         """The mean of some runs, of a published form beside its bound: Theorem 2 with constants, or Theorem 4."""
-        found, published = [self.run(seed) for seed in range(runs)], self.calibration == "paper"
-        spread = float(np.std(found)) if runs > 1 else None
+        found = [self.run(seed) for seed in range(runs)]
         how = f"{self.plan.algorithm}, {self.calibration}, n = {self.records}, Delta = {self.convexity:g}, {runs} runs"
-        return Row(series, at, self.bound if published else None, float(np.mean(found)), how, spread)
+        bound, spread = self.bound if self.calibration == "paper" else None, float(np.std(found)) if runs > 1 else None
+        return Row(series, at, bound, float(np.mean(found)), how, spread)
 
     @functools.cached_property
     def bound(self) -> float:
@@ -261,7 +260,7 @@ def judge_sgd(_setup: Setup) -> tuple[Claim, ...]:
         ("Theorem 4, eq. 11", "excess of SGD2", shares[2] <= 1, f"n = {n:,}, T = {T}: {shares[2]:.2g} of the bound"),
         ("Theorem 4, eq. 12", "excess of k constant steps", last <= 1, quadratic),
     )
-    return tuple(Claim(where, says, "holds" if holds else "false", told) for where, says, holds, told in found)
+    return tuple(itertools.starmap(judge, found))
 
 
 PAPER = Paper(

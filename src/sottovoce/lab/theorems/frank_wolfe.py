@@ -89,15 +89,17 @@ class Sparse:
         return self.curvature / (self.rate * rounds + 2)
 
     def gradient_inexactness(self, rounds: float) -> float:
-        """rho_g = C_g (2 eta + K tau) sqrt(T) / (n epsilon C gamma_T) (Table 2)."""
-        wide = 2 * self.radius + self.parties * self.candidates
-        allowed = self.people * self.epsilon * 2 * self.tolerance(rounds)
-        return self.gradient_constant() * wide * math.sqrt(rounds) / allowed
+        """rho_g = C_g sqrt(T) / ((2 eta + K tau) n epsilon C gamma_T) (Table 2).
+
+        Where 2 eta + K tau stands is a reading: below, (D_M + |T|) rho_g of Theorem 1 is what eq. 16 has of C_g.
+        """
+        allowed = (2 * self.radius + self.parties * self.candidates) * self.people * self.epsilon
+        return self.gradient_constant() * math.sqrt(rounds) / (allowed * 2 * self.tolerance(rounds))
 
     def oracle_inexactness(self, rounds: float) -> float:
-        """rho_l = C_l sqrt(T) log(2 G eta K tau) / (K tau n epsilon C gamma_T) (Table 2)."""
+        """rho_l = C_l sqrt(T) log(2 G eta K tau T) / (K tau n epsilon C gamma_T) (Table 2; the scan hides a letter)."""
         drawn = self.parties * self.candidates
-        log = math.log(2 * self.slope * self.radius * drawn)
+        log = math.log(2 * self.slope * self.radius * drawn * rounds)
         allowed = drawn * self.people * self.epsilon * 2 * self.tolerance(rounds)
         return self.oracle_constant() * math.sqrt(rounds) * log / allowed
 
