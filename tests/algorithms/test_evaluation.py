@@ -322,9 +322,13 @@ def test_a_plan_costs_what_was_asked_for_also_by_rows(kind: str, relation: Relat
 
 
 def test_nodes_follow_the_noise() -> None:
-    for records, count in ((100, 8), (10_000, 12), (1_000_000, 16)):
-        numbers = plan_of("classes", parties=(("anna", records),)).numbers
+    """Where it is small the end nodes are so far out that next to no score counts as them."""
+    for records, count, reach in ((100, 8, 1.75), (10_000, 12, 1.75), (1_000_000, 16, 4.0)):
+        changes = problem("classes", parties=(("anna", records),))
+        subject = Subject(np.ones(4), (0.5, 2.0))
+        numbers = algorithms.plan_by(EvaluatedClasses(), changes, subject, run="run", coin="coin").numbers
         assert numbers.left + numbers.right == count
+        assert (numbers.low, numbers.high) == (0.5 - 2 * reach, 0.5 + 2 * reach)
 
 
 def test_no_solver_is_called_evaluation() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +16,7 @@ from scipy.stats import norm
 import sottovoce as sv
 from plans import small_problem as problem
 from sottovoce import algorithms, losses
-from sottovoce.algorithms.whitened import private, rule
+from sottovoce.algorithms.whitened import classes, private, rule
 from sottovoce.data import projection
 from sottovoce.data.block import Block
 from sottovoce.data.matrix import exact_bits, exact_product, exact_weights, toward_zero
@@ -120,8 +121,16 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
         right = 1 / (1 + np.exp(-y * u))
         return -y * (1 - right) * np.minimum(1, limit / np.maximum(right, 1 - right))
 
-    def k_at(v: float) -> float:
-        return max(k0 / 4, losses.get("logistic").mean_curvature(v)) if logistic else 1.0
+    nodes = np.linspace(-6, 6, 241)
+    normal = norm.pdf(nodes) / norm.pdf(nodes).sum()
+
+    def k_at(v: float, mean: float | None, least: float) -> float:
+        if not logistic:
+            return 1.0
+        if mean is None:
+            return max(k0 / 4, losses.get("logistic").mean_curvature(v))
+        p = 1 / (1 + np.exp(-mean - math.sqrt(max(v - mean**2, 0)) * nodes))
+        return max(least, normal @ (p * (1 - p)))
 
     rest = np.arange(d) != lam.argmax()
     tau, a2 = v0 / lam[rest].sum(), (0.7 * s["gradient"] * G / k0) ** 2
@@ -135,17 +144,22 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
     n1 = R * np.clip(np.minimum(1, length / R).mean(), 0.05, 1)
     m2 = q @ lam
 
-    def descend(Z, u, offset, CG, h, damp, prior, v, z, T, S) -> np.ndarray:
-        W = np.clip(T * (S * (z / k0 / (h / S)) ** 2).sum() / (v / 4), 1, T)
-        b, K, taken, before = np.zeros_like(u), 0.0, [], (u, u)
+    def descend(Z, u, offset, CG, h, damp, prior, v, z, T, S, mean) -> np.ndarray:
+        spoiled = (S * (z / (h / S)) ** 2).sum() / v
+        W, least = np.clip(4 * T * spoiled / k0**2, 1, T), min(k0 / 4, 16 * math.sqrt(spoiled))
+        b, K, taken, before, last = np.zeros_like(u), 0.0, [], (u, u), 0.0
         weight = np.minimum(1, CG[0] / np.linalg.norm(Z, axis=1))
         for n in range(1, T + 1):
-            g, k = Z.T @ (weight * slope(Z @ u + offset, CG[1])) / N, k_at(S @ u**2)
+            g, k = (
+                Z.T @ (weight * slope(Z @ u + offset, CG[1])) / N,
+                k_at(S @ u**2, None if mean is None else mean @ u, least),
+            )
             if n > 1:
                 move = u - before[0]
                 bent = (g - before[1]) @ move - 2 * z * math.sqrt(2 * T * move @ move)
                 W = np.clip(max(W, bent / (k * (h + damp) @ move**2)), 1, T)
-            before = u, g
+            before, last = (u, g), max(k, last / 2)
+            k, W = last, W if mean is None else np.clip(4 * T * spoiled / last**2, W, T)
             gain = max(3 / (2 * n + 1), 1 / W)
             b, K = b + (k * (h + damp) * u - g - b) * gain, K + (k - K) * gain
             u = b / (K * (h + damp) + max(1, W / n) * z**2 / (prior * K * h))
@@ -161,22 +175,25 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
 
     CG = widened(C, s["gradient"], m2, math.sqrt(q.max()))
     b = min(1, CG[0] / n1)
-    given = (q * lam * b, 0.15 * hidden * q * b, tau / q, v0, s["gradient"] * CG[0] * CG[1], 32, q * lam)
+    row = np.sqrt(q) * lam * U[-1] / c if full else None
+    given = (q * lam * b, 0.15 * hidden * q * b, tau / q, v0, s["gradient"] * CG[0] * CG[1], 32, q * lam, row)
     f = U @ (np.sqrt(q) * descend(Z, np.zeros(d), start, CG, *given))
     icpt, f[-1] = c * f[-1], 0.0
     score, along = X @ f, U.T @ f
-    m, second = -icpt, lam @ along**2
+    m, second, doubt = -icpt / 2, lam @ along**2, abs(icpt) / 2
     if full:
-        m = (lam * U[-1]) @ along / c
+        doubt, m = 0.0, (lam * U[-1]) @ along / c
         second = max(second - m * m, 0.1 * second)
     R = 2.5 * math.sqrt(second)
-    m += R * np.clip((score - m) / R, -1, 1).mean() / (1 + (2.5 * s["score"]) ** 2)
+    wide = R + doubt
+    m += wide * np.clip((score - m) / wide, -1, 1).mean() / (1 + (2.5 * s["score"]) ** 2)
+    R = math.hypot(R, 2 * wide * s["score"]) if doubt else R
     found = np.minimum(((score - m) / R) ** 2, 1).mean()
     sd = R * math.sqrt(max((found + s["square"] ** 2) / (1 + (2.5 * s["square"]) ** 2), 0.048))
     CG, one, t = widened(1.0, s["rescale"], 2, 4.5), np.ones(2), np.linspace(-6, 6, 241)
     density = norm.pdf(t) / norm.pdf(t).sum() * np.minimum(1, CG[0] / np.hypot(t, 1))
     left = np.array([density @ t**2, density.sum()])
-    given = (left, 0 * one, v0, v0 / 2, s["rescale"] * CG[0] * CG[1], 12, one)
+    given = (left, 0 * one, v0, v0 / 2, s["rescale"] * CG[0] * CG[1], 12, one, np.eye(2)[1])
     u = descend(np.c_[(score - m) / sd, np.ones(N)], np.array([sd, m + icpt]), start, CG, *given)
     f = f * max(u[0], 0) / sd
     f[-1] = (start + u[1] - max(u[0], 0) * m / sd) / c
@@ -301,6 +318,85 @@ def test_a_diagonal_metric_is_the_matrix(regulariser: Any) -> None:
     scaled = ScaledRegulariser(regulariser, features=4, scale=0.7, objective=1.3)
     wanted = QuadraticMetric(values, np.eye(5)).step(w, g, scaled, 3)
     np.testing.assert_allclose(DiagonalMetric(values).step(w, g, scaled, 3), wanted, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_rare_labels_are_calibrated() -> None:
+    """Steps follow the curvature where the scores are; by that around 0 they would be far too short to arrive."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((100_000, 8)) / 3
+    X /= np.maximum(np.linalg.norm(X, axis=1, keepdims=True) / 1.5, 1)
+    y = np.where(rng.random(len(X)) < 1 / (1 + np.exp(7 - 3 * X @ np.repeat([1.0, -0.7], 4))), 1, -1)
+    given: dict[str, Any] = {"row_norm": 1.5, "classes": (-1, 1), "solver": "whitened", "insecure_seed": 0}
+    exact = sv.PrivateLogisticRegression(math.inf, row_norm=1.5, classes=(-1, 1), alpha=0.0, solver="newton").fit(X, y)
+
+    def told() -> tuple[float, float]:
+        """The mean probability by the share, and the length of the coefficients by those without privacy."""
+        model = sv.PrivateLogisticRegression(epsilon=8.0, delta=1e-6, **given).fit(X, y)
+        length = float((model.coef_ @ exact.coef_.T).item() / (exact.coef_ @ exact.coef_.T).item())
+        return float(model.predict_proba(X)[:, 1].mean() / (y > 0).mean()), length
+
+    share, length = told()
+    assert 0.9 < share < 1.1
+    assert 0.85 < length < 1.15
+    with pytest.MonkeyPatch.context() as patch:  # negative control
+        of_gram = rule.of_gram
+        patch.setattr(rule, "of_gram", lambda *given: replace(of_gram(*given), mean=None))
+        patch.setattr(losses.get("logistic").__class__, "affine_in_label", False)
+        share, length = told()
+        assert share > 1.2
+        assert length < 0.8
+
+
+@pytest.mark.slow
+def test_rare_labels_do_not_hide_where_scores_are() -> None:
+    """Above 2,000 columns the intercept makes up for rare labels, or for the mean of the scores: nobody knows which."""
+    rng = np.random.default_rng(3)
+    X = sp.random(6000, 5000, density=0.008, random_state=0, format="csr", data_rvs=lambda n: 0.5 + rng.random(n))
+    X = sp.diags(1 / np.sqrt(np.maximum(X.power(2).sum(axis=1).A1, 1e-9))) @ X
+    y = np.where(rng.random(6000) < 0.07, 1, -1)
+    given: dict[str, Any] = {"row_norm": 1.0, "classes": (-1, 1), "solver": "whitened", "delta": 1e-5}
+
+    def loss() -> float:
+        models = (sv.PrivateLogisticRegression(0.1, insecure_seed=seed, **given).fit(X, y) for seed in range(4))
+        return float(np.mean([np.logaddexp(0, -y * model.decision_function(X)).mean() for model in models]))
+
+    constant = -0.07 * math.log(0.07) - 0.93 * math.log(0.93)
+    assert loss() < constant + 0.03
+    expected = rule.FittedScore.expected
+    with pytest.MonkeyPatch.context() as patch:  # negative control: all of the intercept makes up for the mean
+        patch.setattr(rule.FittedScore, "expected", lambda score, moments, b: (-b, expected(score, moments, b)[1], 0.0))
+        assert loss() > constant + 0.1
+
+
+@pytest.mark.slow
+def test_several_classes_of_columns_that_add_up_do_not_diverge() -> None:
+    """One column for each level, scaled one by one: they add up to the number of attributes. It is no noise."""
+    rng = np.random.default_rng(0)
+    hidden, popular = rng.standard_normal((6000, 3)), -1.2 * np.log(np.arange(8) + 1.0)
+    chances = [0.7 * hidden @ rng.standard_normal((3, 8)) + popular for _ in range(45)]
+    X = np.hstack([np.eye(8)[(each + rng.gumbel(size=each.shape)).argmax(axis=1)] for each in chances]) / math.sqrt(45)
+    scores = hidden @ rng.standard_normal((3, 3)) + 2 * X @ rng.standard_normal((360, 3)) + [0.0, 0.9, -1.2]
+    y = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
+    given: dict[str, Any] = {"row_norm": 1.0, "classes": range(3), "solver": "whitened", "insecure_seed": 0}
+
+    def loss() -> float:
+        model = sv.PrivateLogisticRegression(1e6, delta=1e-6, **given).fit(X, y)
+        return float(-np.log(model.predict_proba(X)[np.arange(len(y)), y]).mean())
+
+    best = loss()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private, "NEWTON_FEATURES", 2)
+        kept = loss()
+        assert kept < best + 0.15
+        widen = classes.ClassesDescent._widen
+
+        def at_full_length(self: classes.ClassesDescent, gradient: np.ndarray) -> None:
+            widen(self, gradient)
+            self._bent = 1.0
+
+        patch.setattr(classes.ClassesDescent, "_widen", at_full_length)  # negative control
+        assert loss() > kept + 0.5
 
 
 def test_columns_that_add_up_do_not_diverge() -> None:

@@ -87,7 +87,7 @@ def test_fit_and_choice_are_within_the_budget(relation: Any) -> None:
     assert epsilon_of([Gaussian(mu)], inside(1e-5), relation) == pytest.approx(1.0, rel=1e-6)
     assert model.privacy_.epsilon == pytest.approx(1.0, rel=1e-6)
     share = chosen.releases[0].charged(relation) / chosen.releases[0].std
-    assert (share / mu) ** 2 == pytest.approx(0.02, rel=1e-3)
+    assert (share / mu) ** 2 == pytest.approx(0.04, rel=1e-3)
 
 
 def test_models_follow_from_the_releases_of_the_fit_alone() -> None:
@@ -122,7 +122,7 @@ def test_an_account_of_the_same_epsilon_takes_fit_and_choice(rule: Any, tmp_path
     """By Renyi orders, and where epsilons add, the plans one after the other would be too much."""
     account = sv.Ledger.create(tmp_path / "people.ledger").open("people", 1.0, 1e-5, composition=rule)
     model = made("lasso", ledger=account).fit(X[TRAIN], NUMBERS[TRAIN])
-    assert len(model.path_.losses) == 8
+    assert 1 <= len(model.path_.losses) <= 8
     assert account.balance().plans == 2
     assert account.balance().spent == pytest.approx(1.0, rel=1e-6)
     assert sv.Ledger(account.path).verify() > 2
@@ -174,7 +174,7 @@ def test_class_weights_are_those_of_the_losses_compared(tmp_path: Path) -> None:
 
 def test_a_plan_shows_the_fit_s_part() -> None:
     plan = made("logistic").plan(sv.Federation.central(X[TRAIN], Y[TRAIN]))
-    assert 0.98 < plan.epsilon < 1.0
+    assert 0.97 < plan.epsilon < 0.99
     assert plan.regulariser.name == "none"
 
 
@@ -237,6 +237,38 @@ def test_a_curve_is_drawn_and_models_of_the_path_predict() -> None:
         plain.path(X[TRAIN], NUMBERS[TRAIN], alphas=2).plot_losses()
 
 
+def rare(records: int) -> tuple[np.ndarray, np.ndarray]:
+    """A tenth of positives, most of whom a strong penalty would cost several nats each."""
+    rng = np.random.default_rng(4)
+    rows = (rng.random((records, 150)) < 1.5 / (np.arange(150) + 4.0)).astype(float)
+    scores = rows @ (1.5 * rng.standard_normal(150))
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+    return rows, np.where(rng.random(records) < 1 / (1 + np.exp(5 - scores + scores.mean())), "yes", "no")
+
+
+@pytest.mark.slow
+def test_models_far_from_the_fit_do_not_hide_what_others_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All differences of a record are cut as one, so models that nobody would take are left out before."""
+    rows, labels = rare(40_000)
+
+    def loss(model: Any) -> float:
+        shares = model.predict_proba(rows[20_000:])
+        return float(-np.log(np.where(labels[20_000:] == "yes", shares[:, 1], shares[:, 0])).mean())
+
+    def chosen() -> Any:
+        return made("logistic", epsilon=3.0).fit(rows[:20_000], labels[:20_000])
+
+    plain = loss(made("logistic", epsilon=3.0, alpha=0.0, solver="whitened").fit(rows[:20_000], labels[:20_000]))
+    kept = chosen()
+    assert len(kept.path_.alphas) < 8
+    assert loss(kept) < plain + 0.002
+    monkeypatch.setattr(path_module, "TRUSTED", math.inf)  # negative control, with the cut as short as it was
+    monkeypatch.setattr(path_module, "CUT", 1.0)
+    whole = chosen()
+    assert len(whole.path_.alphas) == 8
+    assert loss(whole) > plain + 0.02
+
+
 class TestEvidence:
     """A quadratic with known minima."""
 
@@ -246,7 +278,7 @@ class TestEvidence:
         curvature, restraint = np.array([0.1, 0.2, 0.4, 0.3]), np.array([0.05, 0.1, 0.02, 0.2])
         moments = Moments(curvature, vectors, 0.0)
         weights = np.array([1.0, -2.0, 0.5, 0.7])
-        return Evidence(moments, curvature, restraint, np.zeros(4), weights, Units.of(get("logistic"), 0.0))
+        return Evidence(moments, curvature, restraint, np.zeros(4), weights, Units.of(get("logistic"), 0.0), 0.0)
 
     @pytest.mark.parametrize("vectors", [None, VECTORS])
     def test_without_a_penalty_it_is_the_fit_or_less_restrained(self, vectors: Any) -> None:
@@ -256,6 +288,12 @@ class TestEvidence:
         freed = evidence.moments.into(evidence.model(free, 0.0))
         held = evidence.moments.into(evidence.weights)
         np.testing.assert_allclose(freed * evidence.curvature, held * (evidence.curvature + evidence.restraint))
+
+    @pytest.mark.parametrize("vectors", [None, VECTORS])
+    def test_the_distance_is_the_loss_above_the_least(self, vectors: Any) -> None:
+        evidence, away = self.evidence(vectors), np.array([0.3, 0.1, -0.2, 0.5])
+        K = np.diag(evidence.curvature) if vectors is None else (vectors * evidence.curvature) @ vectors.T
+        assert evidence.distance(evidence.weights + away) == pytest.approx(away @ K @ away / 2)
 
     @pytest.mark.parametrize("vectors", [None, VECTORS])
     def test_degrees_of_freedom_by_hand(self, vectors: Any) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from copy import copy
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ Array = NDArray[np.float64]
 
 ALPHAS = np.geomspace(3e-3, 1e-6, 8)  # for rows of norm 1 and slopes of 1/2; stronger ones leave nothing
 WEAK = 3e-4  # up to which a penalty leaves alone what holds the noise back; a stronger one takes its place
+TRUSTED = 5.0  # a model that is further from the fit than so many times what noise and overfitting cost is left out
+CUT = 1.5  # of the losses of a record, in the units of a log-likelihood: shorter ones hide what a poor model costs
 SHORTEST = 1e-3  # the last alpha of a path as a share of the first, where the estimator's own is above the first
 
 
@@ -106,11 +109,15 @@ class PenaltyChoice(Purchase):
     """Puts the best of the path in the place of the fit, or leaves the fit: `alpha_`, `path_`, `coef_`, `intercept_`.
 
     The best has the least sum of losses + degrees of freedom, by how much a model does better on its own records than
-    on others. The path is public before the release: a function of the fit's.
+    on others. Columns that are scaled one by one are correlated, nobody knows how far: there no degrees are counted.
+
+    If noise and overfitting cost the fit e, a model that is better than it has at most 4 e more loss by the fit's
+    quadratic, as |w - fit| <= |w - best| + |best - fit|. One with far more would only hide the others: all differences
+    of a record are cut as one. The path is public before the release: a function of the fit's.
     """
 
     form = ComparedLosses()
-    share = 0.02  # most of what there is to gain, and little of the fit
+    share = 0.04  # most of what there is to gain, and little of the fit
     refused = "alpha='auto': the fit is paid for and kept, without a penalty; the choice was refused"
 
     def check(self, fit: Fit, problem: Problem) -> None:
@@ -152,10 +159,15 @@ class PenaltyChoice(Purchase):
             freedom.append(evidence.degrees_of_freedom(self.weights[-1], regulariser, share))
         # The unit in which a loss is a log-likelihood: 1 for classes, for numbers the variance that the scores leave.
         # The mean absolute residual r of the constant model was released; pi/2 r^2 is the variance of a normal label.
-        self.freedom, self.unit = np.array(freedom), 1.0
+        unit = 1.0
         if evidence.units.loss.kind != "classification" and fit.solution.spread is not None:
             square = evidence.units.slope**2
-            self.unit = max(math.pi / 2 * square - fit.solution.spread[1] ** 2, square / 10)
+            unit = max(math.pi / 2 * square - fit.solution.spread[1] ** 2, square / 10)
+        most = TRUSTED * (evidence.noise + unit * freedom[0] / (2 * fit.plan.records))
+        near = [evidence.distance(weights) <= most for weights in self.weights[:-1]] + [True]
+        self.alphas, self.weights = self.alphas[near], list(itertools.compress(self.weights, near))
+        known = float(evidence.moments.vectors is not None)
+        self.freedom, self.unit = known * (np.array(freedom[1:])[near] - freedom[0]) / CUT, CUT * unit
         fit.model.alpha_ = 0.0
         return Candidates(np.array([fit.solution.weights, *self.weights]), self.unit)
 
@@ -163,7 +175,7 @@ class PenaltyChoice(Purchase):
         plan, model = fit.plan, fit.model
         noise = model.plans_[-1].releases[0].std * math.sqrt(plan.channel.variance)
         scale = self.unit / plan.records / float(plan.scaled_regulariser.objective)
-        losses = (solution.model + self.freedom[1:] - self.freedom[0]) * scale
+        losses = (solution.model + self.freedom) * scale
         coefs, intercepts = zip(*(plan.preparation.unprepare(weights) for weights in self.weights), strict=True)
         best = int(np.argmin(losses))
         if losses[best] < 0:

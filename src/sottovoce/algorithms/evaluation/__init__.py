@@ -28,7 +28,9 @@ from sottovoce.plan.plan import ModelsOf
 
 Function = Callable[[Array], Array]
 
-REACH = 1.75  # deviations from the mean to the end nodes: 2.5 make intervals of the log-loss 4 to 10% wider
+# Deviations from the mean to the end nodes: 2.5 make intervals of the log-loss 4 to 10% wider. FAR, of 16 nodes: where
+# the noise is that small the tenth of the scores that counts as the end nodes would be more than an interval.
+REACH, FAR = 1.75, 4.0
 
 _AT, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _AT, _WEIGHTS = (_AT + 1) / 2, _WEIGHTS / 2  # on [0, 1]
@@ -137,10 +139,10 @@ class TwoSides:
         return np.asarray(inverse @ order @ inverse)
 
     @classmethod
-    def about(cls, mean: float, deviation: float, count: int) -> TwoSides:
-        """`count` nodes over REACH deviations about the mean, shared out in proportion, at least two a side."""
-        low = min(mean - REACH * deviation, -deviation / 2)
-        high = max(mean + REACH * deviation, deviation / 2)
+    def about(cls, mean: float, deviation: float, count: int, reach: float = REACH) -> TwoSides:
+        """`count` nodes over `reach` deviations about the mean, shared out in proportion, at least two a side."""
+        low = min(mean - reach * deviation, -deviation / 2)
+        high = max(mean + reach * deviation, deviation / 2)
         left = min(max(round(count * -low / (high - low)), 2), count - 2)
         return cls(low, high, left, count - left)
 
@@ -378,12 +380,13 @@ class EvaluatedClasses(_Evaluation):
         """8 nodes, or more where the noise is small for the number of records."""
         weights = subject.weights
         widest = float(np.linalg.norm(weights)) if problem.private else WIDE  # no score of a prepared row is beyond
-        mean, deviation = subject.spread or (0.0, min(WIDE, widest) / REACH)
         query = ScoreCells(TwoSides(-1.0, 1.0, 2, 2), weights)
         release = Release.at_mu(query, 0, 1, problem.mu, problem.relation)
         noise = release.std * math.sqrt(problem.channel.variance)  # in the sum of the parties' cells
         count = 8 if problem.records < FEW * noise else 12 if problem.records < MANY * noise else 16
-        return asdict(TwoSides.about(mean, max(deviation, 1e-3), count))
+        reach = FAR if count == 16 else REACH
+        mean, deviation = subject.spread or (0.0, min(WIDE, widest) / reach)
+        return asdict(TwoSides.about(mean, max(deviation, 1e-3), count, reach))
 
     def cells(self, _problem: Problem, numbers: Evaluated, weights: Array) -> Query:
         return ScoreCells(nodes_of(numbers), weights)

@@ -135,7 +135,7 @@ class PrivateWhitened(Algorithm):
         """1. Mean squares of the rows, along the eigenvectors of their Gram matrix or along the columns."""
         if plan.has("gram"):
             gram = sums.GramMatrix(plan.dimension).matrix((yield from total("gram")))
-            return rule.of_gram(gram / plan.records, self.noise(plan, "gram"))
+            return rule.of_gram(gram / plan.records, self.noise(plan, "gram"), plan.preparation.intercept_entry)
         squares = yield from total("squares")
         return rule.of_squares(squares / plan.records, self.noise(plan, "squares"), plan.preparation.intercept_entry)
 
@@ -185,14 +185,17 @@ class PrivateWhitened(Algorithm):
         score = FittedScore(np.where(np.arange(plan.dimension) < plan.features, weights, 0.0), constant)
         intercept = float((weights - start.weights if rescales else weights)[-1]) * constant
         offset, known = float(start.weights[-1]) * constant, descent.curvature
-        mean, radius = score.expected(white.moments, intercept)
+        mean, radius, doubt = score.expected(white.moments, intercept)
         about = (white.moments, known / white.q, (descent.stiffness - known) / white.q, start.weights)
+        cost = descent.noise**2 / 2 * float((1 / descent.stiffness).sum())
         if not rescales:
             spread = (mean + intercept, radius / rule.SPREAD)
-            return Solution(weights, spread=spread, model=Evidence(*about, weights, white.units))
+            return Solution(weights, spread=spread, model=Evidence(*about, weights, white.units, cost))
         if constant:
-            mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, radius))
-            mean += radius * mean_score / (1 + (rule.SPREAD * self.noise(plan, "score")) ** 2)
+            wide, noise = radius + doubt, self.noise(plan, "score")
+            mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, wide))
+            mean += wide * mean_score / (1 + (rule.SPREAD * noise) ** 2)
+            radius = math.hypot(radius, 2 * wide * noise) if doubt else radius
         mean_square = yield from mean_of(plan, "square", weights=score.standardised(mean, radius))
         noise = self.noise(plan, "square")  # the deviation of the score: a little cautious, not below .22 of the radius
         variance = (max(mean_square, 0.0) + noise**2) / (1 + (rule.SPREAD * noise) ** 2)
@@ -203,7 +206,7 @@ class PrivateWhitened(Algorithm):
             rescaled[-1] = (offset + shift[0] - max(slope, 0.0) / unit * mean) / constant
         rescaled = regulariser.prox(rescaled, 0.0)
         spread = (float(offset + shift[0] if constant else 0.0), float(max(slope, 0.0)))
-        return Solution(rescaled, spread=spread, model=Evidence(*about, rescaled, white.units))
+        return Solution(rescaled, spread=spread, model=Evidence(*about, rescaled, white.units, cost))
 
     def slope_and_shift(
         self, plan: Plan, score: FittedScore, at: tuple[float, float, float, float], units: Units
@@ -217,10 +220,9 @@ class PrivateWhitened(Algorithm):
         size = projection.shape[1]
         penalised = functools.partial(score.penalised, unit=unit, regulariser=plan.scaled_regulariser)
         clips = Clips(1.0, units.slope).widened(units, self.noise(plan, "rescale"), size, rule.FAR)
-        t = np.linspace(-6.0, 6.0, 241)  # what clips leave of the mean squares of rows (t, 1), t ~ N(0, 1), or (t)
-        rows = np.column_stack([t, np.ones_like(t)])[:, :size]
-        density = np.exp(-(t**2) / 2.0) / math.sqrt(2.0 * math.pi)
-        share = density / density.sum() * clips.cut / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)
+        # what clips leave of the mean squares of rows (t, 1), t ~ N(0, 1), or (t)
+        rows = np.column_stack([rule.NORMAL, np.ones_like(rule.NORMAL)])[:, :size]
+        share = rule.DENSITY * clips.cut / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)
         descent = Descent(
             point=np.array([unit, mean + intercept])[:size],
             squares=np.ones(size),
@@ -232,6 +234,7 @@ class PrivateWhitened(Algorithm):
             rounds=plan.release("rescale").count,
             units=units,
             penalised=penalised,
+            mean=np.array([0.0, 1.0]) if score.constant else None,
         )
         message = {
             "offset": np.array([offset]),
@@ -259,6 +262,7 @@ class PrivateWhitened(Algorithm):
         return mean_of(plan, "length", **projection_shape(plan).message(white.matrix), radius=np.array([radius]))
 
     def descent(self, plan: Plan, white: White, _start: ConstantModel, left: float, noise: float) -> Descent:
+        mean = white.moments.mean
         return Descent(
             point=np.zeros(plan.dimension),
             squares=white.squares,
@@ -270,6 +274,7 @@ class PrivateWhitened(Algorithm):
             rounds=plan.rounds,
             units=white.units,
             penalised=functools.partial(white.penalised, regulariser=plan.scaled_regulariser),
+            mean=None if mean is None else np.sqrt(white.q) * mean,
             white=white,
         )
 

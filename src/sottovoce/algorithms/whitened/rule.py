@@ -24,6 +24,8 @@ CUT = 0.7  # of the mean length: rows are clipped to nearly equal length, and .5
 TOLERANCE = 5e-5  # of the loss, given to noise for the sake of wider clips
 DAMPING = 0.15  # of what the noise hides of the moments, added where a step divides by them; .1 and .2 nearly tie
 SPREAD = 2.5  # deviations within which a score is measured
+NORMAL = np.linspace(-6.0, 6.0, 241)  # points of a standard normal number
+DENSITY = np.exp(-(NORMAL**2) / 2) / np.exp(-(NORMAL**2) / 2).sum()
 FAR = 4.5  # beyond which no row (standardised score, 1) of the rescale needs to be
 
 
@@ -31,12 +33,14 @@ FAR = 4.5  # beyond which no row (standardised score, 1) of the rescale needs to
 class Moments:
     """Mean squares of the rows along the columns of `vectors`; None: along the coordinates.
 
-    `hidden` is how much of a mean square the noise can hide.
+    `hidden` is how much of a mean square the noise can hide. `mean` is the mean row along the directions, which a Gram
+    matrix has where rows end in a constant, and squares have not.
     """
 
     values: Array
     vectors: Array | None
     hidden: float
+    mean: Array | None = None
 
     def into(self, vector: Array) -> Array:
         """The coordinates of a vector along the directions."""
@@ -50,11 +54,13 @@ class Moments:
         return metric.step(centre, np.zeros_like(centre), regulariser, 1)
 
 
-def of_gram(gram: Array, noise: float) -> Moments:
-    """Eigenvectors of a released Gram matrix, and eigenvalues as far as they can be known."""
+def of_gram(gram: Array, noise: float, constant: float = 0.0) -> Moments:
+    """Eigenvectors of a released Gram matrix, and eigenvalues as far as they can be known; `constant` as below."""
     found, vectors = np.linalg.eigh(gram)
     values = denoised(found, noise)
-    return Moments(values / max(1.0, values.sum()), vectors, noise * math.sqrt(len(found) / 2))
+    values /= max(1.0, values.sum())
+    mean = values * vectors[-1] / constant if constant else None
+    return Moments(values, vectors, noise * math.sqrt(len(found) / 2), mean)
 
 
 def denoised(eigenvalues: Array, noise: float) -> Array:
@@ -184,17 +190,18 @@ class FittedScore:
     weights: Array
     constant: float
 
-    def expected(self, moments: Moments, intercept: float) -> tuple[float, float]:
-        """Its mean and the length within which it is measured, as the moments have them.
+    def expected(self, moments: Moments, intercept: float) -> tuple[float, float, float]:
+        """Its mean, the length within which it is measured, as the moments have them, and how far off the mean may be.
 
-        Squares of columns say nothing of the mean: there it is what the intercept of these weights makes up for.
+        Squares of columns say nothing of the mean. The intercept of these weights makes up for it or for rare labels:
+        there it is from 0 to -intercept.
         """
-        along, mean = moments.into(self.weights), -intercept
+        along, mean, doubt = moments.into(self.weights), -intercept / 2, abs(intercept) / 2
         square = float(moments.values @ along**2)
-        if self.constant and moments.vectors is not None:
-            mean = float((moments.values * moments.vectors[-1]) @ along) / self.constant
+        if moments.mean is not None:
+            mean, doubt = float(moments.mean @ along), 0.0
             square = max(square - mean**2, 0.1 * square)
-        return mean, SPREAD * math.sqrt(square) + 1e-12
+        return mean, SPREAD * math.sqrt(square) + 1e-12, doubt
 
     def standardised(self, mean: float, unit: float) -> Array:
         """Weights of (score - mean) / unit."""
@@ -243,13 +250,18 @@ class Descent:
     rounds: int
     units: Units
     penalised: Callable[[Array, Array], Array]
+    mean: Array | None = None  # of the rows along the coordinates, where it is known
     white: White | None = None  # of whose columns parties are told coordinates; None: of the point as it is
 
     def __post_init__(self) -> None:
-        # the scores' variance by noise if all rounds were one
-        spoiled = float((self.squares * (self.noise / (self.units.curvature * self.left)) ** 2).sum())
-        self._window = min(max(self.rounds * spoiled / (self.variance / 4), 1.0), float(self.rounds))
+        # where labels move no curvature the scores say what it is, and it is nowhere 0
+        self.mean = self.mean if self.units.loss.affine_in_label else None
+        # by k^2: the window of an iterate that carries noise of a quarter of the prior variance of the scores
+        self._spoiled = 4 * self.rounds / self.variance * float((self.squares * (self.noise / self.left) ** 2).sum())
+        self._window = min(max(self._spoiled / self.units.curvature**2, 1.0), float(self.rounds))
         self._count, self._estimate, self._curvature = 0, np.zeros_like(self.point), 0.0
+        self._gain, self._bent = 1.0, 1.0  # the loss bends so many times as much as known: shorter steps
+        self._bend, self._least = 0.0, min(self.units.curvature / 4, 8 * math.sqrt(self._spoiled / self.rounds))
         self.taken: list[Array] = []  # points of the second half whose window was full, before a penalty moved them
         self._last = self.point, np.zeros_like(self.point)
         self.stiffness = np.ones_like(self.point)
@@ -258,10 +270,14 @@ class Descent:
         """From `point`, at which the gradient was asked, to the next one."""
         self._count += 1
         self._widen(gradient)
-        gain, known = max(1.5 / (self._count + 0.5), 1 / self._window), self.left * self.squares
-        k = self.bend()
+        k, known = self.bend(), self.left * self.squares
+        if self.mean is not None:
+            k = self._bend = max(k, self._bend / 2)  # so no step runs far beyond the labels
+            self._window = min(max(self._spoiled / k**2, self._window), float(self.rounds))
+        gain = self._gain = min(max(1.5 / (self._count + 0.5), 1 / self._window), 1 / self._bent)
+        self._curvature = k if self._count == 1 else self._curvature
         self._estimate += gain * (k * (known + self.damping) * self.point - gradient - self._estimate)
-        self._curvature += gain * (k - self._curvature)
+        self._curvature = self._curvature + gain * (k - self._curvature)
         k, early = self._curvature, max(1.0, self._window / self._count)
         self.curvature = np.asarray(k * self.left * self.squares)  # what the records have of the stiffness
         self.stiffness = k * (known + self.damping) + early * self.noise**2 / (self.prior * k * known)
@@ -287,11 +303,20 @@ class Descent:
         return np.asarray(self.white.moments.vectors.T @ (self.white.matrix @ answer) / np.sqrt(self.white.q))
 
     def bend(self) -> Any:
-        """The mean curvature at scores of the point; a floor, below which a step could run away."""
+        """The mean curvature at scores of the point; a floor, below which a step could run away.
+
+        Where the mean of the scores is known it may be far lower, as of rare labels: down to where the noise of all
+        rounds would be a 256th of the scores' variance.
+        """
         units, variance = self.units, float(self.squares @ self.point**2)
         if units.loss.kind == "regression":
             return 1.0
-        return max(units.curvature / 4, units.weight * units.loss.mean_curvature(variance))
+        if self.mean is None:
+            return max(units.curvature / 4, units.weight * units.loss.mean_curvature(variance))
+        mean = float(self.mean @ self.point)
+        scores = mean + math.sqrt(max(variance - mean**2, 0.0)) * NORMAL
+        found = units.loss.curvature(scores, np.ones_like(scores))
+        return max(self._least, units.weight * float(DENSITY @ found))
 
     def _widen(self, gradient: Array) -> None:
         """A window of r steps where the loss bends r times as much as known, beyond noise: shorter ones would diverge.
@@ -322,6 +347,11 @@ class Evidence:
     start: Array
     weights: Array
     units: Units
+    noise: float  # what it costs of the loss, in the mean
+
+    def distance(self, weights: Array) -> float:
+        """By how much their loss is above that of the fit, as the records have it: 1/2 |w - weights|^2 in K."""
+        return float(self.curvature @ self.moments.into(weights - self.weights) ** 2) / 2
 
     def model(self, regulariser: ScaledRegulariser, share: float) -> Array:
         """The weights of least loss + penalty, where only this share of R is left: a penalty takes its place."""
