@@ -8,7 +8,7 @@ import house
 
 
 def test_the_package_does_not_grow() -> None:
-    assert sum(house.lines().values()) <= 56_000
+    assert sum(house.lines().values()) <= 57_250
 
 
 def test_files_are_short() -> None:
@@ -52,7 +52,7 @@ def test_algorithms_read_like_their_papers() -> None:
         ("central fit", 390, 53),
         pytest.param("by rows over gRPC, coordinator", 255, 41, marks=pytest.mark.slow),
         pytest.param("by columns, secure products", 620, 67, marks=pytest.mark.slow),
-        pytest.param("sottovoce fit job.toml", 600, 73, marks=pytest.mark.slow),
+        pytest.param("sottovoce fit job.toml", 605, 74, marks=pytest.mark.slow),
         pytest.param("evaluate", 290, 45, marks=pytest.mark.slow),
     ],
 )

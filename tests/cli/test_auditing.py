@@ -11,10 +11,10 @@ from sottovoce.gate import gate
 
 def test_a_game_is_shown_with_claim_bound_and_verdict(invoke):
     result = invoke("audit", "--only", "scd-primal", "--processes", 1)
-    (line,) = (line for line in result.stdout.splitlines() if line.startswith("scd-primal"))
+    line, _published = (line for line in result.stdout.splitlines() if line.startswith("scd-primal"))
     assert "2.08" in line
     assert "holds" in line
-    assert "1 of 1 claims that should hold do" in result.stdout
+    assert "2 of 2 claims that should hold do" in result.stdout
 
 
 def test_a_broken_claim_ends_with_code_1(invoke, monkeypatch):

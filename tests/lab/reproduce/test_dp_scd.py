@@ -108,7 +108,9 @@ class TestData:
         np.testing.assert_array_equal(model.coef_, last)
 
     def test_batches(self, setup):
-        assert {row.series for row in dp_scd.batches(setup).rows} == {f"C = {clip:g}" for clip in dp_scd.CUTS[1:3]}
+        assert {row.series for row in dp_scd.measure_batches(setup).rows} == {
+            f"C = {clip:g}" for clip in dp_scd.CUTS[1:3]
+        }
 
     def test_claims(self, setup):
         claims = dp_scd.weigh_claims(setup)

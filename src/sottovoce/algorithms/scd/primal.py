@@ -152,11 +152,11 @@ class PrimalState(Walk, Minimisers):
 
     def __init__(self, problem: Problem, numbers: Numbers) -> None:
         super().__init__(problem, numbers)
-        self.length = self.lot + problem.records
+        self.records, self.length = problem.records, self.lot + problem.records
         self.rounding_entries = float(self.length)
 
     def sensitivity(self, relation: Relation) -> float:
-        own = either(relation, zero_out=3.0 / (self.length - self.lot), replace_one=0.0)
+        own = either(relation, zero_out=3.0 / self.records, replace_one=0.0)
         return self.bound * math.sqrt(1 + self.lot * (1 - own / 4))
 
     def walk(self, round: Round, noise: Integers | None, step: float) -> Integers:

@@ -108,7 +108,7 @@ def converge(setup: Setup) -> PaperTable:
 
 
 @functools.lru_cache(maxsize=2)
-def batches(setup: Setup) -> PaperTable:
+def measure_batches(setup: Setup) -> PaperTable:
     """Figure 3: the error of DP-SCD at epsilon 1 against L, for several C."""
     panel, data, rows = PANELS["ridge"], PANELS["ridge"].data(setup), []
     for clip in setup.of(CUTS, CUTS[1:3]):
@@ -251,7 +251,7 @@ def _on_experiments(setup: Setup) -> Iterator[Claim]:
     (far, near), sgd = ([ends[f"{method}, epsilon {at}"] for at in ("0.1", "1")] for method in ("DP-SCD", "DP-SGD"))
     measured = f"above the least after ten epochs: {far:.2g} and {near:.2g}; DP-SGD {sgd[0]:.2g} and {sgd[1]:.2g}"
     yield Claim("Figure 2", "DP-SCD ends nearer to the optimum at epsilon 1 than at 0.1", _held(near < far), measured)
-    table = batches(setup)
+    table = measure_batches(setup)
     best = min(table.rows, key=lambda row: row.ours)
     flat = {name: sum(row.ours < 1.1 * best.ours for row in rows) for name, rows in table.series.items()}
     measured = f"best is {best.series}; L within 10% of it: {', '.join(f'{name}: {n}' for name, n in flat.items())}"
@@ -276,7 +276,7 @@ PAPER = Paper(
         "epsilons": compare_dp_scd_epsilons,
         **{name: partial(tradeoff, name) for name in PANELS},
         "convergence": converge,
-        "batches": batches,
+        "batches": measure_batches,
         "utility": utility,
     },
     (
