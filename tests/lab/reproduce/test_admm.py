@@ -154,6 +154,8 @@ def test_claims(data_folder):
         "Section 5, figure 3",
     }
     assert [where for where, claim in claims.items() if "another" in claim.verdict] == ["Theorem 2, eq. 14"]
+    undecided = {where for where, claim in claims.items() if claim.verdict == "not decided"}
+    assert undecided == {"Section 5, gisette", "Figure 3(b)"}
     assert len(claims) == 16
 
 

@@ -126,14 +126,14 @@ class TestConvergence:
             found = SharedProblem([part] * parties, part[:, 0], get("squared"), 0.0, rho)
             states = list(itertools.islice(iterate_sharing(found), 600))
             gaps.append(float(np.linalg.norm(found.scores(states[-1]) - states[-1].copies)))
-            if parties > 2:  # columns of norm 1: (b) asks for rho >= 2, (c) for more than sqrt(2)
+            if parties > 2:  # columns of norm 1: (b) asks for rho >= 2, (c) for more than 1
                 assert admm.assumed_rho(found) == pytest.approx(2.0)
         assert gaps[0] < 1e-6
         assert gaps[1] > 1e3
         if parties > 2:
             assert 0.95 * bound > 2.0
         else:
-            assert bound < math.sqrt(2)
+            assert bound == 1.0  # what (c) asks for
 
     def test_the_rho_of_the_assumption(self) -> None:
         """(b) is met with equality: the least second derivative of (6), by differences, is 2 sigma_max = 18."""

@@ -205,8 +205,9 @@ class PublishedOneShot(PrivateOneShot):
 
     The noise of Heinze-Deml, McWilliams and Meinshausen (2017, Theorem 1, from Kenthapadi et al. 2013), theta_k the
     range of party k's widest column and 1 the norm of a row of Pi_k: (epsilon, delta) for one attribute of one person.
-    Rows are not clipped and G = Z'Z as it is. There each party fits its own columns, raw, beside the others' rows, and
-    knows the labels; here the coordinator fits what was sent, and labels are one more column, of range 2.
+    Their Pi_k is an SRHT, here a sketch whose rows have the same norm. Rows are not clipped and G = Z'Z as it is. There
+    each party knows the labels and fits its own columns, raw, beside the others' rows, by the dual of ridge regression;
+    those fits are not here: the coordinator fits what was sent, and labels are one more column, of range 2.
 
     Guarantee: for a whole record, with |x Pi_k| at most Delta_k (`UnclippedRowSketch`),
     mu^2 = sum_k (Delta_k / (theta_k s))^2 + (1 / (2 s))^2, replace-one four times as much (`proof.md`).

@@ -416,6 +416,7 @@ class PublishedADMM(ExactADMM):
     (epsilon_0, delta_0) is claimed for each round, and by Corollary 1 (17) for T rounds
     sqrt(2 T ln(1 / delta')) epsilon_0 + T epsilon_0 (e^epsilon_0 - 1), at delta = T delta_0 + delta', halves of the
     plan's delta. epsilon_0 is chosen so that this is the plan's epsilon. The weights with noise are the answer.
+    The first round of (16), which has x = 0 and the message D_m xi, is not run: z and y start from S = 0 without noise.
 
     Guarantee: none; epsilon is infinite at any noise. D_m xi lies in the span of D_m's columns, and so does the
     message: two data sets with other spans cannot give the same one, d_m messages reveal the span, and the dual that

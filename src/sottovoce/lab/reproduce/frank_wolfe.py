@@ -193,6 +193,12 @@ def column_excess(records: int, runs: int, epsilon: float = 1.0, candidates: int
     return mean_excess(X, y, (Federation.by_columns(np.split(X, PARTIES, axis=1), y),), range(runs), **options)
 
 
+def zero_excess(records: int) -> float:
+    """F(0) - F* of the same people."""
+    X, y = sparse_truth(records, 40)
+    return objective(X, y, np.zeros(40)) - optimum(X, y, 1.0)[1]
+
+
 def measure_columns_excess(setup: Setup) -> PaperTable:
     """Algorithm 2 against n, at epsilon 1 and without noise, beside `frank-wolfe` over columns and w = 0."""
     sizes, rows = setup.of((500, 2_000, 8_000), (300, 600)), []
@@ -204,8 +210,7 @@ def measure_columns_excess(setup: Setup) -> PaperTable:
             how = f"epsilon {epsilon:g}, {'T = n^(2/3), ' if candidates else ''}mean of {runs} runs"
             rows.append(Row(name, float(records), None, column_excess(records, runs, epsilon, candidates), how))
     note = f"Slopes of log excess: claimed -2/3, here {trends(rows)}."
-    for X, y in (sparse_truth(records, 40) for records in sizes):
-        rows.append(Row("w = 0", len(y), None, objective(X, y, np.zeros(40)) - optimum(X, y, 1.0)[1], "no data"))
+    rows += [Row("w = 0", float(records), None, zero_excess(records), "no data") for records in sizes]
     return PaperTable("Excess of Algorithm 2, four parties", "F(w) - F*", "people", tuple(rows), log=True, note=note)
 
 
@@ -338,7 +343,7 @@ def measure_parameters(setup: Setup) -> PaperTable:
     zero = float(np.mean(sparse_truth(records, 40)[1] ** 2)) / 2
     note = (
         f"C_g = {problem.gradient_constant():.3g}, C_l = {problem.oracle_constant():.3g}, C = {problem.curvature:.3g}, "
-        f"eq. 16 {problem.excess():.3g}, where w = 0 has {zero:.2g}. Printed with O(.), here with the constant 1."
+        f"eq. 16 {problem.excess():.3g}, where w = 0 has {zero:.2g}. A reading of a damaged scan; O(.) has constant 1."
     )
     return PaperTable("Table 2", "value", "parameter", rows, ("printed", "measured"), log=True, note=note)
 
@@ -355,8 +360,9 @@ def _judge_curvatures() -> Iterator[Claim]:
     eso, third, fourth = bcfw.eso_bound(f, M, nice), bcfw.nice_bound(f, M, nice), bcfw.distributed_bound(f, M, spread)
     yield judge("Proposition 1", "C <= sum_i p_i beta_i D_i^2", eso >= C, f"{C:.4g} <= {eso:.4g}")
     says = "C = C_f with all blocks, C <= C_prod / d with one, C <= C^tau with tau"
-    holds = product >= (1 - 1e-12) * single and sets >= C
-    told = f"{single:.4g} <= {product:.4g}; {C:.4g} <= {sets:.4g}"
+    every, C_f = bcfw.exact_curvature(f, M, bcfw.Elementary(6)), bcfw.set_curvature(f, M, range(6))
+    holds = math.isclose(every, C_f) and product >= (1 - 1e-12) * single and sets >= C
+    told = f"{every:.4g} = {C_f:.4g}; {single:.4g} <= {product:.4g}; {C:.4g} <= {sets:.4g}"
     yield judge("Proposition 2, eq. 9", says, holds, told)
     yield judge("Proposition 3", "C <= tau mu_1 + tau (tau - 1) mu_2", third >= C, f"{C:.4g} <= {third:.4g}")
     says = "C <= K tau mu_1 + K tau (tau - 1) mu_2 + K (K - 1) tau^2 mu_3 (tau^2 is a reading)"
@@ -366,11 +372,14 @@ def _judge_curvatures() -> Iterator[Claim]:
 def _judge_theorem_1() -> Iterator[Claim]:
     loose = min(row.published / row.ours for row in compare_samplings(Setup(quick=True)).rows if row.published)
     says = "E f(x_t) - min f <= 2 (h_0 + C / p_min) / (p_min t + 2)"
-    told = f"at least {loose:.2g} times the measured gap, five samplings of coupled simplices"
+    told = f"at least {loose:.3g} times the measured gap, five samplings of coupled simplices"
     yield judge("Theorem 1, eq. 11, exact", says, loose >= 1, told)
     turned, allowed, ours = wide_blocks()
     says = "the same with (1 + rho) C, rho = (D_M + |T|) rho_g + |T| rho_l"
-    told = f"25 wide blocks: gap {turned:.3g}, bound {allowed:.3g}; sum_i p_i D_i rho_g: {ours:.3g}"
+    told = (
+        f"false for Euclidean diameters, 25 wide blocks: gap {turned:.3g}, bound {allowed:.3g}; sum_i p_i D_i rho_g: "
+        f"{ours:.3g}. It holds if D_M is the sum of the blocks' diameters; the paper names no norm"
+    )
     yield judge("Theorem 1, eq. 11, inexact", says, turned <= allowed, told)
     f, M = small_balls()
     h, whole = f.value(np.zeros(12)), bcfw.exact_curvature(f, M, bcfw.Elementary(6))
@@ -388,7 +397,8 @@ def _judge_privacy() -> Iterator[Claim]:
     told = f"claimed 1, for one attribute; for a record of 40 at 4 parties {once:.3g}"
     yield judge("Lines 315-344", says, once <= 1, told)
     says = "the central method (Talwar et al.) is (epsilon, delta)-private"
-    yield judge("Lines 346-365", says, central <= 1, f"claimed 1: {central:.3g}")
+    told = "proved at about 1.8 times (frank_wolfe/proof.md)"
+    yield judge("Lines 346-365", says, central <= 1, f"zero-out, claimed 1: {central:.3g}; replace-one is open: {told}")
     canary = theorems.choices_epsilon(2 * 1.0 / 10 * math.sqrt(32 * 50 * math.log(2e5)), 10 * 50, 1e-5)
     told = f"claimed 1: {four:.3g} at 4 parties, {ten:.3g} at 10; replace-one, choices: {canary:.3g} at 10"
     yield judge("Theorem 2", "Algorithm 2 is (epsilon, delta)-private", canary <= 1, told)
@@ -400,11 +410,17 @@ def _judge_excess() -> Iterator[Claim]:
     yield judge("Lines 874-885", says, more < 1, f"{more:.2g} times the error without, 4,000 people")
     ball, inner = limits()
     says = "the excess over min f on the l1 ball goes to 0 as (n epsilon)^(-2/3)"
-    told = f"a party's feature makes y: least F {inner:.3g} where the point stays, {ball:.3g} on the ball"
-    yield judge("Theorem 3, eq. 16", says, inner <= ball, told)
-    few, many = (column_excess(n, 3, 1.0, 10) for n in (250, 1_000))
+    size, epsilon = math.ceil(theorems.sketch_size(2_000, 1e12, ZETA)), 1e12
+    about = (PARTIES, 10, 1.0, 2_000, 2.0, 4.0, leading_value(size, 2_000), epsilon, 1e-5)
+    limit = theorems.Sparse(2_000, 40, *about).excess()
+    told = (
+        f"a party's dense feature makes y: least F {inner:.3g} where the point stays, {ball:.3g} on the ball; as "
+        f"epsilon goes to infinity eq. 16 goes to 0, at {epsilon:g} it is {limit:.2g} (nnz = n = 2,000, constant 1)"
+    )
+    yield judge("Theorem 3, eq. 16", says, inner - ball <= limit, told)
+    few, many = (column_excess(n, 3, 1.0, 10) / zero_excess(n) for n in (250, 1_000))
     says = "they enter as in the central method, (n epsilon)^(-2/3)"
-    told = f"{few:.3g} of 250 people, {many:.3g} of 1,000 (epsilon 1, p = 1)"
+    told = f"dense columns: {few:.3g} of w = 0's excess for 250 people, {many:.3g} for 1,000 (epsilon 1, p = 1)"
     yield judge("Remark 1, n and epsilon", says, many <= 0.7 * few, told)
     some, all_ = (column_excess(300, 1, QUIET, tau) for tau in (2, 10))
     told = f"without noise {some:.3g} at p = 0.2, {all_:.3g} at p = 1 (300 people)"
@@ -416,7 +432,7 @@ def _judge_uplink() -> Iterator[Claim]:
     shares = [a / theorems.one_shot_numbers(n, 64) for a, n in zip(numbers, (10_000, 1_000_000), strict=True)]
     grows = slope([1e4, 1e6], numbers)
     says = "uplink O(zeta^-2 log(n epsilon)^(1/3) K (n epsilon)^(2/3))"
-    told = f"slope {grows:.2f} from 10^4 to 10^6 people, 2/3 and the logarithm"
+    told = f"arithmetic, given T and m: slope {grows:.2f} from 10^4 to 10^6 people, 2/3 and the logarithm"
     yield judge("Corollary 1", says, abs(grows - 2 / 3) < 0.1, told)
     told = f"{shares[0]:.2g} of it at 10^4 people, {shares[1]:.2g} at 10^6 (r = 64)"
     yield judge("Remark 2", "less than the n r log r of one sketch of each row", shares[1] < shares[0] < 1, told)

@@ -109,11 +109,12 @@ def iterate_sharing(
 def assumed_rho(problem: SharedProblem) -> float:
     """Above this rho Assumption 1.2 holds: gamma_m >= 2 sigma_max(D_m'D_m), rho gamma(rho) > 2 L^2 and rho >= L.
 
-    gamma_m = lambda min r'' + rho sigma_min(D_m'D_m); gamma(rho) = rho for a convex loss and rho - L else, so that (c)
-    asks for rho above sqrt(2) L or 2 L. Infinite where a part has not full column rank.
+    gamma_m = lambda min r'' + rho sigma_min(D_m'D_m); gamma(rho) = rho + min l'': rho + L for the square, rho for
+    another convex loss, rho - L else. So (c) asks for rho above L, sqrt(2) L or 2 L. Infinite where a part has not full
+    column rank.
     """
     least, curved = problem.weight * problem.regulariser.least, problem.loss.curvature_bound
-    needed = (math.sqrt(2) if problem.loss.convex else 2.0) * curved
+    needed = (1.0 if problem.loss.quadratic else math.sqrt(2) if problem.loss.convex else 2.0) * curved
     for part in problem.parts:
         low, high = _spectrum(part)
         if not low > 1e-12 * high:
@@ -127,8 +128,9 @@ def equal_parties_rho(parties: int, curvature: float) -> float:
 
     Along D_m x_m = s / M for all m a round is s <- M (1 - q) z - (M - 1) s, z <- (q z + s) / (1 + q) with q = L / rho
     and the new s. Its determinant is -(M - 1) q / (1 + q) and its trace (1 - 2 (M - 1) q) / (1 + q), so both
-    eigenvalues are within the unit circle if and only if (3 M - 4) q < 2. Assumption 1.2 asks for rho > sqrt(2) L, more
-    than this for two parties and less from three on: there Theorem 1 is false.
+    eigenvalues are within the unit circle if and only if (3 M - 4) q < 2. Assumption 1.2 (c) asks for rho > L of the
+    squared loss, and (b) for rho >= 2 at orthonormal columns: (c) is equal to this for two parties, and both are less
+    from three on where L is large enough: there Theorem 1 is false.
     """
     return (3 * parties - 4) * curvature / 2
 

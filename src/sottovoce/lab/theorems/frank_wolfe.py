@@ -35,7 +35,8 @@ def nice_rate(t: float, gap0: float, mean: float, blocks: int, tau: int) -> floa
 def printed_rho(diameter: float, drawn: float, rho_gradient: float, rho_oracle: float) -> float:
     """(D_M + |T|) rho_g + |T| rho_l of Theorem 1, D_M the diameter of M and |T| the most blocks of a round.
 
-    False: errors of the blocks add up to sum_i p_i D_i rho_g, which many wide blocks make larger (`Inexact.rho`).
+    False for Euclidean diameters: errors add up to sum_i p_i D_i rho_g, which many wide blocks make larger
+    (`Inexact.rho`). It holds if D_M is the sum of the blocks' diameters; the paper names no norm.
     """
     return (diameter + drawn) * rho_gradient + drawn * rho_oracle
 
@@ -111,7 +112,8 @@ class Sparse:
     def excess(self) -> float:
         """((C_g + C_l)^2 C)^(1/3) log(2 G eta K n) / (p^2 (n epsilon)^(2/3)) (Theorem 3, eq. 16).
 
-        False for problem (12): the point is in the product of K balls of radius eta / K, and need not come near.
+        False for problem (12) as epsilon goes to infinity, where this goes to 0: the point is in the product of K
+        balls of radius eta / K, and need not come near. With dense columns it does not go to 0 in n, as nnz grows.
         """
         constants = (self.gradient_constant() + self.oracle_constant()) ** 2 * self.curvature
         log = math.log(2 * self.slope * self.radius * self.parties * self.people)
