@@ -97,7 +97,7 @@ class Setup:
         return quick if self.quick else full
 
 
-Verdict = Literal["holds", "holds with another constant", "false"]
+Verdict = Literal["holds", "holds with another constant", "false", "not decided"]
 
 
 @dataclass(frozen=True)
