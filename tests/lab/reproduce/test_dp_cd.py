@@ -115,8 +115,9 @@ def test_every_claim_has_its_verdict() -> None:
         "Utility, convex",
         "Utility, strongly convex",
         "Lower Bounds, strongly convex",
-        "Lower Bounds, assumption",
     ]
+    undecided = ["Lower Bounds, convex", "Lower Bounds, assumption"]
+    assert [claim.where for claim in claims if claim.verdict == "not decided"] == undecided
     assert [claim.where for claim in claims if claim.verdict == "false"] == false
     assert sum(claim.verdict == "holds with another constant" for claim in claims) == 4
     assert len(claims) == 16
@@ -139,7 +140,8 @@ def test_the_sparse_problem_needs_no_data() -> None:
 def test_california_is_near_the_published_errors(data_folder) -> None:
     table = dp_cd.curves("california-standardised", Setup(quick=True, folder=data_folder))
     ends = {row.series: row for row in table.rows}  # the last of each
-    assert ends["DP-CD as printed"].published == 8e-4
+    told = {row.series: (row.at, row.published) for row in table.rows if row.published is not None}
+    assert told == {"DP-CD as printed": (2.375, 8e-4), "DP-SGD": (6.0, 5.4e-3)}  # nearest to 2 and 50 passes
     assert 1e-4 < ends["DP-CD as printed"].ours < 8e-3
     assert ends["cd"].ours < 8e-4
     first = next(row for row in table.rows if row.series == "DP-CD as printed")

@@ -39,7 +39,7 @@ def test_true_epsilons() -> None:
     rows = {(row.series, row.at): row for row in sgd.compare_sgd_epsilons(QUICK).rows}
     for n, value in (("100", 1.03), ("1,000", 2.76), ("10,000", 7.96), ("100,000", 24.8)):
         assert rows["SGD1, coordinator", f"n = {n}"].ours == pytest.approx(value, rel=0.02)
-        assert rows["SGD1, world (certified)", f"n = {n}"].ours < 0.2
+        assert rows["SGD1, last iterate alone (certified)", f"n = {n}"].ours < 0.2
     assert rows["SGD2", "50 rounds"].ours == pytest.approx(0.169, rel=0.02)
 
 
@@ -103,5 +103,7 @@ def test_verdicts() -> None:
     assert false == {"Theorem 1", "Theorem 1, eq. 6", "Theorem 3, step 5", "Theorem 4, eq. 12"}
     assert len(found) == 11
     assert "2.76 against the coordinator" in found["Theorem 1"].measured
+    assert "from n = 16,931" in found["Theorem 2.1, eq. 9"].measured
+    assert "holds from n = 7 on" in found["Theorem 1, eq. 5"].measured
     assert "0.00046" in found["Theorem 1, eq. 6"].measured
     assert "1.5 epsilon, 2 delta" in found["Theorem 3, step 5"].measured

@@ -51,8 +51,10 @@ def curves(name: str, setup: Setup) -> PaperTable:
         for seed in range(SEED, SEED + runs):
             setup.say(f"{problem.title}: {series}, run {seed - SEED + 1} of {runs}")
             found.append(task.curve(relation="replace-one", insecure_seed=seed, **options(seed)))
+        end = problem.passes[series == "DP-SGD"]
+        shown = min(found[0], key=lambda at: abs(at - end))
         for at in found[0]:
-            values, told = [each[at] / best - 1 for each in found], value if at == max(found[0]) else None
+            values, told = [each[at] / best - 1 for each in found], value if at == shown else None
             mean, spread = float(np.mean(values)), float(np.std(values))
             rows.append(Row(series, at, told, mean, f"{how}; {runs} runs", spread))
         ends.append(f"{series} {rows[-1].ours / zero:.2f}")
@@ -60,7 +62,9 @@ def curves(name: str, setup: Setup) -> PaperTable:
     alone, joint = (theorems.laplace_epsilon(task.X.shape[1], task.epsilon, task.delta, each) for each in (0.0, mu))
     note = (
         f"Epsilon = {task.epsilon:g}, delta = {task.delta:.2g}, replace-one. The zero model has "
-        f"{zero:.4g}. The Laplace noise on M costs epsilon = {alone:.4g}, with the steps {joint:.4g}."
+        f"{zero:.4g}. A published error stands where the curve is nearest to the published passes, "
+        f"{problem.passes[0]} of DP-CD and {problem.passes[1]} of DP-SGD; settings were tuned for the passes here. "
+        f"The Laplace noise on M costs epsilon = {alone:.4g}, with the steps {joint:.4g}."
     )
     if name == "sparse":
         note += f" As shares of the zero model's error on this draw: published 0.37 and 1.00, here {', '.join(ends)}."
@@ -224,8 +228,8 @@ def _judge_lower_bounds() -> Iterator[Claim]:
         upper = theorems.convex_coordinate_rate(setting, theorems.curvature_norm(steepest, curvatures))
         above.append(upper / theorems.convex_lower_rate(setting, steepest))
     says = "Omega~(sqrt(p) |w*|_2 |L|_2 / (n epsilon))"
-    measured = f"the upper order is at least {min(above):.3g} times it, for 302 M and the worst w* of its length"
-    yield judge("Lower Bounds, convex", says, min(above) > 1 - 1e-9, measured)
+    measured = f"not contradicted: the upper order is at least {min(above):.3g} times it, as for any M; worst w*"
+    yield Claim("Lower Bounds, convex", says, "not decided" if min(above) > 1 - 1e-9 else "false", measured)
     setting = theorems.CoordinateSetting(np.ones(100), np.full(100, 1e8), 10**5, 1.0, 1e-6)
     lower = theorems.strong_lower_rate(setting, 0.5)
     most = min(theorems.strong_coordinate_bound(setting, 1.0, 0.5, loops) for loops in range(1, 100))
@@ -234,11 +238,9 @@ def _judge_lower_bounds() -> Iterator[Claim]:
     says = "Omega~(p |L|_2^2 / (mu_M (n epsilon)^2))"
     yield judge("Lower Bounds, strongly convex", says, lower <= 1000 * most, measured)
     shares = [theorems.least_share(np.ones(p)) for p in (8, 74, 750)]
-    measured = "L_j = 1: {:.2g} of it for p = 8, {:.2g} for 74, {:.2g} for 750: nothing is said below 75".format(
-        *shares
-    )
+    measured = "L_j = 1: {:.2g} of it for p = 8, {:.2g} for 74, {:.2g} for 750: vacuous below 75".format(*shares)
     says = "any floor(p / 75) coordinates can have a sum of L_j^2 of Omega(|L|^2)"
-    yield judge("Lower Bounds, assumption", says, min(shares) > 0, measured)
+    yield Claim("Lower Bounds, assumption", says, "not decided", measured)
     measured = f"upper order / lower order {above[0]:.3g} where M_j are alike, {above[1]:.3g} where they span 10^4"
     yield judge("Take home, convex", "nearly matched lower bounds", max(above) < 2 or None, measured)
 
@@ -260,7 +262,10 @@ def _judge_practice() -> Iterator[Claim]:
     measured += f"DP-SGD {sgd_plain:.2g}, then {sgd_scaled:.2g}"
     holds = scaled < 1.01 * plain and sgd_scaled > 2 * sgd_plain
     yield judge("Take home", "adapts to coordinate-wise regularity", holds, measured)
-    measured = f"excess {private:.2g} with Laplace noise, {plain:.2g} with known ones"
+    measured = (
+        f"excess {private:.2g} with Laplace noise, {plain:.2g} with known ones; that noise costs p epsilon = 4 more, "
+    )
+    measured += "not counted here"
     yield judge("Take home", "works with privately estimated constants", private < 1.5 * plain, measured)
     plan = task.model(relation="replace-one", **known).plan(Federation.central(X, signs))
     mu = gaussian_mu([each.event("replace-one") for each in plan.releases], "replace-one")
@@ -277,9 +282,9 @@ PAPER = Paper(
         "utility": measure_utility,
     },
     (
-        "The draw of the sparse problem, the weight of the Electricity penalty and the tuned steps, clips and passes "
-        "are not in the paper: make_regression(1000, 1000, n_informative=10, noise=1), 1/n and settings tuned here "
-        "stand in.",
+        "The draw of the sparse problem, the weight of the Electricity penalty and the tuned steps and clips are not "
+        "in the paper: make_regression(1000, 1000, n_informative=10, noise=1), 1/n and settings tuned here, for other "
+        "numbers of passes than on its axes, stand in.",
         "The published curves on the way: only the errors at the end were read off the figures.",
     ),
     {"1": tuple(PROBLEMS)},

@@ -227,7 +227,10 @@ class DpSgd:
 
 @dataclass(frozen=True)
 class PaperProblem:
-    """A problem, its published errors (DP-CD, the same with private curvatures, DP-SGD), and what was tuned."""
+    """A problem, its published errors (DP-CD, the same with private curvatures, DP-SGD), and what was tuned.
+
+    `passes` is where the published curves of DP-CD and of DP-SGD end.
+    """
 
     title: str
     make: Callable[[Load], Task]
@@ -237,6 +240,7 @@ class PaperProblem:
     private: DpCd
     descent: DpSgd
     full: DpSgd | None  # with full batches, where they are better
+    passes: tuple[float, float]
 
 
 def read_problem(name: str, make: Callable[[Load], Task]) -> PaperProblem:
@@ -247,7 +251,7 @@ def read_problem(name: str, make: Callable[[Load], Task]) -> PaperProblem:
     full = DpSgd(**said["full"]) if "full" in said else None
     published = (told["cd"], told.get("private"), told["sgd"])
     tuned = (Printed(**said["printed"]), known, private, DpSgd(**said["descent"]), full)
-    return PaperProblem(said["title"], make, published, *tuned)
+    return PaperProblem(said["title"], make, published, *tuned, tuple(told["passes"]))
 
 
 MAKERS: dict[str, Callable[[Load], Task]] = {

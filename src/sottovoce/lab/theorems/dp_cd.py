@@ -63,7 +63,8 @@ def printed_deviation(setting: CoordinateSetting, counted: int) -> Vector:
 def printed_radius(distance: Vector, gap: float, curvatures: Vector) -> float:
     """R_M = max(|w^0 - w*|_{M^-1}, F(w^0) - F*) as printed ("Convex"); the bound is false with it.
 
-    Its parts have other units than R_M |L|_{M^-1} needs: scaling a coordinate, or F, makes it as small as one likes.
+    Its parts have other units than R_M |L|_{M^-1} needs: scaling coordinates and F together makes it as small as one
+    likes.
     """
     return max(inverse_norm(distance, curvatures), gap)
 
