@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import beta, binom, norm
 
 import sottovoce as sv
-from sottovoce.algorithms.sharing.admm_exact import PublishedADMM, per_round
+from sottovoce.algorithms.sharing.published import PublishedADMM, per_round
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.policy import Policy

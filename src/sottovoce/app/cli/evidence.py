@@ -97,7 +97,7 @@ def reproduce(
     """Run a paper's experiments again and show our numbers beside the published ones, in minutes.
 
     Every figure and table of a paper is made again, and every claim that it makes is judged: it holds, holds with
-    another constant, or is false, with the numbers that show it.
+    another constant, is false, or is not decided, with the numbers that show it.
     YearPredictionMSD and gisette are never downloaded: supply them as the last lines say.
     Noise comes from fixed seeds; nothing here protects anybody.
 
