@@ -55,9 +55,11 @@ docs: $(DEV)
 gallery: $(DEV)
 	$(BIN)/python docs/pictures.py
 
-# Every figure, table and verdict of the five papers, as a page of the documentation; public data sets are needed.
+# Every figure, table and verdict of the five papers, as a page of the documentation, which has the figures in it.
+# Public data sets are needed.
 papers: $(DEV)
 	$(BIN)/sottovoce reproduce all --plot docs/rerun
+	rm docs/rerun/*.svg
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/speed.py
