@@ -8,7 +8,7 @@ A figure is the mean of F/F* - 1 over runs, for E of (F - F*)/(F(0) - F*): F is 
 are, uncut, and F* its minimum. Everything runs through the estimators. Tuned settings were chosen with other seeds
 than the figures' own, 1000 and on; what tuning itself would cost is not counted, as in the papers.
 
-`sottovoce.lab.reproduce.dp_cd_problems` has the problems, the tuned settings, and what the bounds rest on.
+`sottovoce.lab.reproduce.dp_cd` has the problems, the tuned settings, and what the bounds rest on.
 "Known curvatures" takes the mean square of each feature as public: read off the data in A and C, in B and D it is 1
 by standardising, in E it is 1 by design. "Private" spends a tenth of the budget on them.
 DP-SGD is `gradient` or `sgd`; its row norm and slope bound are tuned like its steps and rounds.
@@ -31,7 +31,7 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.errors import InputError
 from sottovoce.lab.reproduce import Setup
-from sottovoce.lab.reproduce.dp_cd_problems import PROBLEMS, DpCd, DpSgd, PaperProblem, Task
+from sottovoce.lab.reproduce.dp_cd import PROBLEMS, DpCd, DpSgd, PaperProblem, Task
 
 RELATIONS = ("zero-out", "replace-one")
 METHODS = ("known", "private", "random", "DP-SGD", "cd", "auto", "greedy")

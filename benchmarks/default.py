@@ -71,7 +71,7 @@ LEFT_OUT: dict[str, tuple[Any, str, Any]] = {
     "no window": (rule.Descent, "__post_init__", lambda self: windowed(self, 1.0)),
     "one window": (rule.Descent, "__post_init__", lambda self: windowed(self, float(self.rounds))),
     "no damping": (rule, "DAMPING", 0.0),
-    "steps not shortened": (rule.Descent, "_widen", lambda self, gradient: None),  # noqa: ARG005
+    "curvature not learned": (rule.Descent, "_learn", lambda self, gradient, model: None),  # noqa: ARG005
     "no prior": (private, "Descent", without_prior),
     "no rescale": (private.PrivateWhitened, "rescale", unmoved),
 }

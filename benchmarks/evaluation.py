@@ -1,11 +1,11 @@
 """Coverage, width and bias of private evaluations: `python benchmarks/evaluation.py`.
 
-A model is fitted to a9a at epsilon 1, or to a9a with 5% positives. Test parts are drawn with replacement from a9a's
-test part, with 5% positives likewise; each is evaluated by `sottovoce.evaluate`, with its own noise. For every metric
-the table has the share of 95% intervals that hold the value of the whole test part, their mean width (in brackets the
-prototype's), and the bias with its standard error, NaN where a share could not be told in every repeat. The bias is
-the mean of the errors less their linear parts in the cells, which are 0 in the mean: so 300 repeats tell it where the
-errors themselves would not.
+Of each set of records a model is fitted to one half at epsilon 1. The other half is the population: test parts are
+drawn from it with replacement, and `sottovoce.evaluate` evaluates one. Cells are sums over records, so those of the
+next parts are made of how often each record was drawn, with noise of the same size, and estimated as the first one's;
+the command stops if the first one's are no such sums. For every metric the table has the share of 95% intervals that
+hold the value of the whole population, their mean width, and the bias in widths; and in how many parts a value was
+outside its own interval, or scores were said to lie beyond the nodes.
 
 With `--classes` the model is that of `benchmarks/classes.py` at epsilon 1, of seven classes. Recall, precision and
 confusion are means over the classes, and over the cells of the confusion matrix; of a recall that cannot be told there
@@ -23,85 +23,109 @@ from typing import Any
 import numpy as np
 from classes import CLASSES, TRAINING, people
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, vstack
 from scipy.special import log_softmax
 from sklearn.metrics import roc_auc_score
 
 import sottovoce as sv
-from sottovoce.algorithms.evaluation import nodes_of
-from sottovoce.algorithms.evaluation.estimates import LARGEST_LOSS, ClassEstimates, Metric
+from sottovoce.algorithms.evaluation import LABELS, RESIDUALS, nodes_of
+from sottovoce.algorithms.evaluation.estimates import LARGEST_LOSS, Metric
 from sottovoce.errors import RepeatedFitWarning
+from sottovoce.estimators.evaluation import estimate_metrics
 
 Array = NDArray[np.float64]
-METRICS = ("accuracy", "auc", "log_loss", "brier", "recall")
-PROTOTYPE = {  # widths, by positives, records and epsilon
-    (None, 2_000, 0.1): (0.125, 0.247, 0.525, 0.104, 0.398),
-    (None, 2_000, 0.5): (0.042, 0.094, 0.130, 0.029, 0.123),
-    (None, 2_000, 1.0): (0.035, 0.058, 0.080, 0.021, 0.100),
-    (None, 16_000, 0.1): (0.019, 0.048, 0.067, 0.014, 0.056),
-    (None, 16_000, 0.5): (0.012, 0.017, 0.025, 0.007, 0.034),
-    (None, 16_000, 1.0): (0.011, 0.013, 0.019, 0.006, 0.032),
-    (0.05, 2_000, 0.1): (0.123, 0.861, 0.570, 0.102, 0.887),
-    (0.05, 2_000, 0.5): (math.nan,) * 5,  # not tried
-    (0.05, 2_000, 1.0): (0.024, 0.195, 0.084, 0.018, 0.233),
-    (0.05, 16_000, 0.1): (0.016, 0.184, 0.073, 0.013, 0.195),
-    (0.05, 16_000, 0.5): (math.nan,) * 5,
-    (0.05, 16_000, 1.0): (0.007, 0.041, 0.019, 0.005, 0.057),
-}
+CALIFORNIA = ([0, 1, 0, 0, 0, 0, 32, -125], [15, 52, 20, 5, 10_000, 10, 42, -114])
 
 
-def thinned(data: Any, positives: float | None, rng: np.random.Generator) -> tuple[Any, Array]:
-    """Rows and labels, of the positive ones so many left out that their share is `positives`."""
-    keep = np.arange(len(data.y))
-    if positives is not None:
-        negative, positive = np.flatnonzero(data.y < 0), np.flatnonzero(data.y > 0)
-        count = round(len(negative) * positives / (1 - positives))
-        keep = np.concatenate([negative, rng.choice(positive, count, replace=False)])
-    return data.X[keep], data.y[keep]
+def fitted(name: str, rng: np.random.Generator) -> tuple[Any, Any, NDArray[Any]]:
+    """A model of one half of a set, and the other half."""
+    data = sv.load(name, split="all")
+    order = rng.permutation(len(data.y))
+    training, test = np.array_split(order, 2)
+    if name == "california_housing":
+        model: Any = sv.PrivateRidge(1.0, 1e-6, feature_ranges=CALIFORNIA, label_bound=(0.0, 5.0), insecure_seed=1)
+    else:
+        bounds: dict[str, Any] = {"row_norm": data.row_norm}
+        if data.feature_ranges is not None:
+            bounds = {"feature_ranges": data.feature_ranges}
+        model = sv.PrivateLogisticRegression(1.0, 1e-6, classes=np.unique(data.y), insecure_seed=1, **bounds)
+    return model.fit(data.X[training], data.y[training]), data.X[test], data.y[test]
 
 
-def chances(labels: Array, positives: float | None) -> Array:
-    """Of each test record, to be drawn."""
-    found = np.ones(len(labels))
-    if positives is not None:
-        found = np.where(labels > 0, positives / np.mean(labels > 0), (1 - positives) / np.mean(labels < 0))
-    return found / found.sum()
+def spread_out(places: NDArray[np.int64], t: Array, size: int, weights: Array | float = 1.0) -> Any:
+    """The cells of each record by itself, a column for each."""
+    records = np.tile(np.arange(len(t)), 2)
+    shares = np.concatenate([(1 - t) * weights, t * weights])
+    return csr_matrix((shares, (np.concatenate([places, places + 1]), records)), shape=(size, len(t)))
 
 
-def truth(scores: Array, labels: Array, weights: Array) -> dict[str, float]:
-    """The metrics of the whole test part, its records weighted."""
-    signs = np.where(labels > 0, 1.0, -1.0)
-    loss = np.logaddexp(0.0, -signs * scores)
-    right, positive = (scores > 0) == (labels > 0), labels > 0
-    return {
-        "accuracy": float(weights @ right),
-        "auc": float(roc_auc_score(positive, scores, sample_weight=weights)),
-        "log_loss": float(weights @ np.minimum(loss, LARGEST_LOSS)),
-        "brier": float(weights @ (1 - np.exp(-loss)) ** 2),
-        "recall": float(weights[positive] @ right[positive] / weights[positive].sum()),
+def of_classes(result: sv.Evaluation, model: Any, scores: Array, y: NDArray[Any]) -> tuple[dict[str, float], Any]:
+    """The metrics of the population, and the cells of each of its records."""
+    positive, right = y == model.classes_[1], (scores > 0) == (y == model.classes_[1])
+    loss = np.logaddexp(0.0, -np.where(positive, scores, -scores))
+    nodes = nodes_of(result.plan_.numbers)
+    places, t = nodes.shares(scores)
+    true = {
+        "accuracy": right.mean(),
+        "auc": roc_auc_score(positive, scores),
+        "log_loss": np.minimum(loss, LARGEST_LOSS).mean(),
+        "brier": ((1 - np.exp(-loss)) ** 2).mean(),
+        "recall": right[positive].mean(),
+        "precision": right[scores > 0].mean(),
+        "specificity": right[~positive].mean(),
     }
+    return true, spread_out(np.where(positive, places + len(nodes), places), t, 2 * len(nodes))
 
 
-class Linear:
-    """The linear parts of the metrics about the cells that test parts have in the mean."""
+def of_numbers(scores: Array, y: Array, low: float, high: float) -> tuple[dict[str, float], Any]:
+    """The same of a regression whose labels are between these."""
+    half = (high - low) / 2
+    y = (np.clip(y, low, high) - low) / half - 1
+    residuals = np.minimum(np.abs((scores - low) / half - 1 - y), 1.0)
+    square = residuals**2
+    true = {
+        "mean_squared_error": half**2 * square.mean(),
+        "mean_absolute_error": half * residuals.mean(),
+        "r2": 1 - square.mean() / y.var(),
+    }
+    labels = [spread_out(*LABELS.shares(y), len(LABELS), weights) for weights in (1 - square, square)]
+    sizes = spread_out(*RESIDUALS.shares(residuals), len(RESIDUALS))
+    return true, vstack([sizes, *labels, csr_matrix(y), csr_matrix(y**2)]).tocsr()
 
-    def __init__(self, result: sv.Evaluation, scores: Array, labels: Array, drawn: Array) -> None:
-        self.nodes, self.records = nodes_of(result.plan_.numbers), result.plan_.records
-        places, t = self.nodes.shares(scores)
-        places, size = np.where(labels > 0, places + len(self.nodes), places), 2 * len(self.nodes)
-        self.mean = (
-            np.bincount(places, drawn * (1 - t), size) + np.bincount(places + 1, drawn * t, size)
-        ) * self.records
-        step = 1e-4 * self.records
-        both = [(self.values(self.mean + step * way), self.values(self.mean - step * way)) for way in np.eye(size)]
-        self.slopes = np.array([(up - down) / (2 * step) for up, down in both])
 
-    def values(self, cells: Array) -> Array:
-        metrics = ClassEstimates(cells, 1.0, self.records, self.nodes).metrics(probabilities=True)
-        return np.array([metrics[name].value for name in METRICS])
-
-    def of(self, cells: Array) -> Array:
-        """What is 0 in the mean of the errors of an evaluation with these cells."""
-        return np.asarray((cells - self.mean) @ self.slopes)
+def cover(name: str, arguments: argparse.Namespace, rng: np.random.Generator) -> None:
+    """A line for each size of test parts, epsilon and metric."""
+    model, X, y = fitted(name, rng)
+    scores, count = np.ravel(model.scores(X)), len(y)
+    for records, epsilon in itertools.product(arguments.records, arguments.epsilon):
+        chosen = rng.integers(count, size=records)
+        result = sv.evaluate(model, X[chosen], y[chosen], epsilon=epsilon, delta=1e-6)
+        plan = result.plan_
+        numbers = (plan.bounds.label_low, plan.bounds.label_high)
+        true, cells = of_numbers(scores, y, *numbers) if plan.classes is None else of_classes(result, model, scores, y)
+        drawn = cells @ np.bincount(chosen, minlength=count)
+        assert (np.abs(result.cells - drawn[: len(result.cells)]) < 7 * result.noise).all(), "other cells"
+        found: dict[str, list[tuple[float, ...]]] = {metric: [] for metric in true}
+        beyond = 0
+        for _ in range(arguments.repeats):
+            drawn = cells @ rng.multinomial(records, np.full(count, 1 / count))
+            drawn = drawn + result.noise * rng.standard_normal(len(drawn))
+            told = estimate_metrics(plan, drawn, result.privacy_)
+            beyond += bool(told.beyond)
+            for metric, value in true.items():
+                own = told[metric]
+                outside = not (math.isnan(own.value) or own.low <= own.value <= own.high)
+                found[metric].append((own.low <= value <= own.high, own.width, own.value - value, outside))
+        said = f", said to lie beyond in {beyond}" if beyond else ""
+        print(f"{name}, n = {records}, epsilon {epsilon:g}: {cells.shape[0]} cells{said}")
+        for metric, rows in found.items():
+            held, width, error, outside = np.array(rows, dtype=float).T
+            bias = np.nanmean(error) / width.mean()
+            print(
+                f"   {metric:20}{held.mean():7.3f}{width.mean():9.4f}{bias:+7.2f}"
+                + (f"   outside its interval in {outside.sum():.0f}" if outside.any() else ""),
+                flush=True,
+            )
 
 
 def several_truth(model: Any, X: Array, y: NDArray[np.int64]) -> dict[str, Array]:
@@ -163,43 +187,22 @@ def several(arguments: argparse.Namespace, rng: np.random.Generator) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=300)
+    parser.add_argument("--sets", nargs="+", default=["adult", "electricity", "phishing", "california_housing"])
+    parser.add_argument("--records", type=int, nargs="+", default=[2_000, 20_000, 200_000])
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[0.5, 2.0])
+    parser.add_argument("--repeats", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--parties", type=int, default=1, help="split each test part among so many parties by rows")
+    parser.add_argument("--parties", type=int, default=1, help="of classes: split each test part by rows")
     parser.add_argument("--classes", action="store_true", help="seven classes")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", RepeatedFitWarning)
-    if arguments.classes:
-        several(arguments, np.random.default_rng(arguments.seed))
-        return
-    training, test = sv.load("a9a"), sv.load("a9a", split="test")
     rng = np.random.default_rng(arguments.seed)
-    models = dict[float | None, Any]()
-    for positives in (None, 0.05):
-        model = sv.PrivateLogisticRegression(epsilon=1.0, row_norm=training.row_norm, classes=(-1, 1), insecure_seed=1)
-        models[positives] = model.fit(*thinned(training, positives, rng))
-    print("for " + ", ".join(METRICS) + ": coverage, mean width [prototype], bias (its error)")
-    for (positives, records, epsilon), widths in PROTOTYPE.items():
-        model, drawn = models[positives], chances(test.y, positives)
-        scores = model.decision_function(test.X)
-        true = np.array(list(truth(scores, test.y, drawn).values()))
-        found, linear = list[Array](), None
-        for _ in range(arguments.repeats):
-            chosen = rng.choice(len(test.y), records, p=drawn)
-            parts = [(test.X[part], test.y[part]) for part in np.array_split(chosen, arguments.parties)]
-            data = parts[0] if len(parts) == 1 else (sv.Federation.by_rows(parts),)
-            result = sv.evaluate(model, *data, epsilon=epsilon)
-            linear = linear or Linear(result, scores, test.y, drawn)
-            metrics = [result[name] for name in METRICS]
-            values, low, high = (np.array([getattr(m, name) for m in metrics]) for name in ("value", "low", "high"))
-            found.append(
-                np.array([(low <= true) & (true <= high), high - low, values - true - linear.of(result.cells)])
-            )
-        coverage, width, bias = np.mean(found, axis=0)
-        error = np.std([each[2] for each in found], axis=0) / math.sqrt(len(found))
-        print(f"{'24%' if positives is None else '5%'} positives, n = {records}, epsilon {epsilon}")
-        for each in zip(METRICS, coverage, width, widths, bias, error, strict=True):
-            print("   {:9s} {:.3f}  {:.3f} [{:.3f}]  {:+.4f} ({:.4f})".format(*each), flush=True)
+    if arguments.classes:
+        several(arguments, rng)
+        return
+    print("coverage, mean width, bias in widths")
+    for name in arguments.sets:
+        cover(name, arguments, rng)
 
 
 if __name__ == "__main__":

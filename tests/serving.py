@@ -20,6 +20,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.sgd import named_records
 from sottovoce.data.block import Block
+from sottovoce.data.schema import TableCodes
 from sottovoce.errors import BudgetError
 from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
@@ -70,6 +71,9 @@ class InMemory(Account):
     def reserve(self, plan: str, events: Events, *, delta: float | None = None, **said: Any) -> Reservation:
         self.reservations.append(self.terms().price(plan, events, delta, said["summary"]))
         return self.reservations[-1]
+
+    def check(self, plan: str, events: Events, *, delta: float | None = None, within: Any = None) -> None:
+        self.terms().price(plan, events, delta, "")  # raises what `reserve` would
 
     def release(self, plan: str, round: int, query: str, payload: bytes, *, kind: str = "release") -> bytes:
         return self.released.setdefault((kind, plan, round, query), payload)
@@ -125,7 +129,8 @@ class Holders:
             account = InMemory(self.folder, f"{name} {place}", self.relation)
             randomness = SeededRandomness(place, name)
             known = y if self.labelled[name] else None
-            party = ForTheRun(name, X, known, account=account, randomness=randomness, models=Models())
+            codes: dict[str, Any] = {"codes": _codes_of(X)}  # of a description: any numbers will do
+            party = ForTheRun(name, X, known, account=account, randomness=randomness, models=Models(), **codes)
             give_scores(party, self.first)
             digest = bytes(32) if plan is None else plan.digest
             proposed = handle(party, encode(Frame("plan", next(serials), digest, text=text)))
@@ -134,6 +139,11 @@ class Holders:
                 accounts[name] = account
                 answers += answered(party, plan)
         return accounts, answers, plan
+
+
+def _codes_of(X: np.ndarray) -> TableCodes:
+    """The numbers themselves; with and without a label."""
+    return TableCodes(lambda _: X, (X.shape[1], X.shape[1]))
 
 
 class ForTheRun(Party):

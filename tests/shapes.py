@@ -23,8 +23,8 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce import __version__, algorithms, formats
-from sottovoce.app import outputs
 from sottovoce.data import column_kinds, schema
+from sottovoce.estimators import model_file
 from sottovoce.federation import journal, models
 from sottovoce.federation.alignment import AlignmentFile
 from sottovoce.formats import Numbered
@@ -65,7 +65,7 @@ def write(folder: Path) -> None:
     declared.to_toml(folder / "schema.toml")
     with mock.patch("socket.gethostname", return_value="here"):  # a run says where it is
         fitted = _fitted(folder, account, x, y)
-    outputs.save(fitted, folder / "model.json")
+    fitted.save(folder / "model.json")
     plan = fitted.plan_
     (folder / "plan.json").write_text(plan.to_json(), encoding="utf-8")
     part = models.PartialModel(plan, plan.names[0], np.array([0.5, -0.25]), 0.125, ("age", "dose"))
@@ -146,7 +146,7 @@ def reduced(declared: Any) -> Any:
 
 
 def _model_keys() -> Any:
-    found = reduced(outputs.ModelFile.model_json_schema())
+    found = reduced(model_file.ModelFile.model_json_schema())
     return found["properties"]  # the plan has a number of its own
 
 

@@ -18,6 +18,7 @@ from sottovoce.federation.party import Party
 from sottovoce.gate.frames import Frame, decode, encode, peek
 from sottovoce.gate.outgoing import Outgoing
 from sottovoce.gate.query import Query, Reals, Round, Wholes
+from sottovoce.lab.audit.games import Game, Result, source, verdict
 from sottovoce.lab.audit.runner import evaluation_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
@@ -207,3 +208,9 @@ def check_price_by_rows(central: Plan, rows: Plan) -> None:
     assert epsilons_of(central)["coordinator"] == pytest.approx(1.0, rel=1e-3)
     assert epsilons_of(rows)["coordinator"] == epsilons_of(central)["coordinator"] <= 1.0
     assert epsilons_of(rows)["world"] < epsilons_of(central)["world"]
+
+
+def play(game: Game, runs: int | None = None, seed: int | None = None) -> Result:
+    """The whole game in this process."""
+    first, second = (game.statistics(which, runs or game.runs, source(seed, game.name, which)) for which in (0, 1))
+    return verdict(game, game.claim(), first, second, 0.0)

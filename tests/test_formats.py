@@ -13,9 +13,9 @@ import pytest
 
 import shapes
 from sottovoce import __version__
-from sottovoce.app import outputs
 from sottovoce.data import column_kinds, schema
 from sottovoce.errors import SottovoceError
+from sottovoce.estimators import model_file
 from sottovoce.federation import alignment, journal, models
 from sottovoce.gate import frames
 from sottovoce.plan import plan
@@ -55,7 +55,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], Any]] = {
     "PLAN": (lambda folder: plan.Plan.from_json((folder / "plan.json").read_text()), plan),
     "LEDGER": (ledger_of, ledger_file),
     "JOURNAL": (journal_of, journal),
-    "MODEL": (lambda folder: outputs.load_model(folder / "model.json"), outputs),
+    "MODEL": (lambda folder: model_file.load_model(folder / "model.json"), model_file),
     "PARTIAL_MODEL": (lambda folder: models._read_model(folder / "models" / "partial.json"), models),
     "SCHEMA": (lambda folder: schema.Schema.from_toml(folder / "schema.toml"), schema),
     "ALIGNMENT": (lambda folder: alignment.AlignmentFile(folder / "alignment.json").kept, alignment),

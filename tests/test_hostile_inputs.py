@@ -24,13 +24,14 @@ from typer.testing import CliRunner
 
 import sottovoce as sv
 from sottovoce import files
-from sottovoce.app import job_file, jobs, outputs, page
+from sottovoce.app import job_file, jobs, page
 from sottovoce.app.cli import app, console
 from sottovoce.data import cells
 from sottovoce.data.cells import table_columns
 from sottovoce.data.files import csv, read_cells, read_table
 from sottovoce.data.files import format as formats
 from sottovoce.errors import InputError, SottovoceError
+from sottovoce.estimators import model_file
 from sottovoce.files import LONGEST_LINE, MOST_COLUMNS, MOST_FEATURES
 from sottovoce.privacy import guarantee
 from sottovoce.privacy.guarantee import VIEWS
@@ -102,14 +103,14 @@ def write_all(at: Path) -> None:
     model = sv.PrivateLogisticRegression(
         1.0, 1e-6, row_norm=2.0, classes=(0, 1), solver=sv.solvers.Newton(rounds=2), insecure_seed=1
     ).fit(X, y)
-    outputs.save(model, at / "model.json")
+    model.save(at / "model.json")
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "job.toml": jobs.load_job,
     "party.toml": jobs.load_party_job,
     "schema.toml": sv.Schema.from_toml,
-    "model.json": outputs.load_model,
+    "model.json": model_file.load_model,
     "rows.csv": lambda path: [*sv.Dataset(path, label="y").pieces(), read_table(path, label="y")],
     "rows.csv.gz": lambda path: [*sv.Dataset(path, label="y").pieces(), read_table(path, label="y")],
     "rows.svm": lambda path: [*sv.Dataset(path, features=2).pieces(), read_table(path, features=2)],
@@ -272,7 +273,7 @@ def test_a_pipe_is_refused_and_not_waited_for(name: str, folder: Path) -> None:
 
 
 def test_a_name_with_a_nul_is_refused() -> None:
-    for read in (outputs.load_model, jobs.load_job, sv.Schema.from_toml, lambda path: read_table(path)):
+    for read in (model_file.load_model, jobs.load_job, sv.Schema.from_toml, lambda path: read_table(path)):
         with pytest.raises(InputError):
             read(Path("a\0b.csv"))
 
@@ -336,7 +337,7 @@ def test_a_delta_that_floats_hardly_hold_is_refused_everywhere(delta: float, fol
     with pytest.raises(InputError, match="1e-300"):
         sv.PrivateLogisticRegression(1.0, delta, row_norm=2.0, classes=(0, 1)).fit(table.X, table.y)
     with pytest.raises(InputError, match="1e-300"):
-        sv.evaluate(outputs.load_model(folder / "model.json"), table.X, table.y, epsilon=1.0, delta=delta)
+        sv.evaluate(model_file.load_model(folder / "model.json"), table.X, table.y, epsilon=1.0, delta=delta)
     (folder / "job.toml").write_text(JOB.replace("1e-6", str(delta)))
     with pytest.raises(InputError, match="delta"):
         jobs.load_job(folder / "job.toml")
@@ -349,8 +350,8 @@ def test_the_smallest_delta_is_served(folder: Path) -> None:
     table = read_table(folder / "rows.csv", label="y")
     account = sv.Ledger.create(folder / "people.db").open("people", 9.0, 1e-290)
     model = sv.PrivateLogisticRegression(1.0, 1e-300, row_norm=2.0, classes=(0, 1), ledger=account)
-    outputs.save(model.fit(table.X, table.y), folder / "model.json")
-    assert outputs.load_model(folder / "model.json").privacy_.delta <= 1e-300
+    model.fit(table.X, table.y).save(folder / "model.json")
+    assert model_file.load_model(folder / "model.json").privacy_.delta <= 1e-300
 
 
 @pytest.mark.parametrize(
@@ -377,8 +378,8 @@ def test_classes_are_refused_before_the_charge_or_the_model_is_read_back(classes
     except InputError:
         assert account.balance().plans == 0
         return
-    outputs.save(model, folder / "model.json")
-    assert outputs.load_model(folder / "model.json").classes_.tolist() == model.classes_.tolist()
+    model.save(folder / "model.json")
+    assert model_file.load_model(folder / "model.json").classes_.tolist() == model.classes_.tolist()
 
 
 # A model file: what was loaded can be shown and saved again.
@@ -412,8 +413,8 @@ def crashes_of_models(folder: Path, part: str) -> list[str]:
             inner[place[-1]] = odd
             path.write_text(json.dumps(content))
             try:
-                model = outputs.load_model(path)
-                _ = str(model.privacy_), outputs.to_json(model), page.make_card(model, None)
+                model = model_file.load_model(path)
+                _ = str(model.privacy_), model_file.to_json(model), page.make_card(model, None)
             except SottovoceError:
                 continue
             except Exception as error:
@@ -429,7 +430,7 @@ def test_a_model_with_an_odd_value_is_refused_or_can_be_shown_and_saved(part: st
 
 
 def test_a_report_that_cannot_be_added_up_stops_an_evaluation_before_the_charge(folder: Path) -> None:
-    model, table = outputs.load_model(folder / "model.json"), read_table(folder / "rows.csv", label="y")
+    model, table = model_file.load_model(folder / "model.json"), read_table(folder / "rows.csv", label="y")
     account = sv.Ledger.create(folder / "people.db").open("people", 9.0, 1e-5)
     fit = model.privacy_
     model.privacy_ = replace(fit, **{view: replace(fit.against(view), delta="1e-6", void=None) for view in VIEWS})
@@ -442,12 +443,12 @@ def test_a_report_that_cannot_be_added_up_stops_an_evaluation_before_the_charge(
 def test_a_budget_whose_exponential_no_float_holds_can_be_told_and_saved(epsilon: float, folder: Path) -> None:
     table = read_table(folder / "rows.csv", label="y")
     model = sv.PrivateLogisticRegression(epsilon, 1e-6, row_norm=2.0, classes=(0, 1)).fit(table.X, table.y)
-    outputs.save(model, folder / "model.json")
-    assert f"e^{epsilon:.4g} times" in str(outputs.load_model(folder / "model.json").privacy_)
+    model.save(folder / "model.json")
+    assert f"e^{epsilon:.4g} times" in str(model_file.load_model(folder / "model.json").privacy_)
 
 
 def test_an_evaluation_that_is_no_json_is_refused(folder: Path) -> None:
-    model = outputs.load_model(folder / "model.json")
+    model = model_file.load_model(folder / "model.json")
     for text in ("[" * 100_000, "{}", "\xff", json.dumps({"a": 9})):
         (folder / "told.json").write_text(text, encoding="latin-1")
         with pytest.raises(InputError):

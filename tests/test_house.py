@@ -8,7 +8,7 @@ import house
 
 
 def test_the_package_does_not_grow() -> None:
-    assert sum(house.lines().values()) <= 57_300
+    assert sum(house.lines().values()) <= 59_400
 
 
 def test_files_are_short() -> None:
@@ -52,8 +52,8 @@ def test_algorithms_read_like_their_papers() -> None:
         ("central fit", 390, 53),
         pytest.param("by rows over gRPC, coordinator", 255, 41, marks=pytest.mark.slow),
         pytest.param("by columns, secure products", 620, 67, marks=pytest.mark.slow),
-        pytest.param("sottovoce fit job.toml", 605, 74, marks=pytest.mark.slow),
-        pytest.param("evaluate", 290, 45, marks=pytest.mark.slow),
+        pytest.param("sottovoce fit job.toml", 616, 75, marks=pytest.mark.slow),
+        pytest.param("evaluate", 292, 45, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_takes_no_longer_way(name: str, functions: int, files: int) -> None:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
         PrivateLogisticRegression,
         PrivateRidge,
     )
+    from sottovoce.estimators.description import Description, describe
     from sottovoce.estimators.evaluation import Evaluation, evaluate
+    from sottovoce.estimators.model_file import load_model
     from sottovoce.estimators.search import PrivateRandomizedSearch
     from sottovoce.federation.federation import Federation
     from sottovoce.federation.party import Party
@@ -60,7 +62,9 @@ _HOMES: Final = {
         "PrivateLogisticRegression",
         "PrivateRidge",
     ),
+    "estimators.description": ("Description", "describe"),
     "estimators.evaluation": ("Evaluation", "evaluate"),
+    "estimators.model_file": ("load_model",),
     "estimators.search": ("PrivateRandomizedSearch",),
     "privacy.guarantee": ("Guarantee", "PrivacyReport"),
     "privacy.ledger": ("Account", "Ledger"),
@@ -77,6 +81,7 @@ __all__ = [
     "BudgetError",
     "Dataset",
     "Dealer",
+    "Description",
     "Evaluation",
     "Federation",
     "Guarantee",
@@ -100,8 +105,10 @@ __all__ = [
     "Simulation",
     "SottovoceError",
     "WireError",
+    "describe",
     "evaluate",
     "load",
+    "load_model",
     "simulate",
     "solvers",
 ]

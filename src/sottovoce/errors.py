@@ -50,6 +50,14 @@ class RepeatedFitWarning(UserWarning):
     """
 
 
+class MisfitWarning(UserWarning):
+    """Cells of a table do not fit its schema, or rows cannot be used: told to the caller, who holds them.
+
+    When: before a fit or an evaluation of arrays or a table in one place is charged. It tells of the records, so keep
+    it to yourself. What to do: correct the schema by what is publicly known, or the table.
+    """
+
+
 class BudgetError(SottovoceError):
     """A plan would spend more than the account has left.
 

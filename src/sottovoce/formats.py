@@ -6,6 +6,7 @@ test compares that with what is written now.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 
@@ -30,9 +31,18 @@ class Numbered(NamedTuple):
 _SAME: Final = "Install the same version of sottovoce at both ends."
 FRAME: Final = Numbered("frames", 5, _SAME)
 PLAN: Final = Numbered("plans", 7, _SAME)
-LEDGER: Final = Numbered("ledgers", 3, "Use the version of sottovoce that wrote it.")
+LEDGER: Final = Numbered("ledgers", 4, "Use the version of sottovoce that wrote it.")
 JOURNAL: Final = Numbered("states of runs", 9, "Let the version of sottovoce that began the run end it.")
-MODEL: Final = Numbered("models", 8, "Use the version of sottovoce that wrote it, or fit the model again.")
+MODEL: Final = Numbered("models", 9, "Use the version of sottovoce that wrote it, or fit the model again.")
 PARTIAL_MODEL: Final = Numbered("partial models", 6, "Use the version of sottovoce that wrote it, or train again.")
-SCHEMA: Final = Numbered("schemas", 2, "Draft it anew with `sottovoce schema`.")
+SCHEMA: Final = Numbered("schemas", 3, "Draft it anew with `sottovoce schema`.")
 ALIGNMENT: Final = Numbered("alignments", 1, "Delete it, start the party, and align again (`sottovoce align`).")
+
+# What files call the estimators.
+ESTIMATORS: Final[Mapping[str, str]] = {
+    "logistic": "PrivateLogisticRegression",
+    "ridge": "PrivateRidge",
+    "lasso": "PrivateLasso",
+    "elastic-net": "PrivateElasticNet",
+    "svm": "PrivateLinearSVC",
+}

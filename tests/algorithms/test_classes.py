@@ -14,12 +14,12 @@ from sklearn.linear_model import LogisticRegression
 import sottovoce as sv
 from plans import PLANS, plan_for, small_problem
 from sottovoce import algorithms, losses
-from sottovoce.app import outputs
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.cells import match_labels
+from sottovoce.data.cells import class_places
 from sottovoce.data.matrix import clip_rows, rows_at_once
 from sottovoce.errors import InputError
+from sottovoce.estimators import model_file
 from sottovoce.gate.frames import Frame, decode, encode
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
@@ -126,8 +126,8 @@ def test_where_noise_rules_the_shares_are_left() -> None:
 def test_a_model_file_has_a_row_for_each_class(tmp_path: Path) -> None:
     X, y = people(300)
     model = sv.PrivateLogisticRegression(5.0, entry_bound=1.0, insecure_seed=0).fit(X, y)
-    outputs.save(model, tmp_path / "model.json")
-    again = outputs.load_model(tmp_path / "model.json")
+    model.save(tmp_path / "model.json")
+    again = model_file.load_model(tmp_path / "model.json")
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     assert np.array_equal(again.predict(X), model.predict(X))
     np.testing.assert_array_equal(np.exp(model.predict_log_proba(X)).sum(axis=1).round(12), 1.0)
@@ -192,7 +192,7 @@ def test_a_nan_is_no_class(classes: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match="neither a text nor a finite number"):
         problem(classes=classes, loss=loss)
     for labels in (np.array([math.nan, 1.0]), np.array([math.nan, "x"], dtype=object)):
-        assert not match_labels(labels, math.nan).any()
+        assert (class_places(labels, [math.nan]) == -1).all()
 
 
 def test_rows_of_many_scores_come_in_pieces() -> None:

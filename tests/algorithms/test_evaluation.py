@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -25,6 +26,7 @@ from sottovoce.algorithms.evaluation import (
     Subject,
     TwoSides,
     loss_lines,
+    pair_cells,
 )
 from sottovoce.algorithms.evaluation.estimates import ClassEstimates, Counts, Metric, NumberEstimates, SeveralEstimates
 from sottovoce.data.block import Block
@@ -71,7 +73,7 @@ def test_null_rows_add_nothing_and_others_one_to_each_kind_of_cells(kind: str) -
     np.testing.assert_array_equal(null, np.zeros(QUERIES[kind].length))
     rows[0] = math.inf
     found = at(QUERIES[kind], block_of(kind, rows, labels))
-    ends = {"classes": [], "numbers": [8, 16, 17], "several": [9]}[kind]
+    ends = {"classes": [], "numbers": [8, 24, 25], "several": [9]}[kind]
     sizes = [part.sum() for part in np.split(found, ends)]
     np.testing.assert_array_equal(sizes, [RECORDS - 1.0] * len(sizes))
 
@@ -110,10 +112,10 @@ class TestNodes:
         np.testing.assert_allclose(NODES.above + NODES.above.T, 1.0, atol=1e-9)  # in one order or in the other
 
     def test_nodes_are_shared_out_in_proportion(self) -> None:
-        nodes = TwoSides.about(-2.0, 2.0, 12)
+        nodes = TwoSides.about(-2.0, 2.0, 12, 1.75)
         assert (nodes.low, nodes.high, nodes.left, nodes.right) == (-5.5, 1.5, 9, 3)
-        assert TwoSides.about(-50.0, 1.0, 8).right == 2
-        assert TwoSides.about(50.0, 1.0, 8).left == 2
+        assert TwoSides.about(-50.0, 1.0, 8, 1.75).right == 2
+        assert TwoSides.about(50.0, 1.0, 8, 1.75).left == 2
 
 
 def drawn(rng: np.random.Generator, records: int) -> tuple[np.ndarray, np.ndarray]:
@@ -130,7 +132,7 @@ def cells_of(labels: np.ndarray, scores: np.ndarray, nodes: TwoSides) -> np.ndar
 
 def test_without_noise_metrics_are_those_of_the_records() -> None:
     labels, scores = drawn(np.random.default_rng(1), 200_000)
-    nodes = TwoSides.about(-1.0, 1.5, 16)
+    nodes = TwoSides.about(-1.0, 1.5, 16, 1.75)
     estimates = ClassEstimates(cells_of(labels, scores, nodes), 0.0, len(labels), nodes)
     found = estimates.metrics(probabilities=True)
     chance, positive = 1 / (1 + np.exp(-scores)), scores > 0
@@ -159,7 +161,7 @@ SIMULATED, RECORDS_DRAWN, NOISE = 400, 1500, 25.0
 
 def coverage(assumed: float) -> dict[str, float]:
     """How often intervals that take the noise for `assumed` hold the truth, over simulated releases."""
-    rng, nodes = np.random.default_rng(5), TwoSides.about(-1.0, 1.5, 8)
+    rng, nodes = np.random.default_rng(5), TwoSides.about(-1.0, 1.5, 8, 1.75)
     labels, scores = drawn(rng, 400_000)
     truth = ClassEstimates(cells_of(labels, scores, nodes), 0.0, len(labels), nodes).metrics(probabilities=True)
     held = dict.fromkeys(truth, 0)
@@ -183,8 +185,33 @@ def test_intervals_that_forget_the_noise_do_not() -> None:
     assert max(coverage(0.01).values()) < 0.85
 
 
+def test_a_value_is_within_its_interval() -> None:
+    """Also where shares are next to 1, noise takes the plain value beyond it, and intervals are finer than the grid."""
+    rng, nodes = np.random.default_rng(8), TwoSides.about(0.0, 6.0, 12, 1.75)
+    for records, noise in ((400, 6.0), (2000, 6.0), (20_000_000, 1.0)):
+        for chance in (0.5, 0.9999):
+            for _ in range(10):
+                cells = np.zeros((2, 12))
+                cells[0, 0], cells[1, -1] = records * (1 - chance), records * chance
+                released = cells.ravel() + noise * rng.standard_normal(24)
+                for name, found in ClassEstimates(released, noise, records, nodes).metrics(probabilities=True).items():
+                    assert math.isnan(found.value) or found.low <= found.value <= found.high, name
+
+
+@pytest.mark.parametrize(("times", "told"), [(1.0, False), (8.0, True)])
+def test_scores_beyond_the_nodes_are_told(times: float, told: bool) -> None:
+    """A model whose scores spread 8 times as far among the test people as among those of the fit, and one as it was."""
+    labels, scores = drawn(np.random.default_rng(9), 20_000)
+    for count, reach in ((8, 1.75), (12, 2.5), (40, 4.0)):
+        nodes = TwoSides.about(-1.0, 1.5, count, reach)
+        estimates = ClassEstimates(cells_of(labels, times * scores, nodes), 8.0, len(labels), nodes)
+        beyond = estimates.beyond(estimates.metrics(probabilities=True))
+        assert (beyond > 0.3) == told, count
+        assert told or beyond == 0.0
+
+
 def test_what_is_lost_in_the_noise_is_not_told() -> None:
-    rng, nodes = np.random.default_rng(2), TwoSides.about(0.0, 1.0, 8)
+    rng, nodes = np.random.default_rng(2), TwoSides.about(0.0, 1.0, 8, 1.75)
     found = ClassEstimates(300.0 * rng.standard_normal(16), 300.0, 1000, nodes).metrics(probabilities=True)
     assert math.isnan(found["auc"].value)
     assert found["auc"].width > 0.5
@@ -193,7 +220,7 @@ def test_what_is_lost_in_the_noise_is_not_told() -> None:
 def test_records_that_were_not_counted_do_not_count() -> None:
     """A fifth of the records are null rows: then n is what the cells add up to."""
     labels, scores = drawn(np.random.default_rng(6), 8000)
-    nodes = TwoSides.about(-1.0, 1.5, 8)
+    nodes = TwoSides.about(-1.0, 1.5, 8, 1.75)
     cells = cells_of(labels, scores, nodes)
     counts = Counts(cells, 5.0, 10_000)
     assert not counts.complete
@@ -274,9 +301,14 @@ def test_records_that_were_not_counted_do_not_count_in_any_class() -> None:
 
 def numbers_of(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     found = []
-    for line, values in ((RESIDUALS, np.abs(predictions - labels)), (evaluation_queries.LABELS, labels)):
+    residuals, every = np.minimum(np.abs(predictions - labels), 1.0), np.ones(len(labels))
+    for line, values, parts in (
+        (RESIDUALS, residuals, every),
+        (evaluation_queries.LABELS, labels, 1 - residuals**2),
+        (evaluation_queries.LABELS, labels, residuals**2),
+    ):
         places, t = line.shares(values)
-        found.append(np.bincount(places, 1 - t, len(line)) + np.bincount(places + 1, t, len(line)))
+        found.append(np.bincount(places, parts * (1 - t), len(line)) + np.bincount(places + 1, parts * t, len(line)))
     return np.concatenate([*found, [labels.sum(), (labels**2).sum()]])
 
 
@@ -300,12 +332,26 @@ def test_errors_of_a_regression() -> None:
     held = {name: np.zeros(2) for name in truth}
     for _ in range(300):
         chosen = rng.integers(len(labels), size=2000)
-        released = numbers_of(labels[chosen], predictions[chosen]) + 8.0 * rng.standard_normal(18)
+        released = numbers_of(labels[chosen], predictions[chosen]) + 8.0 * rng.standard_normal(26)
         for place, assumed in enumerate((8.0, 0.01)):
             for name, metric in NumberEstimates(released, assumed, 2000, 2.0).metrics().items():
                 held[name][place] += metric.low <= truth[name] <= metric.high
     assert min(count[0] for count in held.values()) >= 0.85 * 300
     assert min(count[1] for count in held.values()) < 0.85 * 300
+
+
+def test_products_of_parts_are_exact() -> None:
+    """They are on the grid, none below 0, and those of a record add up to 1, wherever its label and residual are."""
+    rng = np.random.default_rng(10)
+    ends = np.array([0.0, 2.0**-40, 0.5, 1.0 - 2.0**-40, 1.0])
+    rows = block_of("numbers", np.full((1, FEATURES), 0.2), np.ones(1))
+    for t, part in [*itertools.product(ends, ends), *rng.random((200, 2))]:
+        found = pair_cells(rows, np.array([3]), np.array([t]), np.array([part]), 8)
+        assert (found >= 0).all()
+        assert found.sum() == 1.0
+        assert (found * 2.0**rows.sum_bits % 1 == 0).all()
+        expected = np.outer([1 - part, part], [1 - t, t])
+        np.testing.assert_allclose(found[[[3, 4], [11, 12]]], expected, atol=4 * 2.0**-rows.sum_bits)
 
 
 @pytest.mark.parametrize("kind", QUERIES)
@@ -323,7 +369,7 @@ def test_a_plan_costs_what_was_asked_for_also_by_rows(kind: str, relation: Relat
 
 def test_nodes_follow_the_noise() -> None:
     """Where it is small the end nodes are so far out that next to no score counts as them."""
-    for records, count, reach in ((100, 8, 1.75), (10_000, 12, 1.75), (1_000_000, 16, 4.0)):
+    for records, count, reach in ((100, 8, 1.75), (10_000, 12, 2.5), (60_000, 40, 4.0), (1_000_000, 64, 5.0)):
         changes = problem("classes", parties=(("anna", records),))
         subject = Subject(np.ones(4), (0.5, 2.0))
         numbers = algorithms.plan_by(EvaluatedClasses(), changes, subject, run="run", coin="coin").numbers

@@ -13,6 +13,7 @@ import pytest
 import serving
 from plans import PLANS, SECURE, plan_for
 from sottovoce import algorithms
+from sottovoce.algorithms.description import CountedColumns, Cut, Described
 from sottovoce.algorithms.ranges import CountedRanges
 from sottovoce.algorithms.sgd import RecordGradient
 from sottovoce.data.bounds import Bounds
@@ -139,6 +140,19 @@ def test_no_plan_of_ranges_is_served_beyond_its_charge(split: Any, tmp_path: Pat
     bare = {"bounds": Bounds(), "norms": (), "relation": "zero-out"}
     problem = Problem(**{name: getattr(fields, name) for name in Problem.model_fields} | bare)
     fenced(algorithms.plan_by(CountedRanges(), problem, (0, 1, 2), run="run", coin="coin"), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["central", "rows", "columns"])
+def test_no_description_is_served_beyond_its_charge(split: Any, tmp_path: Path) -> None:
+    alone, joint = split == "central", split == "columns"
+    fields = audit_plan("fdml" if joint else "gradient", split, 1 if alone else 2, 1 if joint else 2, 6)
+    bare = {"bounds": Bounds(), "norms": (), "relation": "zero-out"}
+    problem = Problem(**{name: getattr(fields, name) for name in Problem.model_fields} | bare)
+    cuts = (Cut(place=0, scale="linear"), Cut(place=1, scale="levels", cells=2))
+    for by in (None, 1):
+        options = Described(columns=cuts, by=by)
+        fenced(algorithms.plan_by(CountedColumns(), problem, options, run="run", coin="coin"), tmp_path)
 
 
 def fenced(plan: Plan, tmp_path: Path) -> None:

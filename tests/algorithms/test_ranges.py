@@ -23,7 +23,7 @@ from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.gate.frames import Frame, decode, encode
-from sottovoce.lab.audit.games import Game, Result, play
+from sottovoce.lab.audit.games import Game, Result
 from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
@@ -32,7 +32,7 @@ from sottovoce.privacy.calibration import part_of
 from sottovoce.privacy.events import RELATIONS, Relation, either
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.transports.base import InProcess
-from support import at, epsilons_of, events_of, forged, handle, query_of
+from support import at, epsilons_of, events_of, forged, handle, play, query_of
 
 FEATURES, RECORDS = 3, 7
 COLUMNS = (0, 2, 3)  # two features and the label

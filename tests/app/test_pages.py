@@ -16,6 +16,7 @@ from jinja2 import UndefinedError
 from markdown_it import MarkdownIt
 
 import sottovoce as sv
+from browser import PROGRAM, browser
 from sottovoce.app import texts as rendering
 from sottovoce.app.page import Occasion, Picture, ledger_page, make_card, page
 from sottovoce.app.texts import harmless
@@ -196,3 +197,38 @@ def test_a_wheel_has_every_template() -> None:
         check=False,
     )
     assert told.stdout.splitlines() == [planted]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROGRAM is None, reason="there is no chromium on this machine")
+def test_pages_fit_on_a_phone_and_on_paper(tmp_path: Path) -> None:
+    """With all that is wide: standard errors with odds ratios, levels, charges with plans. A <pre> is the control."""
+    rng = np.random.default_rng(0)
+    work = ["Self-employed-not-incorporated", "Federal-government", "Private"]
+    table = {
+        "age": rng.uniform(18, 98, 4_000),
+        "work": rng.choice(work, 4_000),
+        "long_name_of_a_column": rng.random(4_000),
+    }
+    table["ill"] = np.where((table["age"] - 58) / 20 + rng.logistic(size=4_000) > 0, "yes", "no")
+    declared = {"age": {"range": (18, 98)}, "work": {"levels": work}, "long_name_of_a_column": {"range": (0, 1)}}
+    schema = sv.Schema({**declared, "ill": {"levels": ["no", "yes"]}}, label="ill")
+    ledger = Ledger.create(tmp_path / "people.ledger")
+    account = ledger.open("people", 9.0, 1e-5)
+    model = sv.PrivateLogisticRegression(3.0, 1e-6, schema=schema, standard_errors=True, ledger=account).fit(table)
+    pages = {
+        "report": page(model, Occasion(ledgers=[("people", BEFORE, account.balance())])),
+        "card": rendering.render("card.html", title="Model card", sections=make_card(model, None)),
+        "ledger": ledger_page(ledger),
+    }
+    assert all("<pre>" not in text for text in pages.values())
+    pages["control"] = pages["report"].replace("</h1>", f"</h1><pre>{model.coefficients()}</pre>")
+    with browser() as tab:
+        for name, text in pages.items():
+            (tmp_path / f"{name}.html").write_text(text)
+            for media, width in (("screen", 390), ("print", 718)):  # A4 between its margins
+                tab.open(f"file://{tmp_path}/{name}.html", width=width)
+                tab.call("Emulation.setEmulatedMedia", media=media)
+                wide = tab.value("document.documentElement.scrollWidth") > width
+                assert wide == (name == "control"), (name, media)
+                tab.call("Emulation.setEmulatedMedia", media="")

@@ -212,7 +212,7 @@ def test_no_value_of_the_data_is_in_page_metrics_or_log(run: Run, forwarded: Non
         run.fit(0.1)
     run.parties["north"].randomness = good
     with pytest.raises(sv.errors.BudgetError):
-        run.fit(), run.fit()
+        run.fit(), run.fit(), run.fit()
     assert isinstance(run.parties["north"].failure, ValueError)
     assert MARKS[0] in str(run.parties["north"].failure)  # the holder can see it
     counts = run.watches["north"].seen()[0]["counts"]

@@ -55,7 +55,7 @@ def test_noise_ledgers_and_simulated_accuracy_at_each_epsilon_and_no_file_is_ope
     text = words(result)
     assert "900 records, 3 features" in text
     assert "noise at 0.5 noise at 5" in text
-    assert "0.5 data people 2 2 1.7" in text  # what the ledger would have left
+    assert "0.5 data people 2 2 1.8" in text  # what the ledger would have left
     assert "5 data people 2 2 refused" in text
     assert "refused by data at 5:" in text
     assert "worse by (± over runs)" in text
@@ -139,7 +139,7 @@ def test_a_plot(write_job, invoke, folder):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--like", "x.csv"], "--like and --plot belong to a simulation"),
+        (["--like", "x.csv"], "--like, --strength and --plot belong to a simulation"),
         (["--epsilon", "0"], "must be positive numbers"),
         (["--epsilon", "some"], "Invalid value for '--epsilon'"),
     ],

@@ -33,7 +33,7 @@ def test_a_job_buys_standard_errors_and_the_table_is_shown(folder: Path, write_j
     assert planned["cost"]["rounds"] == report["communication"]["rounds"]
     assert abs(account.balance().left - planned["ledgers"][0]["after"]["left"]) < 1e-9
     assert account.balance().plans == 2
-    assert "Of a step without damping" in (folder / "job.privacy.html").read_text()
+    assert "of a step without damping" in (folder / "job.privacy.html").read_text()
     lines = invoke("coefficients", folder / "job.json").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["estimate", "a", "b", "c", "intercept"]
     found = json.loads(invoke("coefficients", folder / "job.json", "--json").stdout)

@@ -275,7 +275,7 @@ def test_what_a_site_may_live_with_is_a_warning(north: Path, sites: Sites) -> No
     assert not [finding for finding in findings if finding.state == "fails"]
     assert "nobody listens on port" in warned["network"]
     assert "those above 3 will be refused" in warned["ledger"]
-    assert "some records cannot be used" in warned["data"]
+    assert "few records are of no use and count for nothing; age has texts: declare a [schema]" in warned["data"]
     texts = " ".join(finding.text for finding in findings)
     assert "[peers] is empty" in texts
     assert "compared with south, whose keys [peers] lacks" in texts
@@ -314,6 +314,7 @@ def coordinator(sites: Sites, tmp_path: Path) -> Path:
     change(site / "job.toml", "0.0.0.0:7443", f"0.0.0.0:{port}")
     change(site / "job.toml", "# records", "records")
     change(site / "job.toml", "# features", "features")
+    change(site / "job.toml", '"say ', '"here is ')
     return site
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from sottovoce.app import demo
-from sottovoce.app.outputs import load_model
 from sottovoce.app.superuser import AS_ROOT
 from sottovoce.errors import InputError
+from sottovoce.estimators.model_file import load_model
 from sottovoce.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.slow

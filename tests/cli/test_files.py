@@ -15,11 +15,11 @@ from scipy.special import ndtri
 
 import sottovoce as sv
 from sottovoce import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression
-from sottovoce.app.outputs import load_model, save
 from sottovoce.app.page import Occasion, page, raise_belief
 from sottovoce.app.texts import readable_size
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError
+from sottovoce.estimators.model_file import load_model
 from sottovoce.formats import MODEL
 from sottovoce.privacy.guarantee import FALSE_ALARMS, gaussian_missed, percent
 from sottovoce.privacy.ledger import Balance
@@ -63,7 +63,7 @@ def fitted(**changes):
     ],
 )
 def test_a_loaded_model_is_the_saved_one(model, tmp_path):
-    save(model, tmp_path / "model.json")
+    model.save(tmp_path / "model.json")
     again = load_model(tmp_path / "model.json")
     assert type(again) is type(model)
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
@@ -82,7 +82,7 @@ def test_predictions_are_cut_by_the_bounds_of_each_feature(tmp_path):
     wide = np.array([[50.0, -50.0], [-3.0, 0.2]])
     for changes in ({}, {"solver": sv.solvers.CD(inner=6)}):
         model = fitted(entry_bound=[1.0, 0.5], **changes)
-        save(model, tmp_path / "model.json")
+        model.save(tmp_path / "model.json")
         expected = model.decision_function(np.array([[1.0, -0.5], [-1.0, 0.2]]))
         for each in (model, load_model(tmp_path / "model.json")):
             np.testing.assert_allclose(each.decision_function(wide), expected, rtol=1e-12)
@@ -91,7 +91,7 @@ def test_predictions_are_cut_by_the_bounds_of_each_feature(tmp_path):
 
 
 def test_the_file_is_strict_json_and_has_no_ledger(tmp_path):
-    save(fitted(epsilon=math.inf), tmp_path / "model.json")
+    fitted(epsilon=math.inf).save(tmp_path / "model.json")
 
     def refuse(constant):
         raise AssertionError(constant)
@@ -102,7 +102,7 @@ def test_the_file_is_strict_json_and_has_no_ledger(tmp_path):
 
 
 def test_a_solver_is_saved_as_a_job_has_it(tmp_path):
-    save(fitted(solver=sv.solvers.CD(inner=6, curvatures=np.array([0.2, 0.1]))), tmp_path / "model.json")
+    fitted(solver=sv.solvers.CD(inner=6, curvatures=np.array([0.2, 0.1]))).save(tmp_path / "model.json")
     content = json.loads((tmp_path / "model.json").read_text())
     assert content["parameters"]["solver"] == {"name": "cd", "inner": 6, "curvatures": [0.2, 0.1]}
     content["parameters"]["solver"]["inner"] = 0
@@ -113,7 +113,7 @@ def test_a_solver_is_saved_as_a_job_has_it(tmp_path):
 
 def test_an_unfitted_model_is_not_saved(tmp_path):
     with pytest.raises(InputError, match="not fitted"):
-        save(PrivateLogisticRegression(), tmp_path / "model.json")
+        PrivateLogisticRegression().save(tmp_path / "model.json")
 
 
 DAMAGE = {
@@ -132,7 +132,7 @@ DAMAGE = {
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_file_is_refused(tmp_path, case):
     path = tmp_path / "model.json"
-    save(fitted(), path)
+    fitted().save(path)
     content = json.loads(path.read_text())
     DAMAGE[case](content)
     path.write_text(json.dumps(content))
@@ -144,7 +144,7 @@ def test_a_damaged_file_is_refused(tmp_path, case):
 @pytest.mark.parametrize(("number", "said"), [(1, "format 1"), (99, "format 99"), (None, "no format number")])
 def test_a_model_of_another_version_is_refused_by_both_numbers(tmp_path, number, said):
     path = tmp_path / "model.json"
-    save(fitted(), path)
+    fitted().save(path)
     content = json.loads(path.read_text())
     content["plan"]["numbers"] = []  # whatever else it has: the number is looked at first
     content["version"] = number

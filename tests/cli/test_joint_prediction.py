@@ -12,7 +12,7 @@ import sottovoce as sv
 from sottovoce.app import demo
 from sottovoce.app.cli import app
 from sottovoce.app.jobs import load_party_job
-from sottovoce.app.outputs import load_model
+from sottovoce.estimators.model_file import load_model
 from sottovoce.federation.models import Models, PartialModel
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports.certificates import peer_line, pin_in

@@ -50,6 +50,18 @@ def test_a_job_whose_paths_would_be_the_servers_is_refused(write_job, invoke, fo
     assert not (folder / "made").exists()
 
 
+def test_files_of_levels_go_with_the_job(write_job, invoke, folder):
+    (folder / "elsewhere").mkdir()
+    for place in (folder, folder / "elsewhere"):
+        (place / "codes.csv").write_text("x\ny\n")
+    for file, code in (("codes.csv", 0), ("elsewhere/codes.csv", 2)):
+        schema = f'[schema]\nlabel = "out"\n[schema.columns]\na = {{ levels_file = "{file}" }}\n' + FEDERATION
+        path = write_job("trial.toml", data=None, bounds={"entry_bound": None}, more=schema)
+        said = invoke("nvflare", "job", path, "--out", folder / f"made{code}", code=code).stderr
+        assert ("must be beside the job" in said) == bool(code)
+    assert (folder / "made0" / "coordinator" / "config" / "codes.csv").read_text() == "x\ny\n"
+
+
 def test_a_job_without_an_address_is_not_for_grpc(write_job, invoke):
     said = invoke("fit", write_job("trial.toml", data=None, more=FEDERATION), code=2).stderr
     assert "lacks listen or certificates" in said

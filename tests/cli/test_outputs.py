@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.app.outputs import load_model
+from sottovoce.estimators.model_file import load_model
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "killed_fit.py"
 

@@ -9,10 +9,12 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.app import demo
+from sottovoce.app.doctor import examine
 from sottovoce.app.jobs import load_job, load_party_job
-from sottovoce.app.outputs import load_model
 from sottovoce.app.previews import plan_job
 from sottovoce.app.sources import read_party
+from sottovoce.errors import MisfitWarning
+from sottovoce.estimators.model_file import load_model
 
 from .conftest import Invoke
 
@@ -68,7 +70,7 @@ def job(folder: Path, text: str, name: str = "job.toml") -> Path:
 
 
 class TestDraft:
-    table = "name,age,note\nIlfracombe,17.25,gravely\nIlfracombe,93.75,gravely\n,x,\n"
+    table = "name,age,note\nIlfracombe,17.25,gravely\nIlfracombe,93.75,gravely\n,?,\n"
 
     def test_no_value_is_copied_and_the_draft_is_refused_until_filled_in(self, tmp_path: Path, invoke: Invoke) -> None:
         (tmp_path / "t.csv").write_text(self.table)
@@ -92,6 +94,29 @@ class TestDraft:
         schema = sv.Schema.from_toml(tmp_path / "s.toml")
         assert schema.feature_names == ("name=Ilfracombe", "name=missing", "age", "age=missing")
         assert "is there already" in invoke("schema", tmp_path / "t.csv", "-o", tmp_path / "s.toml", code=2).stderr
+
+    def test_one_record_decides_no_private_draft(self, tmp_path: Path, invoke: Invoke) -> None:
+        """The odd cell is told to the holder, in the terminal. Negative control: half the cells decide it."""
+        drafts, said = [], []
+        for odd in ("17", "x17"):
+            (tmp_path / "t.csv").write_text("age\n" + "".join(f"{n % 90}\n" for n in range(200)) + f"{odd}\n")
+            shown = invoke("schema", tmp_path / "t.csv", "--output", tmp_path / "s.toml", "--overwrite")
+            drafts.append((tmp_path / "s.toml").read_text())
+            said.append(shown.stdout + shown.stderr)
+        assert drafts[0] == drafts[1]
+        assert "age = { range = [] }" in drafts[0]
+        assert ["mostly numbers, some texts" in text for text in said] == [False, True]
+        assert "x17" not in said[1]
+        (tmp_path / "t.csv").write_text("age\n" + "17\nx17\n" * 100)
+        assert "age = { levels = [] }" in invoke("schema", tmp_path / "t.csv").stdout
+
+    def test_numbers_with_a_text_among_them_are_codes_of_a_public_file(self, tmp_path: Path, invoke: Invoke) -> None:
+        (tmp_path / "t.csv").write_text("code,age\n" + "250,30\n401,?\n" * 50 + "V57,NA\n")
+        public = invoke("schema", tmp_path / "t.csv", "--public").stdout
+        assert 'code = { levels = ["250", "401", "V57"] }  # numbers and texts' in public
+        (tmp_path / "t.csv").write_text("code,one\n" + "".join(f"{n},{n}\n" for n in range(200)) + "V57,3\n")
+        text = invoke("schema", tmp_path / "t.csv", "--public").stdout
+        assert 'identifiers = ["code"]  # code: numbers and texts' in text
 
     def test_columns_that_cannot_be_features_become_identifiers(self, tmp_path: Path, invoke: Invoke) -> None:
         lines = "".join(f"person {row},1,{row % 2}\n" for row in range(300))
@@ -128,11 +153,12 @@ class TestJobs:
         assert report["feature_names"] == NAMES
         found = invoke("predict", people / "job.json", people / "new.csv", "--proba").stdout.splitlines()
         assert len(found) == 51
-        model = sv.PrivateLogisticRegression(
-            3.0, schema=sv.Schema.from_toml(path), insecure_seed=3
-        ).fit(people / "all.csv")  # fmt: skip
+        with pytest.warns(MisfitWarning, match="city: of 800 cells 197 are none of the declared levels"):
+            model = sv.PrivateLogisticRegression(
+                3.0, schema=sv.Schema.from_toml(path), insecure_seed=3
+            ).fit(people / "all.csv")  # fmt: skip
         assert [line.split(",")[0] for line in found[1:]] == model.predict(people / "new.csv").tolist()
-        assert "city=Rome" in (people / "job.privacy.html").read_text()
+        assert "2 levels (Rome, Oslo), other counted" in (people / "job.privacy.html").read_text()
 
     def test_curves_are_fitted_drawn_and_kept(self, people: Path, invoke: Invoke) -> None:
         smooth = SCHEMA.replace('label = "ill"', 'label = "ill"\nshape = "smooth"').replace(
@@ -158,6 +184,38 @@ class TestJobs:
         assert not shown.files_opened
         assert shown.plan.features == len(NAMES)
 
+    def test_levels_of_codes_are_fitted_named_and_kept(self, people: Path, invoke: Invoke) -> None:
+        """A prefix, a group and a file of levels beside the job, in a set that two columns share."""
+        (people / "cities.csv").write_text("Ro\nOs\n")
+        codes = SCHEMA + '\n[schema.level_sets]\ncity = { levels_file = "cities.csv", prefix = 2 }\n'
+        codes = codes.replace('levels = ["Rome", "Oslo"]', 'levels = "city"')
+        codes = codes.replace('yes = "yes", no = "no"', 'groups = { smokes = ["y*"], not = ["no"] }')
+        path = job(people, codes + '[data]\nfile = "all.csv"\n')
+        invoke("fit", path, "--quiet")
+        (people / "cities.csv").unlink()
+        model = load_model(people / "job.json")
+        assert model.schema_.feature_names[2:] == (
+            "city=Ro*",
+            "city=Os*",
+            "city=other",
+            "smoker=smokes[y*]",
+            "smoker=not[no]",
+        )
+        assert model.shapes_["smoker"].grid == ("smokes", "not")
+        (people / "rest.csv").write_text("smoker,city,age\nyes,Rostock,20\nyes,Rome,20\nno,Rome,20\n")
+        found = invoke("predict", people / "job.json", people / "rest.csv", "--proba").stdout.splitlines()[1:]
+        assert found[0] == found[1] != found[2]
+
+    def test_more_levels_than_the_budget_carries_are_told_before_a_fit(self, people: Path, invoke: Invoke) -> None:
+        many = ", ".join(f'"{place}"' for place in range(600))
+        for levels, told in (('"Rome", "Oslo"', 0), (many, 1)):
+            path = job(people, SCHEMA.replace('"Rome", "Oslo"', levels) + '[data]\nfile = "all.csv"\nrecords = 800\n')
+            for command in (("plan", path), ("doctor", "--job", path)):
+                said = " ".join(invoke(*command).stdout.split())
+                assert (
+                    said.count("columns.city: 600 levels have 1.33 records each on average, and the noise of") == told
+                )
+
     def test_by_rows(self, people: Path, invoke: Invoke) -> None:
         parties = "".join(f'[[party]]\nname = "{name}"\nfile = "{name}.csv"\n' for name in ("north", "south"))
         path = job(people, SCHEMA + parties)
@@ -174,7 +232,8 @@ class TestJobs:
         invoke("fit", path, "--quiet")
         (people / "people.toml").write_text(parties)
         joint = invoke("predict", people / "job.json", people / "people.toml").stdout
-        assert joint == invoke("predict", people / "job.json", people / "all.csv").stdout
+        whole = invoke("predict", people / "job.json", people / "all.csv").stdout
+        assert [line.split(",")[1] for line in whole.splitlines()] == joint.splitlines()  # of files that have no `id`
 
     def test_a_party_file(self, people: Path) -> None:
         sv.Ledger.create(people / "north.db").open("north", epsilon=5.0, delta=1e-4)
@@ -243,7 +302,10 @@ class TestJobs:
         assert [sv.Ledger(people / f"{name}.db").account().balance().plans for name in ("north", "south")] == [2, 2]
         found = invoke("predict", people / "job.json", people / "all.csv").stdout.splitlines()[1:]
         model = load_model(people / "job.json")
-        assert found == model.predict(people / "all.csv").tolist()
+        numbers = [line.split(",")[0] for line in (people / "all.csv").read_text().splitlines()[1:]]
+        assert found == [
+            f"{one},{label}" for one, label in zip(numbers, model.predict(people / "all.csv"), strict=True)
+        ]
         low, high = model.ranges_["age"]
         assert low < high  # noise is new in every run, and may lengthen the run of cells
 
@@ -275,3 +337,81 @@ def test_a_schema_is_for_columns_with_names(folder: Path, invoke: Invoke) -> Non
     (folder / "t.svm").write_text("1 1:2\n")
     for name in ("X.npy", "t.svm"):
         assert "a schema is for" in invoke("schema", folder / name, code=2).stderr
+
+
+PLACEHOLDERS = ["say what the model is for", "FILL: what for", "TODO", "..."]
+
+
+@pytest.mark.parametrize("text", PLACEHOLDERS)
+def test_texts_of_a_draft_are_not_signed(text: str, people: Path, invoke: Invoke) -> None:
+    path = job(people, f'[about]\npurpose = "{text}"\n' + SCHEMA + '[data]\nfile = "all.csv"\n')
+    refusal = invoke("fit", path, "--quiet", code=2).stderr
+    assert f"about.purpose = '{text}' is the text of a draft" in refusal
+    assert "Nothing was charged" in refusal
+    assert any("text of a draft" in finding.text for finding in examine(path))
+
+
+class TestMisfits:
+    """`fit`, `doctor` and `plan --look` tell the same, each before anything is charged."""
+
+    capitals = SCHEMA.replace('"Rome"', '"ROME"')
+
+    def test_the_holder_is_told_by_every_command(self, people: Path, invoke: Invoke) -> None:
+        path = job(people, self.capitals + '[data]\nfile = "all.csv"\n')
+        told = [
+            invoke("plan", path, "--look").stderr,
+            invoke("doctor", "--job", path).stdout,
+            invoke("fit", path, "--quiet").stderr,
+        ]
+        lines = [next(line for line in text.splitlines() if "city:" in line) for text in told]
+        assert lines[0] == lines[1] == lines[2]
+        assert "none of the declared levels" in lines[0]
+        assert "but for capitals" in lines[0]
+        assert "city:" not in invoke("plan", path).stderr
+        for name in ("job.json", "job.privacy.json", "job.privacy.html"):
+            assert "do not fit" not in (people / name).read_text()
+
+    def test_without_a_record_that_can_be_used_nothing_is_charged(self, people: Path, invoke: Invoke) -> None:
+        invoke("ledger", "create", people / "l.db", "--dataset", "d", "--epsilon", 9, "--delta", 1e-3)
+        wrong = SCHEMA.replace('ill = { levels = ["no", "yes"] }', 'ill = { levels = ["well", "ill"] }')
+        assert wrong != SCHEMA
+        path = job(people, wrong + '[data]\nfile = "all.csv"\nledger = "l.db"\n')
+        refusal = invoke("fit", path, "--quiet", code=2).stderr
+        assert "none is left" in refusal
+        assert "ill, the label: records without one count for nothing: of 800 cells 800 are none" in refusal
+        assert sv.Ledger(people / "l.db").account().balance().plans == 0
+        assert "all records are of no use" in invoke("doctor", "--job", path, code=1).stdout
+
+    @pytest.mark.parametrize("wrong", ["north", "south"])
+    def test_no_party_of_this_process_pays_for_another_that_is_refused(
+        self, wrong: str, people: Path, invoke: Invoke
+    ) -> None:
+        text = SCHEMA
+        for name in ("north", "south"):
+            invoke("ledger", "create", people / f"{name}.db", "--dataset", name, "--epsilon", 9, "--delta", 1e-3)
+            text += f'[[party]]\nname = "{name}"\nfile = "{name}.csv"\nledger = "{name}.db"\n'
+        table = people / f"{wrong}.csv"
+        right = table.read_text()
+        header, *lines = right.splitlines()
+        place = header.split(",").index("ill")
+        cells = [line.split(",") for line in lines]
+        table.write_text("\n".join([header, *(",".join([*c[:place], "?", *c[place + 1 :]]) for c in cells)]) + "\n")
+        path = job(people, text)
+
+        def plans() -> list[int]:
+            return [sv.Ledger(people / f"{name}.db").account().balance().plans for name in ("north", "south")]
+
+        refusal = invoke("fit", path, "--quiet", code=2).stderr
+        assert "none is left" in refusal
+        assert "Nothing was charged" not in refusal
+        assert plans() == [0, 0]
+        table.write_text(right)  # the control: with the labels of both, both pay
+        invoke("fit", path, "--quiet")
+        assert plans() == [1, 1]
+
+    def test_texts_without_a_schema_are_named(self, people: Path, invoke: Invoke) -> None:
+        path = job(
+            people, '[bounds]\nrow_norm = 1.0\nclasses = ["no", "yes"]\n[data]\nfile = "all.csv"\nlabel = "ill"\n'
+        )
+        said = invoke("doctor", "--job", path, code=1).stdout
+        assert "all records are of no use and count for nothing; city, smoker have texts: declare a [schema]" in said

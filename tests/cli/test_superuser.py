@@ -23,7 +23,9 @@ def ends(folder: Path, invoke: Any) -> dict[str, Any]:
     """Each end of a federation as a command, up to where it finds that something is missing."""
     said = {"provision": invoke("provision", folder / "sites", "north", "south", "--dealer", "notary")}
     job = (folder / "sites/coordinator/job.toml").read_text()
-    (folder / "sites/coordinator/job.toml").write_text(job.replace("wait = 600", "wait = 0.01").replace("7443", "0"))
+    (folder / "sites/coordinator/job.toml").write_text(
+        job.replace("wait = 600", "wait = 0.01").replace("7443", "0").replace("say wh", "here: wh")
+    )
     (folder / "sites/notary/certificates/notary.pem").unlink()
     said["dealer"] = invoke("dealer", "--job", folder / "sites/notary/dealer.toml", code=2)
     said["party"] = invoke("party", "--job", folder / "sites/north/party.toml", "--no-view", code=5)

@@ -13,7 +13,6 @@ import pytest
 import sottovoce as sv
 from sottovoce.app.cli.console import _console, aside, complain, out, show_log, table
 from sottovoce.app.cli.fitted import csv_text
-from sottovoce.app.outputs import save
 from sottovoce.app.page import page
 from sottovoce.app.texts import cell, harmless
 from sottovoce.app.view.watched import Watch, say_event
@@ -46,7 +45,7 @@ def test_predictions_of_a_model_with_nasty_labels(tmp_path, invoke) -> None:
     model = sv.PrivateLogisticRegression(1.0, 1e-3, entry_bound=1.0, insecure_seed=1, classes=("=HYPERLINK(1)", NASTY))
     model.fit(X, y)
     model.feature_names_in_ = np.array(["a", "b"], dtype=object)
-    save(model, tmp_path / "model.json")
+    model.save(tmp_path / "model.json")
     (tmp_path / "new.csv").write_text("a,b,\x1b[31mred\n0.5,-0.5,0\n-0.5,0.5,0\n")
     result = invoke("predict", tmp_path / "model.json", tmp_path / "new.csv", "--proba")
     cells = [cell for row in csv.reader(io.StringIO(result.stdout)) for cell in row]

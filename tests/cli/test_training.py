@@ -15,10 +15,10 @@ import sottovoce
 from sottovoce.app import outputs, previews, runs
 from sottovoce.app.cli.console import out, show_cost
 from sottovoce.app.jobs import load_job
-from sottovoce.app.outputs import load_model
 from sottovoce.data import resources as room
 from sottovoce.data.block_parts import PreparedRows
 from sottovoce.errors import InputError
+from sottovoce.estimators.model_file import load_model
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.guarantee import VIEWS
 

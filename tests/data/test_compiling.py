@@ -125,6 +125,20 @@ def test_only_what_is_not_on_disk_is_told(tmp_path: Path) -> None:
     assert [run.stderr for run in runs] == [f"sottovoce.kernels INFO {TEXT}\n", ""]
 
 
+@pytest.mark.slow
+def test_a_script_without_a_log_is_told_too_unless_it_set_a_level(tmp_path: Path) -> None:
+    setting = "logging.getLogger('sottovoce').setLevel(logging.WARNING)"
+    for place, (line, said) in enumerate((("", f"{TEXT}\n"), (setting, ""))):
+        lines = PROGRAM.strip().splitlines()
+        lines[1] = line
+        folder = tmp_path / str(place)
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+        told = subprocess.run(
+            [sys.executable, "-c", "\n".join(lines)], env=environment, capture_output=True, text=True, check=True
+        )
+        assert told.stderr == said
+
+
 def test_the_command_line_shows_it_on_the_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     log, above = logging.getLogger("sottovoce.kernels"), logging.getLogger("sottovoce")
     before, level = list(above.handlers), log.level

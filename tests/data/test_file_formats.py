@@ -24,7 +24,7 @@ from sottovoce.app.job_file import SourceTable
 from sottovoce.app.sources import source_shape
 from sottovoce.data import dataset
 from sottovoce.data import resources as room
-from sottovoce.data.cells import match_labels, read_numbers
+from sottovoce.data.cells import class_places, read_numbers
 from sottovoce.data.files import FORMATS, format_of, list_files, read_columns, read_table
 from sottovoce.data.files import format as formats
 from sottovoce.data.files.format import Format
@@ -465,7 +465,7 @@ def test_a_text_of_parquet_that_is_no_utf8_spoils_its_own_label(tmp_path: Path, 
         ("t.svm", "1 1:1\n", {}, "needs features"),
         ("t.svm", "1 1:1\n", {"left_out": "c", "features": 1}, "id='c' is for CSV and Parquet files"),
         ("t.npy", b"no array", {}, "is damaged, or not a file of np.save"),
-        ("t.tsv", "a\tb\n1\t2\n", {}, r"unknown suffix. Known are .csv, .parquet, .*\.svm.*\.npy.*\.csv.*\.gz"),
+        ("t.tab", "a\tb\n1\t2\n", {}, r"unknown suffix. Known are .csv, .tsv, .parquet, .*\.svm.*\.npy.*\.csv.*\.gz"),
         ("t", "a,b\n1,2\n", {}, "unknown suffix"),
         ("t.parquet.gz", b"", {}, "unknown suffix"),
     ],
@@ -505,7 +505,7 @@ def test_truncated_and_damaged_compressed_files(tmp_path: Path, suffix: str, kin
 
 
 def test_columns_of_a_libsvm_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"for \.csv, \.parquet, \.pq files, whose columns have names"):
+    with pytest.raises(InputError, match=r"for \.csv, \.tsv, \.parquet, \.pq files, whose columns have names"):
         read_columns(tmp_path / "t.svm")
 
 
@@ -681,8 +681,7 @@ def test_what_is_taken_for_a_query_number_does_not_depend_on_other_lines(
 def test_one_label_does_not_decide_whether_others_are_missing(last: str, tmp_path: Path, read: Read) -> None:
     """NA may be declared as a class, whatever the other labels are; so may a text among numbers."""
     y = read(write(tmp_path, "t.csv", "a,y\n1,NA\n2,?\n3,NA \n4," + last + "\n"), label="y")[1]
-    np.testing.assert_array_equal(match_labels(y, "NA")[:3], [True, False, True])
-    np.testing.assert_array_equal(match_labels(y, "?")[:3], [False, True, False])
+    np.testing.assert_array_equal(class_places(y, ["NA", "?"])[:3], [0, 1, 0])
 
 
 def test_a_file_of_which_nothing_can_be_read_is_told_of_schemas(
@@ -715,10 +714,10 @@ def test_lines_that_cannot_be_read_are_null_rows_wherever_pieces_end(
     assert len(caplog.records) == 1  # the holder is told once
     np.testing.assert_array_equal(np.concatenate([rows for rows, _ in found]), table.X)
     assert table.y is not None
-    for value in (0, 1, "yes", "?"):
-        np.testing.assert_array_equal(
-            np.concatenate([match_labels(labels, value) for _, labels in found]), match_labels(table.y, value)
-        )
+    classes = (0, 1, "yes", "?")
+    np.testing.assert_array_equal(
+        np.concatenate([class_places(labels, classes) for _, labels in found]), class_places(table.y, classes)
+    )
     assert sorted(data.distinct_labels(9)) == sorted(set(table.y.tolist()))
 
 

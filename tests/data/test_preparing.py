@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from sottovoce.data import preparation
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.kernels.preparing_loops import HIGH, LOW
 from sottovoce.data.matrix import row_squares
 from sottovoce.data.resources import Resources
 
@@ -65,7 +67,7 @@ def step_by_step(X: np.ndarray, made: Preparation, usable: np.ndarray) -> np.nda
         rows *= stretch
     usable &= np.isfinite(rows).all(axis=1)
     rows[~np.isfinite(rows)] = 0.0
-    np.clip(rows, *made.cuts[2:], out=rows)
+    np.clip(rows, made.columns[LOW], made.columns[HIGH], out=rows)
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     factor, by_column = (1.0, made.scale) if isinstance(made.scale, np.ndarray) else (made.scale, None)
     if by_column is not None:
@@ -129,6 +131,30 @@ def test_any_number_of_threads_prepares_the_same_rows() -> None:
     np.testing.assert_array_equal(shared.usable, alone.usable)
 
 
+@pytest.mark.parametrize("features", [1, 7, 9, 130, 700])
+@pytest.mark.parametrize("layout", ["rows", "columns", "entries"])
+def test_sparse_rows_have_the_norms_that_numpy_adds(features: int, layout: str) -> None:
+    """Without a grid, which would hide a last bit; rows have from none to all of the entries, and some are lost."""
+    rng = np.random.default_rng(features)
+    X = rng.standard_normal((200, features)) * 10.0 ** rng.integers(-3, 3, (200, 1))
+    X[rng.random(X.shape) > rng.random((200, 1))] = 0.0
+    X[::50, 0] = math.nan
+    made = Preparation(Bounds.declare(row_norm=1.0), features, True, 200, (0, 1), False, layout=layout, units=True)
+    rows, usable = sp.csr_matrix(X), np.isfinite(X).all(axis=1)
+    data = np.where(np.isfinite(rows.data), rows.data, 0.0)
+    squares, some = np.zeros(200), np.flatnonzero(np.diff(rows.indptr))
+    squares[some] = np.add.reduceat(data * data, rows.indptr[some])
+    by_column, factors = (made.scale, 1.0) if isinstance(made.scale, np.ndarray) else (np.ones(features), made.scale)
+    factors = np.where(usable, factors, 0.0)
+    long = np.sqrt(squares) > 1.0
+    factors[long] *= 1.0 / np.sqrt(squares[long])
+    expected = data * by_column[rows.indices] * np.repeat(factors, np.diff(rows.indptr))
+    found = made.prepared(rows, known := np.ones(200, dtype=bool))
+    np.testing.assert_array_equal(found[:, :features].tocsr().data, expected)
+    np.testing.assert_array_equal(found[:, [features]].toarray().ravel(), np.where(usable, made.intercept_entry, 0.0))
+    np.testing.assert_array_equal(known, usable)
+
+
 def edge_rows(features: int) -> np.ndarray:
     """Norms within some last bits of the bound, and norms that are rounded down: one large entry and many small."""
     rng = np.random.default_rng(features)
@@ -159,15 +185,17 @@ def test_a_row_at_the_bound_is_no_longer_than_one(features: int, records: int) -
 @pytest.mark.parametrize("fault", ["nearest", "longer"])
 def test_a_row_that_is_longer_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative controls: rounding to the nearest, and the norm of a row taken for a bit less than it is."""
-    if fault == "nearest":
+    real = preparation.prepare_dense
 
-        def nearest(cut: Any, factors: Any, grid: float, made: Any) -> None:
-            made[:, : cut.shape[1]] = np.rint(cut * factors[:, None] * grid) / grid
+    def faulty(raw: Any, columns: Any, numbers: Any, usable: Any, made: Any, *rows: int) -> None:
+        (scale, limit, grid, constant), exact = numbers, np.empty(made.shape)
+        if fault == "longer":
+            real(raw, columns, (scale * (1.0 + 2.0**-18), limit, grid, constant), usable, made, *rows)
+            return
+        real(raw, columns, (scale, limit, 0.0, constant), usable, exact, *rows)
+        made[slice(*rows)] = np.rint(exact[slice(*rows)] * grid) / grid
 
-        monkeypatch.setattr(preparation, "round_rows", nearest)
-    else:
-        real = preparation._row_norm_factors
-        monkeypatch.setattr(preparation, "_row_norm_factors", lambda *told: real(*told) * (1.0 + 2.0**-18))
+    monkeypatch.setattr(preparation, "prepare_dense", faulty)
     assert max(longest(features, 400) for features in (1, 2, 5, 90)) > 1
 
 

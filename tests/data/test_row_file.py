@@ -331,7 +331,7 @@ import sottovoce as sv
 from sottovoce.data import block_parts, dataset, resources, row_file
 rows, labels, folder, more = sys.argv[1:]
 common = dict(delta=1e-7, row_norm=1.0, classes=(0, 1), insecure_seed=1, solver="newton")
-small = np.eye(40)[np.arange(4000) % 40]
+small = np.eye(40, dtype=np.int8)[np.arange(4000) % 40]  # loops are compiled for each kind of number
 resources.SHARE, dataset.ENTRIES, block_parts.PIECE = 1 << 60, 1 << 18, 1 << 20
 sv.PrivateLogisticRegression(**common).fit(sv.Dataset.from_arrays(small, np.arange(4000) % 2))  # all is loaded
 resources.SHARE = 4

@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
+from sottovoce.errors import MisfitWarning
 
 NAN, INF = math.nan, math.inf
 POSITIVE = ("positive number", "float('inf') for no privacy")
@@ -274,7 +275,8 @@ class TestUnusableRecords:
     def test_null_rows_count_in_the_mean(self, data: Any) -> None:
         """N is public and stays what it was, so a null row is a row of zeros and not a missing one."""
         X, y = np.vstack([data.X, np.full((240, 5), NAN)]), np.concatenate([data.y, np.zeros(240)])
-        model = sv.PrivateRidge(INF, alpha=0.1).fit(X, y)
+        with pytest.warns(MisfitWarning, match="240 of 480 rows cannot be used"):
+            model = sv.PrivateRidge(INF, alpha=0.1).fit(X, y)
         expected = sv.PrivateRidge(INF, alpha=0.2).fit(data.X, data.y)
         np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-9)
         np.testing.assert_allclose(model.intercept_, expected.intercept_, atol=1e-9)

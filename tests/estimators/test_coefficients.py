@@ -15,9 +15,9 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.app import outputs
 from sottovoce.app.page import page
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
+from sottovoce.estimators import model_file
 from sottovoce.estimators.coefficients import LOST, StandardErrors
 from sottovoce.estimators.fits import Fit
 from sottovoce.gate.frames import decode
@@ -189,13 +189,14 @@ def test_a_table_is_text_numbers_and_a_picture(tmp_path: Path) -> None:
         found["shoe size"]
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
-    axes = found.plot()
+    figure = found.plot()
+    (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == NAMES[::-1]
-    axes.figure.savefig(tmp_path / "forest.png")
-    matplotlib.pyplot.close(axes.figure)
+    figure.savefig(tmp_path / "forest.png")
+    assert figure._repr_png_().startswith(b"\x89PNG")
     path = tmp_path / "model.json"
-    outputs.save(model, path)
-    again = outputs.load_model(path)
+    model.save(path)
+    again = model_file.load_model(path)
     assert again.coefficients() == found
     assert again.epsilon == model.epsilon
     assert again.privacy_.epsilon == model.privacy_.epsilon
@@ -254,8 +255,8 @@ def test_where_they_cannot_be_had_that_is_told_before_anything_is_spent(
 
 def test_a_loaded_model_tells_all_that_was_released(tmp_path: Path) -> None:
     model = classifier(epsilon=1.0).fit(X, Y)
-    outputs.save(model, tmp_path / "model.json")
-    loaded = outputs.load_model(tmp_path / "model.json")
+    model.save(tmp_path / "model.json")
+    loaded = model_file.load_model(tmp_path / "model.json")
     assert loaded.epsilon == 1.0
     assert loaded.privacy_.epsilon == model.privacy_.epsilon
     assert [plan.releases for plan in loaded.plans_] == [plan.releases for plan in model.plans_]

@@ -86,7 +86,7 @@ class TestPath:
     def test_a_plot(self, problem: Any) -> None:
         matplotlib = pytest.importorskip("matplotlib")
         matplotlib.use("Agg")
-        axes = sv.PrivateLasso(epsilon=1.0, **DECLARED).path(*problem, alphas=5).plot()
+        (axes,) = sv.PrivateLasso(epsilon=1.0, **DECLARED).path(*problem, alphas=5).plot().axes
         assert len(axes.lines) == 6
         assert axes.get_xlabel() == "alpha"
 

@@ -14,8 +14,8 @@ import pytest
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import ranges as rule
-from sottovoce.app import outputs
 from sottovoce.errors import BudgetError, InputError
+from sottovoce.estimators import model_file
 from sottovoce.estimators.fits import EstimatedRanges
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.privacy.accounting import gaussian_mu
@@ -171,8 +171,8 @@ def test_a_missing_cell_counts_as_the_middle(central: Any) -> None:
 
 
 def test_a_model_file_says_what_was_bought(central: Any, tmp_path: Path) -> None:
-    outputs.save(central, tmp_path / "model.json")
-    loaded = outputs.load_model(tmp_path / "model.json")
+    central.save(tmp_path / "model.json")
+    loaded = model_file.load_model(tmp_path / "model.json")
     assert loaded.ranges_ == central.ranges_
     assert loaded.schema_ == central.schema_
     np.testing.assert_array_equal(loaded.decision_function(OTHERS), central.decision_function(OTHERS))
@@ -218,7 +218,7 @@ class TestStops:
         monkeypatch.setattr(Coordinator, "run", lambda *_, **__: pytest.fail("something was run"))
         kind = pytest.raises(InputError, match=says) if records == 700 else pytest.warns(UserWarning, match=says)
         with kind:
-            model.plan(sv.Federation.central(some(PEOPLE, slice(0, records)), schema=SCHEMA))
+            model.plan(some(PEOPLE, slice(0, records)))
         assert account.balance().plans == 0
 
     def test_nobody_pays_for_ranges_and_is_refused_the_fit(self, tmp_path: Path) -> None:

@@ -18,9 +18,8 @@ from scipy.stats import loguniform
 from sklearn.base import clone, is_classifier
 
 import sottovoce as sv
-from sottovoce.app import outputs
 from sottovoce.errors import BudgetError, InputError, LeakError, RepeatedFitWarning, SottovoceError
-from sottovoce.estimators import report
+from sottovoce.estimators import model_file, report
 from sottovoce.estimators import search as search_module
 from sottovoce.estimators.fits import Fit
 from sottovoce.estimators.search import PrivateRandomizedSearch, draw_trial_count
@@ -320,8 +319,8 @@ def test_all_that_is_kept_is_under_the_guarantee_of_the_search(tmp_path: Path) -
     assert best.epsilon == 2.0
     assert best.path_.privacy is best.privacy_
     assert best.path_.model(1e-4).privacy_ is best.privacy_
-    outputs.save(best, tmp_path / "model.json")
-    loaded = outputs.load_model(tmp_path / "model.json")
+    best.save(tmp_path / "model.json")
+    loaded = model_file.load_model(tmp_path / "model.json")
     assert loaded.epsilon == 2.0
     assert loaded.privacy_.to_dict() == best.privacy_.to_dict()
     assert [plan.digest for plan in loaded.plans_[1:]] == [plan.digest for plan in best.plans_[1:]]

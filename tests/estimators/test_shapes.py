@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,8 @@ from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import SplineTransformer
 
 import sottovoce as sv
-from sottovoce.app.outputs import load_model, save
 from sottovoce.app.page import make_card, page
+from sottovoce.estimators.model_file import load_model
 from sottovoce.estimators.shapes import check_monotone
 
 COLUMNS: dict[str, Any] = {
@@ -119,7 +120,7 @@ class TestFit:
         assert list(fitted.shapes_) == ["age", "weight", "smoker", "income", "city"]
         assert np.diff(fitted.shapes_["income"].effect).min() >= -1e-9
         assert np.mean(fitted.predict(OTHERS) == OTHERS["ill"]) > 0.75
-        save(fitted, tmp_path / "m.json")
+        fitted.save(tmp_path / "m.json")
         np.testing.assert_array_equal(load_model(tmp_path / "m.json").coef_, fitted.coef_)
 
     def test_parties_with_other_knots_are_found_by_the_names(self) -> None:
@@ -163,7 +164,7 @@ class TestOrder:
         assert np.ptp(fitted.shapes_["age"].effect) > 0.1
 
     def test_a_saved_model_is_the_same(self, model: Any, tmp_path: Path) -> None:
-        save(model, tmp_path / "m.json")
+        model.save(tmp_path / "m.json")
         again = load_model(tmp_path / "m.json")
         np.testing.assert_array_equal(again.coef_, model.coef_)
         np.testing.assert_array_equal(again.decision_function(OTHERS), model.decision_function(OTHERS))
@@ -243,7 +244,7 @@ class TestShapes:
         assert "~" not in str(card["Coefficients"])
         assert "age=missing" in str(card["Coefficients"])
         declared = str(card["What was declared of the data, and is public"])
-        assert "('age (a curve)', '18', '98')" in declared
+        assert "a number from 18 to 98, along a curve of " in declared
         assert "~" not in declared
         made = page(model)
         assert "<h3>Shapes</h3>" in made
@@ -282,7 +283,7 @@ class TestShapes:
         assert np.abs(off).max() < 5.7
         assert 5 * np.abs(off).max() > 5.7  # negative control
         assert told[5].name == "age at 54.36"
-        save(fitted, tmp_path / "m.json")
+        fitted.save(tmp_path / "m.json")
         again = load_model(tmp_path / "m.json")
         assert again.coefficients_.knots == found.knots
         lines = [len(axis.lines) for axis in again.plot_shapes(Figure()).axes]
@@ -291,5 +292,16 @@ class TestShapes:
     def test_an_estimator_of_scikit_learn_takes_encoded_rows(self, model: Any) -> None:
         pandas = pytest.importorskip("pandas")
         rows = pandas.DataFrame(SCHEMA.encode(OTHERS), columns=list(SCHEMA.feature_names))
-        found = model.to_sklearn().predict_proba(rows)
+        found = model.to_sklearn(encoded=True).predict_proba(rows)
         np.testing.assert_allclose(found, model.predict_proba(OTHERS), atol=1e-9)
+
+    def test_a_pipeline_of_scikit_learn_takes_tables(self, model: Any) -> None:
+        """Cells beyond their range, missing ones and texts among them, and columns of no use."""
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame({name: own for name, own in OTHERS.items() if name in SCHEMA.columns}).astype(object)
+        frame.iloc[0], frame.iloc[1], frame.iloc[2] = None, "x", 1e9
+        frame["more"] = "of no use"
+        pipeline = pickle.loads(pickle.dumps(model.to_sklearn()))
+        np.testing.assert_allclose(pipeline.predict_proba(frame), model.predict_proba(frame), atol=1e-9)
+        np.testing.assert_array_equal(pipeline.predict(frame), model.predict(frame))
+        assert pipeline[0].get_feature_names_out().tolist() == list(SCHEMA.feature_names)

@@ -10,7 +10,7 @@ import pytest
 from sklearn.base import clone
 
 import sottovoce as sv
-from sottovoce.app.outputs import load_model, save
+from sottovoce.estimators.model_file import load_model
 
 SCHEMA = sv.Schema(
     {
@@ -90,7 +90,7 @@ class TestCentral:
         model = logistic(schema=SCHEMA).fit(PEOPLE)
         wanted = model.decision_function(OTHERS)
         assert clone(model).schema == SCHEMA
-        save(model, tmp_path / "m.json")
+        model.save(tmp_path / "m.json")
         for other in (pickle.loads(pickle.dumps(model)), load_model(tmp_path / "m.json")):
             np.testing.assert_array_equal(other.decision_function(OTHERS), wanted)
 
@@ -184,4 +184,6 @@ def test_no_cell_is_in_an_error_and_no_cell_is_one() -> None:
     odd = {name: [*cells[:50], "SECRET"] for name, cells in PEOPLE.items()}
     model = sv.PrivateLogisticRegression(math.inf, alpha=0.1, schema=SCHEMA).fit(odd)
     assert model.predict(odd).shape == (51,)
-    assert hasattr(logistic(schema=SCHEMA, classes=("a", "b")).fit(odd, ["SECRET"] * 51), "coef_")
+    with pytest.raises(sv.InputError, match=r"51 of 51 rows cannot be used .* none is left") as refusal:
+        logistic(schema=SCHEMA, classes=("a", "b")).fit(odd, ["SECRET"] * 51)
+    assert "SECRET" not in str(refusal.value)

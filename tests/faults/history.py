@@ -19,8 +19,8 @@ from cases import COORDINATOR, Case
 from role import words_of
 
 import sottovoce as sv
-from sottovoce.app.outputs import load_model
 from sottovoce.errors import SottovoceError
+from sottovoce.estimators.model_file import load_model
 from sottovoce.federation.run_keys import PAIR
 from sottovoce.gate.frames import decode
 

@@ -16,10 +16,10 @@ import scipy.sparse as sp
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Ask
-from sottovoce.app import outputs
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import BudgetError, InputError, RefusedError, SottovoceError
+from sottovoce.estimators import model_file
 from sottovoce.federation.coordinator import Coordinator, PlainAnswers
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
@@ -428,8 +428,8 @@ def test_a_fit_over_a_connection_is_that_of_one_process() -> None:
 
 def test_a_fitted_model_goes_into_a_file_and_comes_back(tmp_path: Path) -> None:
     fitted = model_of().fit(federation_of(labels="public"))
-    outputs.save(fitted, tmp_path / "model.json")
-    again = outputs.load_model(tmp_path / "model.json")
+    fitted.save(tmp_path / "model.json")
+    again = model_file.load_model(tmp_path / "model.json")
     np.testing.assert_array_equal(again.coef_, fitted.coef_)
     assert vars(again.communication_) == vars(fitted.communication_)
     assert (again.plan_.columns, again.plan_.labels) == (WIDTHS, "public")

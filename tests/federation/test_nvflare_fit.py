@@ -14,7 +14,7 @@ import flare
 import sottovoce as sv
 from sottovoce.app.flare_files import write_flare_job
 from sottovoce.app.jobs import load_job
-from sottovoce.app.outputs import load_model
+from sottovoce.estimators.model_file import load_model
 from sottovoce.solvers import by_name
 from sottovoce.transports.authority import create_authority, issue
 

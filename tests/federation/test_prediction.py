@@ -27,9 +27,9 @@ from sottovoce import algorithms
 from sottovoce import solvers as options_module
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Coordination
-from sottovoce.app import outputs
 from sottovoce.data.block import Block, Layout
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
+from sottovoce.estimators import model_file
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside, own_part, parts_of
 from sottovoce.federation.party import Party
@@ -671,8 +671,8 @@ def test_a_federation_that_does_not_fit_the_model() -> None:
 
 def test_a_saved_model_predicts_jointly(tmp_path: Path) -> None:
     fitted, federation = trained()
-    outputs.save(fitted, tmp_path / "model.json")
-    again = outputs.load_model(tmp_path / "model.json")
+    fitted.save(tmp_path / "model.json")
+    again = model_file.load_model(tmp_path / "model.json")
     X, _ = rows(1)
     remote, _, _ = elsewhere(federation, X)
     for people in (Federation.by_columns(split(X), None, names=NAMES), remote):
@@ -799,8 +799,8 @@ def test_a_model_that_is_kept_predicts_jointly_and_is_nowhere_else(options: dict
     for use in (ridge.predict, lambda _: ridge.sparse_coef_, lambda _: ridge.selected_features_):
         with pytest.raises(InputError, match=r"models='kept': .* Federation\.by_columns of the people"):
             use(new)
-    outputs.save(ridge, tmp_path / "model.json")
-    again = outputs.load_model(tmp_path / "model.json")
+    ridge.save(tmp_path / "model.json")
+    again = model_file.load_model(tmp_path / "model.json")
     np.testing.assert_allclose(again.predict(people), ridge.predict(people), rtol=0, atol=1e-9)
     with pytest.raises(InputError, match="models='kept'"):
         again.predict(new)

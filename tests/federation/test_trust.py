@@ -20,8 +20,8 @@ import sottovoce as sv
 from pairing import NO_OFFERS, impostor
 from serving import answered, draw_data
 from sottovoce import algorithms
-from sottovoce.app import outputs
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.estimators import model_file
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside
@@ -493,8 +493,8 @@ def test_a_fit_says_who_has_no_part_of_the_model_and_why(tmp_path: Path) -> None
         ridge.fit(Federation.connect(wire, split="columns"))
     assert list(ridge.missing_parts_) == ["b"]
     assert np.isfinite(ridge.coef_).all()
-    outputs.save(ridge, tmp_path / "model.json")
-    assert outputs.load_model(tmp_path / "model.json").missing_parts_ == ridge.missing_parts_
+    ridge.save(tmp_path / "model.json")
+    assert model_file.load_model(tmp_path / "model.json").missing_parts_ == ridge.missing_parts_
     assert list(ridge.fit(Federation.by_columns(list(columns.values()), y, names=NAMES)).missing_parts_) == []
 
 

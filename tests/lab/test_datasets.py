@@ -126,7 +126,7 @@ class TestContents:
 
     def test_adult_encodes_the_listed_categories(self, data_folder: Path) -> None:
         data = here("adult", "test", data_folder)
-        assert list(data.columns) == [name for name in dataset_files.ADULT_HEADER.split(",") if name != "income"]
+        assert list(data.columns) == [name for name in dataset_files.HEADERS["adult"].split(",") if name != "income"]
         missing = 0
         for column in datasets.ADULT_CATEGORIES:
             group = [j for j, name in enumerate(data.feature_names) if name.startswith(column + "=")]
@@ -316,7 +316,9 @@ class TestFinding:
                 assert part.url.startswith("https://")
 
     def test_unknown_name_lists_the_known(self) -> None:
-        with pytest.raises(InputError, match=r"name='a8a' is no known data set. Known are: a9a, adult"):
+        with pytest.raises(
+            InputError, match=r"name='a8a' is no known data set; did you mean 'a9a'\? Known are: a9a, adult"
+        ):
             load("a8a")
 
     @pytest.mark.parametrize("name", ["phishing", "electricity", "california_housing"])

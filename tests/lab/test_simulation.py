@@ -55,6 +55,17 @@ class TestMadeUpRecords:
         for cells in train.X.values():
             assert np.mean(np.equal(cells, None)) == pytest.approx(0.2, abs=0.05)
 
+    def test_codes_are_of_their_levels(self) -> None:
+        entries = {
+            "icd": {"groups": {"heart": ["I20-I25"], "sugar": ["E1*", "250"], "young": ["001-009"]}, "digits": 3},
+            "zip": {"levels": ["012", "900"], "prefix": 3, "digits": 5},
+            "ill": {"groups": {"yes": ["C*"], "no": ["0"]}},
+        }
+        schema = sv.Schema(entries, label="ill")
+        train = made_up(logistic(entry_bound=None, schema=schema)).draw(500, np.random.default_rng(0))[0]
+        assert set(train.X["zip"].tolist()) == {"01200", "90000"}
+        assert (schema.encode(train.X).sum(axis=1) == 2).all()
+
     def test_curves_have_cells_along_their_knots_and_a_declared_order(self) -> None:
         entries = {
             "cost": {"range": (1, 1e6), "scale": "log"},
@@ -177,7 +188,8 @@ class TestSimulate:
 
     def test_a_plot(self) -> None:
         figure = pytest.importorskip("matplotlib.figure").Figure()
-        ax = sv.simulate(logistic(), 800, 3, **QUICK).plot(figure.subplots())
+        ax = figure.subplots()
+        assert sv.simulate(logistic(), 800, 3, **QUICK).plot(ax) is figure
         assert (ax.get_xlabel(), ax.get_ylabel()) == ("epsilon", "accuracy")
         assert [text.get_text() for text in ax.get_legend().get_texts()] == [
             "without privacy",

@@ -216,7 +216,8 @@ def test_a_race_for_the_last_of_a_budget(tmp_path: Path, racers: int, fitting: i
     """`fitting` plans fit, one of them shared by all; each process asks for `tries` more, on a new file."""
     terms = Ledger.create(tmp_path / "terms.ledger").open("clinic", EPSILON, DELTA).terms()
     assert terms.order is not None
-    mu = (2 * terms.capacity / (fitting + 0.5) / terms.order) ** 0.5
+    assert terms.gaussian_capacity is not None
+    mu = (2 * terms.gaussian_capacity / (fitting + 0.5) / terms.order) ** 0.5
     path = tmp_path / "holder.ledger"
     Ledger.create(path).open("clinic", EPSILON, DELTA)
     racer = tmp_path / "racer.py"
@@ -236,5 +237,5 @@ def test_a_race_for_the_last_of_a_budget(tmp_path: Path, racers: int, fitting: i
     assert ledger.verify() == 1 + fitting + 1
     balance = ledger.account().balance()
     assert balance.plans == fitting
-    assert fitting * renyi_of([Gaussian(mu)], terms.order, "zero-out") <= terms.capacity
+    assert fitting * renyi_of([Gaussian(mu)], terms.order, "zero-out") <= terms.gaussian_capacity
     assert balance.spent <= EPSILON

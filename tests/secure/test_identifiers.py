@@ -158,7 +158,7 @@ def test_identifiers_are_written_alike_by_all() -> None:
 def test_a_file_names_its_column_of_identifiers(tmp_path: Path, suffix: str) -> None:
     """It is no feature, and may be text."""
     path = tmp_path / f"clinic.{suffix}"
-    columns = {"patient": ["x1", "x2", "x3"], "age": [0.1, 0.2, 0.3], "out": [1.0, 0.0, 1.0]}
+    columns = {"patient": ["X1", "0042", "x3"], "age": [0.1, 0.2, 0.3], "out": [1.0, 0.0, 1.0]}
     if suffix == "csv":
         lines = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
         path.write_text("\n".join([",".join(columns), *lines]) + "\n")
@@ -170,7 +170,8 @@ def test_a_file_names_its_column_of_identifiers(tmp_path: Path, suffix: str) -> 
         return tmp_path / name
 
     party = read_party("clinic", SourceTable(file=path.name, label="out", id="patient"), here)
-    assert party.ids == tuple(identifiers(columns["patient"], 3, "clinic"))
+    assert party.ids == tuple(identifiers(columns["patient"], 3, "clinic")) == ("x1", "42", "x3")
+    assert party.written_ids == ("X1", "0042", "x3")  # to be joined with the file
     assert party.feature_names == ("age",)
     assert source_shape(SourceTable(file=path.name, label="out", id="patient"), here) == (3, ("age",))
     schema = sv.Schema({"age": {"range": (0, 1)}}, label="out")

@@ -222,6 +222,8 @@ def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: 
         design = form.design(problem, options)
     if problem.channel.secure:
         design = design.changed(releases=tuple(each.model_copy(update={"dropped": 0}) for each in design.releases))
+    if form.published:
+        design = design.changed(claimed_epsilon=problem.epsilon)
     plan = Plan(**problem.fields(), **design.fields(), run=run, coin=coin, algorithm=form.name, form=form.form)
     if isinstance(plan.channel, SecureSums):
         plan = on_the_ring(form, plan, options, plan.channel)

@@ -2,7 +2,8 @@
 
 A site is what a party file, a dealer file or a coordinator's job describes. Nothing is charged, nothing is written but
 an empty file that goes again, and nothing leaves but a name and a certificate, which the coordinator sees anyhow. A
-finding holds no value of the data: names of columns, the number of records, and whether a check holds.
+finding holds no value of the data: names of columns, the number of records, and whether a check holds. Of cells that do
+not fit it has how many there are: it is for the holder alone.
 """
 
 from __future__ import annotations
@@ -13,25 +14,31 @@ import math
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from sottovoce.app import jobs, outputs, previews, sources
-from sottovoce.app.job_file import JobFile, SourceTable, tables_of
+from sottovoce.app.job_file import JobFile, SourceTable, check_said, tables_of
 from sottovoce.app.superuser import AS_ROOT, is_root
 from sottovoce.app.texts import readable_size
 from sottovoce.data import resources as room
 from sottovoce.data.block_parts import PreparedRows
-from sottovoce.data.cells import table_columns
+from sottovoce.data.cells import class_places, table_columns
 from sottovoce.data.files import format_of, list_files
 from sottovoce.data.identifiers import identifiers
+from sottovoce.data.matrix import is_sparse
 from sottovoce.data.preparation import BESIDE
+from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, SottovoceError, WireError
+from sottovoce.estimators.declarations import crowded
 from sottovoce.federation.journal import Journal
+from sottovoce.federation.party import Party
 from sottovoce.files import check_writable
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports import certificates
@@ -269,13 +276,59 @@ def _check_data(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTable
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     what = f"{facts['records']:,} records, {facts['features']} features{'' if schema is None else ' by the schema'}"
     visit.say(f"{path}: {what} ({shown}){'' if party.labelled else ', no labels'}")
-    if remarks:
-        unused = "some records cannot be used and count for nothing; `sottovoce party` says which, here alone"
-        visit.say(f"{path}: {unused}", warning=True)
+    for record in remarks:
+        if record.name == "sottovoce.holder":
+            visit.say(record.getMessage(), warning=True)
+    if not large and not is_sparse(party.rows):
+        texts = None if schema is not None else sources.text_columns(path, names)
+        _check_usable(visit, path, party, _classes_of(job, schema), texts)
     if isinstance(job, jobs.PartyJob):
         sources.policy_of(job)  # the bounds that it demands are of these columns
         if job.party.predictions is not None:
             check_writable(job.resolve(job.party.predictions), "party.predictions")
+
+
+def _classes_of(job: jobs.Job | jobs.PartyJob, schema: Schema | None) -> Sequence[Any]:
+    """The classes that are declared; none of a regression, or where the coordinator declares them."""
+    declared = job.bounds.classes if job.bounds is not None else None
+    return declared or (() if schema is None else schema.classes or ())
+
+
+def _check_usable(visit: Visit, path: Path, party: Party, classes: Sequence[Any], texts: Sequence[str] | None) -> None:
+    """Refuse records of which none can be used; of others it is told how many, and which columns have `texts`.
+
+    None: a schema has made numbers of all cells.
+    """
+    numbers = np.ones(party.rows.shape[0], np.bool_) if texts is None else np.isfinite(party.rows).all(axis=1)
+    labels = np.ones_like(numbers)
+    if party.labelled and classes:
+        labels = class_places(party.labels, classes) >= 0
+    bad = int((~(numbers & labels)).sum())
+    if not bad:
+        return
+    said = f"{path}: {how_many(bad, len(labels))} records are of no use and count for nothing"
+    if not labels.all():
+        said += f"; {how_many(int((~labels).sum()), len(labels))} labels are none of the classes"
+    if texts:
+        drafts = f"declare a [schema], `sottovoce schema {path.name}` drafts one"
+        said += f"; {', '.join(texts)} {'has' if len(texts) == 1 else 'have'} texts: {drafts}"
+    if bad == len(labels):
+        raise InputError(f"{said}. Nothing was charged.")
+    visit.say(f"{said}; `sottovoce party` says which, here alone", warning=True)
+
+
+def how_many(count: int, total: int) -> str:
+    """A part of a whole, in words."""
+    words = ((1.0, "all"), (0.9, "nearly all"), (0.6, "most"), (0.4, "about half of the"), (0.1, "many"), (0.0, "few"))
+    return next(word for share, word in words if count >= share * total)
+
+
+def look(job: jobs.Job) -> list[Finding]:
+    """What is found about the files of records that are here, as a fit reads them."""
+    visit = Visit()
+    for name, source in job.sources.items():
+        visit.make("data" if job.data is not None else f"data of {name}", _check_data, job, source, job.labelled(name))
+    return visit.findings
 
 
 def _check_ledger(visit: Visit, job: jobs.Job | jobs.PartyJob, source: SourceTable, wanted: float) -> None:
@@ -382,6 +435,10 @@ def _check_port(visit: Visit, listen: str, folder: Path) -> None:
 
 def _check_plan(visit: Visit, job: jobs.Job) -> None:
     """The job has a plan, if its public numbers are known."""
+    try:
+        check_said(job.path, job.about.texts())
+    except InputError as error:
+        visit.say(str(error), warning=True)
     if job.federation is not None and (job.federation.records is None or job.federation.features is None):
         lacking = "federation.records and features are not declared; ask the parties for them, which are public"
         visit.say(f"{lacking}: `sottovoce plan` then tells what a run would promise", warning=True)
@@ -389,6 +446,8 @@ def _check_plan(visit: Visit, job: jobs.Job) -> None:
     shown = previews.plan_job(job)
     visit.prepared = shown.prepared
     visit.say(f"{shown.plan.algorithm}, epsilon {job.privacy.epsilon:g}; `sottovoce plan` says more")
+    for text in crowded(shown.plan, job.known_schema):
+        visit.say(text, warning=True)
 
 
 def _check_results(visit: Visit, job: jobs.Job) -> None:

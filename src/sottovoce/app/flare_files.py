@@ -35,6 +35,9 @@ def check_job(job: Job) -> TrainingTable:
         check_name(name)
     if job.schema_table is not None and (file := job.schema_table.file) is not None and Path(file).name != file:
         raise InputError(f"{job.path}: schema.file = {file!r} must be beside the job, to be submitted with it.")
+    for path in [] if (schema := job.known_schema) is None else schema.level_files:
+        if path != job.resolve(path.name):
+            raise InputError(f"{job.path}: levels_file {path} must be beside the job, to be submitted with it.")
     return job.federation
 
 
@@ -67,7 +70,8 @@ def write_flare_job(job: Job, folder: Path, *, restart: bool = False) -> Path:
     for path, content in texts.items():
         write_text(path, json.dumps(content, indent=2) + "\n", "out")
     schema = None if job.schema_table is None else job.schema_table.file
-    for name in filter(None, (job.path.name, schema)):
+    levels = [] if job.known_schema is None else [path.name for path in job.known_schema.level_files]
+    for name in filter(None, (job.path.name, schema, *dict.fromkeys(levels))):
         write_data(coordinator / name, (job.path.parent / name).read_bytes(), "out")
     return folder
 

@@ -25,6 +25,7 @@ from pydantic.fields import FieldInfo
 
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import MOST_FEATURES, parse_file
+from sottovoce.formats import ESTIMATORS
 from sottovoce.plan.split import COORDINATOR
 from sottovoce.privacy.events import SMALLEST_DELTA, Relation
 
@@ -214,13 +215,6 @@ def _takes_text_alone(annotation: Any) -> bool:
     return all(map(_takes_text_alone, inner)) if origin in _UNIONS else annotation in (str, type(None))
 
 
-ESTIMATORS: Final[Mapping[str, str]] = {
-    "logistic": "PrivateLogisticRegression",
-    "ridge": "PrivateRidge",
-    "lasso": "PrivateLasso",
-    "elastic-net": "PrivateElasticNet",
-    "svm": "PrivateLinearSVC",
-}
 Range = tuple[float, float]
 Names = tuple[str, ...]
 Text = Annotated[str, Field(min_length=1)]
@@ -231,6 +225,19 @@ Finite = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Whole = Annotated[int, Field(strict=True, ge=0)]
+
+
+UNSAID: Final = {"purpose": "say what the model is for", "analyst": "say who runs it"}  # in [about] of a draft
+
+
+def check_said(path: Path, about: Mapping[str, str]) -> None:
+    """Refuse texts that a draft has in the place of what a person has to say: every ledger would keep them."""
+    for name, text in about.items():
+        if text == UNSAID.get(name) or text.startswith(("FILL", "TODO")) or not text.strip(". \u2026"):
+            raise InputError(
+                f"{path}: about.{name} = {text!r} is the text of a draft, and all parties would sign it and every "
+                "ledger keep it; say it in your words, or leave it out. Nothing was charged."
+            )
 
 
 class ModelTable(JobTable, extra="allow"):
@@ -332,10 +339,11 @@ class SchemaTable(JobTable):
     identifiers: Names = key('columns that are no features, such as ["id"]', ())
     format: int | None = key("the number of the schema's format, as drafts have it")
     columns: dict[str, Any] | None = key(
-        'for each column { range = [low, high] }, { range = "private" }, { levels = [...] } or '
-        "{ yes = ..., no = ... }, with missing, other, fill and narrow where wanted, and shape, knots, scale and "
-        "monotone of numbers"
+        'for each column { range = [low, high] }, { range = "private" }, { levels = [...] }, { groups = { ... } }, '
+        "{ levels_file = ... } or { yes = ..., no = ... }, with missing, other, fill and narrow where wanted, shape, "
+        "knots, scale and monotone of numbers, and prefix and digits of codes"
     )
+    level_sets: dict[str, Any] | None = key('entries of categories by name, for columns with levels = "NAME"')
     shape: Literal["linear", "smooth"] | None = key(
         'the shape of all numbers that do not say theirs; "smooth": a curve'
     )
@@ -349,7 +357,7 @@ class SchemaTable(JobTable):
                 raise job.fault("schema.file has the whole schema; leave the other keys out.")
             return Schema.from_toml(job.resolve(self.file))
         try:
-            return Schema.from_table(keys)
+            return Schema.from_table(keys, job.path.parent)
         except InputError as error:
             raise job.fault(f"schema: {error}") from None
 

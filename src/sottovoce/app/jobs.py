@@ -108,6 +108,19 @@ class RecordsFile(JobFile):
     def parties(self) -> list[str]:
         return list(self.federation.parties) if self.federation is not None else list(self.sources)
 
+    @property
+    def uncounted(self) -> str:
+        """That no ledger counts a run on files of this process, where it is so; else ""."""
+        parties = [party for party, source in self.sources.items() if source.ledger is None]
+        private = getattr(self, "privacy", None) is not None and math.isfinite(self.privacy.epsilon)  # type: ignore[attr-defined]
+        if not parties or not private:
+            return ""
+        whose = "" if parties == ["data"] else f" of {', '.join(parties)}"
+        return (
+            f"no ledger{whose}: nobody counts this run, and another on the same people adds its epsilon. "
+            "`sottovoce ledger create` makes one; name it as ledger."
+        )
+
     def input_files(self) -> Iterator[tuple[str, str]]:
         """(party, path) of the records and ledgers of this process."""
         for party, source in self.sources.items():
@@ -318,6 +331,22 @@ class Job(RecordsFile):
                 raise self.fault(f"model.{name} = {value!r} must be of type {fields[name].type}.") from None
 
 
+class TablesJob(Job, extra="ignore"):
+    """The tables of a job, to be described by its schema; what it trains need not be there."""
+
+    model: Any = None
+    solver: Any = None
+    privacy: Any = None
+    output: Any = None
+
+    def check(self) -> None:
+        RecordsFile.check(self)
+        if self.known_schema is None:
+            raise self.fault("a description is by a schema, which says what the columns hold; give the table [schema].")
+        if self.columns is not None:
+            self._check_columns(self.columns)
+
+
 class PeopleJob(RecordsFile):
     """The people of a joint prediction: their columns are in files of this process or with parties elsewhere."""
 
@@ -404,4 +433,5 @@ class PartyJob(JobFile):
 
 
 load_job, load_people_job, load_alignment_job = Job.load, PeopleJob.load, AlignmentJob.load
+load_tables_job = TablesJob.load
 load_evaluation_job, load_party_job, load_dealer_job = EvaluationJob.load, PartyJob.load, DealerJob.load

@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +22,11 @@ import numpy as np
 from markupsafe import Markup
 
 from sottovoce import __version__, algorithms
-from sottovoce.app.texts import readable_size, render, rests_of, secure_balance
+from sottovoce.app.charges import NUMBERS, charges_of, mixed_kinds
+from sottovoce.app.texts import readable_size, render, secure_balance
 from sottovoce.data.column_kinds import Curve
 from sottovoce.data.preparation import ARRANGEMENTS
+from sottovoce.data.schema import tell_column
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel, plots
 from sottovoce.files import parse_file
@@ -32,7 +34,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import CHANGES
 from sottovoce.privacy.guarantee import Guarantee, as_power, percent
-from sottovoce.privacy.ledger import Account, Balance, Entry, Ledger
+from sottovoce.privacy.ledger import Account, Balance, Ledger
 from sottovoce.queries.pricing import count_answers
 
 Ledgers = Sequence[tuple[str, Balance, Balance]]  # party, before, after
@@ -93,7 +95,8 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         rests=tuple(dict.fromkeys(text for after in ledgers.values() for text in after.rests_on)),
         unknown=[party for party in plan.names if party not in ledgers],
         declared=public_facts(plan, model),
-        ranges=named_ranges(model),
+        ranges=declared_columns(model),
+        errors=tuple(_describe_errors(model)) if hasattr(model, "coefficients_") else (),
         owners=[party for party, count in zip(plan.names, plan.columns, strict=False) for _ in range(count)],
         shapes=() if model.schema_ is None else tuple(_describe_shapes(model)),
         releases=[row for each in plans for row in releases(each)],
@@ -155,18 +158,12 @@ def declared_ranges(plan: Plan) -> list[tuple[float, float]]:
     return [(-bound, bound) for bound in bounds.entry_bound] if isinstance(bounds.entry_bound, tuple) else []
 
 
-def named_ranges(model: PrivateLinearModel) -> list[tuple[int, str, float, float]]:
-    """Place, name and range of each feature; of a curve one line for all that it is made of."""
-    curves = {} if model.schema_ is None else curves_of(model)
-    rows, hidden = list[tuple[int, str, float, float]](), 0
-    for place, (name, ends) in enumerate(zip(feature_names(model), declared_ranges(model.plan_), strict=False)):
-        if place in curves:
-            count, curve = curves[place]
-            rows.append((place, f"{curve.name} (a curve)", curve.low, curve.high))
-            hidden = place + count
-        elif place >= hidden:
-            rows.append((place, name, *ends))
-    return rows
+def declared_columns(model: PrivateLinearModel) -> list[tuple[int, str, str]]:
+    """The place of its first feature, the name of each column and what it holds; without a schema of each feature."""
+    if model.schema_ is not None:
+        return [(own.start, column.name, tell_column(column)) for own, column in model._columns.placed]
+    named = zip(feature_names(model), declared_ranges(model.plan_), strict=False)
+    return [(place, name, f"from {low:g} to {high:g}") for place, (name, (low, high)) in enumerate(named)]
 
 
 def curves_of(model: PrivateLinearModel) -> dict[int, tuple[int, Curve]]:
@@ -213,15 +210,14 @@ def ledger_page(ledger: Ledger) -> str:
         accounts=[_describe_account(account, now) for account in accounts],
         entries=entries,
         receipt=accounts[0].receipt(),
-        rests_of=rests_of,
+        numbers=NUMBERS,
         secure_balance=secure_balance,
     )
 
 
 def _describe_account(account: Account, now: datetime) -> dict[str, Any]:
     """An account with its charges, and its curves: (share of the time, share of the budget)."""
-    history, book = account.history(), account.book()
-    charges = [entry for entry in history if entry.kind in ("reservation", "under")]
+    history, book, charges = account.history(), account.book(), tuple(charges_of(account))
     opened = datetime.fromisoformat(history[0].written)
     span = max((now - opened).total_seconds(), 1.0)
 
@@ -233,20 +229,17 @@ def _describe_account(account: Account, now: datetime) -> dict[str, Any]:
             before = share
         return points
 
-    def used(place: int, entry: Entry) -> tuple[datetime, float]:
-        cost = replace(book, reservations=book.reservations[:place]).cost()
-        return datetime.fromisoformat(entry.written), cost / book.terms.capacity
-
     moments = [opened + (now - opened) * k / _MOMENTS for k in range(_MOMENTS + 1)]
-    released = [(when, book.terms.released(opened, when) / book.terms.capacity) for when in moments]
+    released = [(when, min(book.terms.released(opened, when) / book.limit, 1.0)) for when in moments]
     return {
         "name": account.dataset,
         "terms": account.terms(),
         "balance": account.balance(),
         "charges": charges,
-        "marked": sum(bool(entry.details.get("rests_on")) for entry in charges),
+        "marked": sum(bool(known.rests_on) for known in book.reservations),
+        "mixed": mixed_kinds(account),
         "opened": f"{opened:%Y-%m-%d}",
-        "used": steps([used(place, entry) for place, entry in enumerate(charges, start=1)]),
+        "used": steps([(datetime.fromisoformat(each.entries[-1].written), each.share) for each in charges]),
         "released": [] if book.terms.allowance is None else steps(released),
     }
 
@@ -304,10 +297,10 @@ def make_card(model: PrivateLinearModel, told: Told | None) -> dict[str, tuple[P
         ("Written", f"{datetime.now(UTC):%Y-%m-%d} UTC"),
     ]
     promises = [view.sentence() for view in report.views(several=plan.split.several)]
-    ranges = [(name, f"{low:g}", f"{high:g}") for _, name, low, high in named_ranges(model)]
+    ranges = [row for _, *row in declared_columns(model)]
     declared: list[Part] = [CardTable(("", ""), tuple(facts), numbers=False)]
     if ranges:
-        declared.append(CardTable(("feature", "from", "to"), tuple(ranges)))
+        declared.append(CardTable(("column", "what it holds"), tuple(map(tuple, ranges)), numbers=False))
     if estimated := ", ".join(getattr(model, "ranges_", ())):
         declared.append(f"Bought with a part of the fit's budget, and not declared: {estimated}.")
     return {
@@ -337,6 +330,8 @@ def _describe_evaluation(told: Told | None) -> Iterable[Part]:
             f"epsilon = {float(both['epsilon']):.4g}, delta = {both['delta']:.3g}"
             f"{'; the fit ' + told['fit_mark'] if told.get('fit_mark') else ''}."
         )
+    if beyond := told.get("beyond"):
+        yield f"{plots.beyond_text(beyond).capitalize()}."
     if not told["complete"]:
         yield "Some test records could not be used (missing cells, or labels that were not declared)."
     heads = ("", "value", "from", "to")
@@ -395,6 +390,9 @@ def _describe_coefficients(model: PrivateLinearModel) -> Iterable[Part]:
     if model.plan_.models == "kept":
         yield "Each party keeps those of its own columns; they are not here."
         return
+    if errors := tuple(_describe_errors(model)):
+        yield from errors
+        yield "The model itself predicts by these, which are damped:"
     rows, intercepts = np.atleast_2d(model.coef_), np.ravel(model.intercept_)
     names, curves = feature_names(model), {} if model.schema_ is None else curves_of(model)
     told = {place for first, (count, _) in curves.items() for place in range(first, first + count)}
@@ -408,11 +406,17 @@ def _describe_coefficients(model: PrivateLinearModel) -> Iterable[Part]:
     heads = ("feature", *(map(str, model.plan_.classes or ()) if several else ("coefficient",)))
     table = [(names[j], *(f"{value:.6g}" for value in rows[:, j])) for j in order]
     yield CardTable(heads, (*table, ("intercept", *(f"{value:.6g}" for value in intercepts))))
-    if (found := getattr(model, "coefficients_", None)) is not None:
-        yield "With standard errors, of a step without damping from the model; intervals include sampling and noise."
-        ends = ("estimate", "standard_error", "low", "high")
-        lines = [(row.name, *(f"{getattr(row, end):.4g}" for end in ends)) for row in found if row.identified]
-        yield CardTable(("", "estimate", "standard error", "95% from", "to"), tuple(lines))
-        if hidden := ", ".join(row.name for row in found if not row.identified):
-            yield f"Not identified at this epsilon: {hidden}."
     yield "They were computed from noisy sums: they have errors of the noise besides those of sampling."
+
+
+def _describe_errors(model: PrivateLinearModel) -> Iterable[Part]:
+    """The coefficients with standard errors, where they were bought."""
+    if (found := getattr(model, "coefficients_", None)) is None:
+        return
+    yield "With standard errors, of a step without damping from the model; intervals include sampling and noise."
+    heads, rows = found.cells()
+    if told := tuple(tuple(row) for row in rows if len(row) == len(heads)):
+        yield CardTable(tuple(heads), told)
+    if hidden := Counter(row[0].split("=")[0] for row in rows if len(row) < len(heads)):
+        each = (name if count == 1 else f"{name} ({count} levels)" for name, count in hidden.items())
+        yield f"Not identified at this epsilon, {hidden.total()} of {len(rows)}: {', '.join(each)}."

@@ -31,7 +31,7 @@ from sottovoce.app.outputs import describe_columns
 from sottovoce.app.runs import IDS_READ, SHAPE_READ, JobRun, PartyFacts, make_federation, prepare_run, read_facts
 from sottovoce.app.sources import accounts_of, goes_by_pieces
 from sottovoce.data import resources as room
-from sottovoce.data.block import kind_of_rows, prepare_rows
+from sottovoce.data.block import SumRows, kind_of_rows, prepare_rows
 from sottovoce.data.block_parts import PIECE, PreparedRows
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
@@ -116,9 +116,9 @@ class FitRows:
         where = "cluster" if self.workers else "device" if self.device == "cuda" else "memory"
         return [*([PreparedRows(size, where, workers=self.workers)] if size else []), *files]
 
-    def memory(self, plan: Plan) -> float:
-        """Bytes of raw rows that are still to be read, and of prepared ones; of sparse rows there are copies."""
-        row, copies = (8 * self.features, 1) if self.sparse_entries is None else (12 * self.sparse_entries, 3)
+    def memory(self, plan: Plan, copies: int = 1) -> float:
+        """Bytes of raw rows still to be read, and of prepared ones; some solvers have copies of sparse rows."""
+        row, copies = (8 * self.features, 1) if self.sparse_entries is None else (12 * self.sparse_entries, copies)
         raw = 2 * PIECE if any(self.folders) else 0 if self.kind is None or self.workers else self.records * (row + 8)
         here = [part.size for part in self.prepared(plan) if part.where == "memory"]
         held = copies * sum(here) + 20 * self.records * len(here)
@@ -178,7 +178,9 @@ def cost_of(
         said, passed, dealt, work = _secure_columns(plan, queries)
         up, down, seconds, asked = up + said, down + passed + dealt, seconds + work, []
     beside = max(count for _, count in plan.parties) / plan.records if remote else 1.0
-    seconds, memory = seconds + beside * rows.seconds(plan, asked), int(room.resident() + beside * rows.memory(plan))
+    copies = 1 if all(each.needs is SumRows and "projection" not in each.takes for each in queries.values()) else 3
+    seconds += beside * rows.seconds(plan, asked)
+    memory = int(room.resident() + beside * rows.memory(plan, copies))
     return Cost(pricing.rounds_of(plan, form), up, down, seconds, dealt, memory, rows.kind is not None)
 
 
@@ -212,7 +214,7 @@ def _rates(width: int, device: str | None, n_jobs: int | None, folder: Path | No
         X.in_file = True
     for _ in range(3):
         start = clock()
-        block = prepare_rows(X, y, recipe, Resources(n_jobs, device), sums=True)
+        block = prepare_rows(X, y, recipe, Resources(n_jobs, device), kinds=[SumRows])
         ready = clock()
         block.weighted_sum(np.ones(width), Slope(losses.get("logistic"), 1.0, recipe.bits))
         taken.append((clock() - ready, ready - start))
@@ -359,12 +361,15 @@ def _describe_rows(run: JobRun, *, unread: bool) -> FitRows:
     kind = None
     if files and (unread or any(pieces)):
         kind = format_of(files[0]).suffixes[0]
+    entries = min(size / 8 / plan.records, plan.features) if size else None
+    if schema is not None and schema.sparse:
+        entries = schema.entries
     clusters = [table.cluster for table in tables if table.cluster is not None]
     resources = run.model.resources or NO_RESOURCES
     return FitRows(
         records=plan.records,
         features=plan.features,
-        sparse_entries=min(size / 8 / plan.records, plan.features) if size else None,
+        sparse_entries=entries,
         n_jobs=resources.n_jobs,
         device=resources.device or "cpu",
         kind="schema" if schema is not None and kind == ".csv" else kind,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from sottovoce.app.job_file import UNSAID
 from sottovoce.app.texts import render
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import is_there, write_data, write_text
@@ -158,6 +159,7 @@ def _texts(name: str, sites: Sites, pins: Mapping[str, str]) -> dict[str, str]:
         "columns": columns,
         "pins": pins,
         "partners": [other for other in sites.parties if other != name],
+        "unsaid": UNSAID,
         "others": " and ".join(filter(None, (", ".join(others[:-1]), others[-1]))),
     }
     made = {file: template for file, template in templates.items() if columns or file != "people.toml"}

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sottovoce import algorithms
 from sottovoce.app import sources
-from sottovoce.app.job_file import FederationTable
+from sottovoce.app.job_file import FederationTable, check_said
 from sottovoce.app.jobs import EvaluationJob, Job, PeopleJob
 from sottovoce.app.outputs import RunState, read_receipts, store_receipts
 from sottovoce.app.superuser import warn_as_root
@@ -199,20 +199,18 @@ def check_declared(table: FederationTable, facts: Sequence[PartyFacts]) -> None:
 
 
 @contextmanager
-def open_job(
+def open_federation(  # noqa: PLR0913
     job: Job,
     say: Say,
     state: RunState | None = None,
     over: Callable[[Transport], Transport] = lambda wire: wire,
     wire: Transport | None = None,
-) -> Iterator[JobRun]:
-    """A job at its parties: files are read here, or remote parties are waited for; nothing is charged.
-
-    A fit with a `state` that has begun is resumed, with what the parties declared then. `over` may put something
-    between the coordinator and the wire; `wire` leads to remote parties that are there already, else they connect over
-    gRPC.
-    """
-    model, parties, table = job.estimator(), list[Party](), job.federation
+    *,
+    classes: bool = False,
+) -> Iterator[Federation]:
+    """The parties of a job, with what they declared, and with `classes` which labels occur; else as `open_job`."""
+    check_said(job.path, job.about.texts())
+    parties, table = list[Party](), job.federation
     if table is None:
         schema = job.known_schema
         for name, source in job.sources.items():
@@ -227,11 +225,30 @@ def open_job(
         wire = open_wire(table, job.resolve, say, None if state is None else state.journal)
     federation = make_federation(job, over(wire), parties)
     with contextlib.closing(federation):
-        facts = ask_facts(federation, job, state, classes=model.known_classes is None)
+        facts = ask_facts(federation, job, state, classes=classes)
         if table is not None:
             check_declared(table, facts)
         elif job.split.same_people:
             federation.check_labels()
+        yield federation
+
+
+@contextmanager
+def open_job(
+    job: Job,
+    say: Say,
+    state: RunState | None = None,
+    over: Callable[[Transport], Transport] = lambda wire: wire,
+    wire: Transport | None = None,
+) -> Iterator[JobRun]:
+    """A job at its parties: files are read here, or remote parties are waited for; nothing is charged.
+
+    A fit with a `state` that has begun is resumed, with what the parties declared then. `over` may put something
+    between the coordinator and the wire; `wire` leads to remote parties that are there already, else they connect over
+    gRPC.
+    """
+    model = job.estimator()
+    with open_federation(job, say, state, over, wire, classes=model.known_classes is None) as federation:
         yield prepare_run(job, model, federation, runs=True)
 
 
@@ -240,6 +257,8 @@ def make_federation(job: Job, wire: Transport, parties: Sequence[Party] = ()) ->
     table, columns = job.federation, job.columns
     federation = Federation(job.split, wire, parties=parties, dealer=None if table is None else table.dealer)
     federation.about = job.about
+    if parties:
+        federation.called("here")
     if columns is not None:
         norms = None if columns.norms is None else [columns.norms[party] for party in job.parties]
         federation.declare_columns(columns.labels, job.parties.index(job.label_party), norms)
@@ -295,6 +314,7 @@ def open_test(job: EvaluationJob, model: PrivateLinearModel, say: Say, state: Ru
             for name, source in job.sources.items()
         ]
         federation = Federation("central" if job.data is not None else "rows", InProcess(parties), parties=parties)
+        federation.called("here")
     with contextlib.closing(federation):
         ask_facts(federation, job, state, classes=False)
         try:

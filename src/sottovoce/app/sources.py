@@ -2,12 +2,14 @@
 
 A first draft of a schema comes from the header and the types of a file. The file is private, so nothing that a cell
 holds goes into the draft: ranges and levels stay empty, and a schema with an empty one is refused until a person has
-filled it in from public knowledge. Of a public file they are copied.
+filled it in from public knowledge. What most cells of a column are decides its kind, so that no single one does; odd
+cells are told to the holder alone. Of a public file ranges and levels are copied, and any text makes codes of numbers.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import secrets
 import warnings
 from collections import Counter
@@ -21,11 +23,11 @@ from numpy.typing import NDArray
 from sottovoce.app.job_file import PartyTable, SourceTable
 from sottovoce.app.jobs import EvaluationJob, Job, PartyJob, PeopleJob
 from sottovoce.data import resources as room
-from sottovoce.data.cells import MISSING, Cells, cell_key, read_numbers, table_columns
+from sottovoce.data.cells import DATES, Cells, cell_key, is_missing, read_numbers, table_columns
 from sottovoce.data.column_kinds import Number
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.files import find_format, format_of, is_pattern, list_files, read_cells, read_table
-from sottovoce.data.files.format import UNCOUNTED
+from sottovoce.data.files.format import UNCOUNTED, file_state
 from sottovoce.data.identifiers import Identifiers, common_places, identifiers
 from sottovoce.data.resources import Resources, check_resources
 from sottovoce.data.schema import Schema, toml_text
@@ -36,6 +38,8 @@ from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.privacy.ledger import Account, Ledger
+
+_log = logging.getLogger("sottovoce.holder")
 
 NUMBER, CELL = 32, 120  # bytes of memory that a cell of a table takes when it is read whole, as a number and as text
 
@@ -185,6 +189,7 @@ def read_party(  # noqa: PLR0913
     `labelled`: whether it knows the labels; None: if the file has them.
     """
     path, account = resolve(source.file), source_account(source, resolve)
+    before = file_state(path)
     if schema is not None and source.label is not None:
         raise InputError(f"label={source.label!r} for {path}: the schema names the label column; leave label out.")
     if labelled and schema is None and not source.has_label:
@@ -200,6 +205,9 @@ def read_party(  # noqa: PLR0913
             f"records={source.records} is declared for {path}, which has {table.X.shape[0]} rows; the count is public, "
             "so correct it or leave it out."
         )
+    codes = None
+    if schema is not None:  # places in the file were found in the one that was read
+        codes = schema.codes_of_table(path)._replace(unchanged=lambda: file_state(path) == before)
     return Party(
         name,
         table.X,
@@ -210,6 +218,7 @@ def read_party(  # noqa: PLR0913
         ids=None if source.id is None else _id_cells(source.id, path),
         id_rule=source.id_rule,
         aligned=aligned,
+        codes=codes,
     )
 
 
@@ -299,7 +308,7 @@ def read_person_holder(
     part, path = model.plan_.part(table.name), job.resolve(table.file)
     names = tuple(getattr(model, "feature_names_in_", ())[part.start : part.stop])
     if (schema := model.schema_) is not None:
-        rows = schema.of_features(names).encode(path)
+        rows = schema.of_features(names).rows(path, others=True)
     else:
         rows, _ = read_features(names, part.stop - part.start, path)
     account = source_account(table, job.resolve) if isinstance(job, EvaluationJob) else None
@@ -343,11 +352,17 @@ Replace every [] by public knowledge: a code book, units, the law; never by what
 Where nobody knows a range, write range = "private": a fit then buys it with a share of its budget.
 Move columns that are no features (numbers of records, names) to identifiers. With missing = true
 missing cells have a feature of their own, with other = true undeclared levels too.
-With shape = "smooth" above the columns, or in its entry, a number acts along a curve."""
+With shape = "smooth" above the columns, or in its entry, a number acts along a curve.
+Of codes with very many levels: prefix = 3, groups = {{ heart = ["I20-I25"] }}, levels_file = "codes.csv".
+What a column is of follows here from most of its cells: whether it is of numbers or codes, the code book says."""
 _PUBLIC = """Schema for {file}, with ranges and levels copied from it: right only if the file itself is public."""
 _KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {  # what is to be filled in, and the entry with that left empty
     "number": ("a number: lowest and highest value that is publicly known", {"range": []}),
     "category": ("text: the levels that are publicly known", {"levels": []}),
+    "codes": (
+        "numbers and texts: levels of codes, or range = [low, high] and the texts are missing",
+        {"levels": []},
+    ),  # public
     "flag": ("true or false", {"yes": True, "no": False}),
 }
 
@@ -362,22 +377,30 @@ def draft_schema(path: Path, *, label: str | None = None, public: bool = False, 
         meant = did_you_mean(label, tuple(columns))
         raise InputError(f"--label {label}: {path.name} has no such column{meant} They are: {', '.join(columns)}.")
     entries: dict[str, dict[str, Any]] = {}
-    identifiers, remarks = [], {}
+    identifiers, remarks, aside, odd = [], {}, list[str](), list[str]()
     for name, cells in columns.items():
-        kind = "number"  # what most cells are, so that no single one decides it
-        if cells.dtype.kind not in "fiu":
-            present = [cell for cell in cells.tolist() if not _missing(cell)]
-            if present and all(isinstance(cell, bool) for cell in present):
-                kind = "flag"
-            elif 2 * np.isfinite(read_numbers(np.fromiter(present, dtype=object), cell_key)).sum() <= len(present):
-                kind = "category"
-        meaning, empty = _KINDS[kind]
-        if (entry := _copied(kind, cells) if public else empty) is None:
+        kind = _kind_of(cells)
+        if kind == "codes" and not public:
+            kind = "number"
+            odd.append(name)
+        meaning, empty = _KINDS.get(kind, ("dates, which no schema has", {}))
+        if (entry := _copied(kind, cells) if public and empty else empty) in (None, {}):
             identifiers.append(name)
+            if kind in ("codes", "dates"):
+                aside.append(f"{name}: {meaning.partition(':')[0]}")
             continue
-        entries[name] = entry
-        if not public:
+        entries[name] = entry or {}
+        if not public or kind == "codes":
             remarks[f"columns.{name}"] = meaning + (", the label" if name == label else "")
+    if aside:
+        remarks["identifiers"] = "; ".join(aside)
+    if odd:
+        _log.warning(
+            "%s, for the holder alone: %s: mostly numbers, some texts. The draft has numbers, and the texts "
+            "would count as missing. If the code book says codes, write levels = [] in the place of range = [].",
+            path.name,
+            ", ".join(odd),
+        )
     shape = {"shape": "smooth"} if smooth else {}
     table = {"label": label or "", "identifiers": identifiers, **shape, "columns": entries}
     if label is None:
@@ -385,8 +408,29 @@ def draft_schema(path: Path, *, label: str | None = None, public: bool = False, 
     return toml_text(table, remarks, head=(_PUBLIC if public else _PRIVATE).format(file=path.name))
 
 
+def text_columns(path: Path, names: Sequence[str]) -> list[str]:
+    """Those of these columns of a table that have texts among their first cells."""
+    if not format_of(path).tabular:
+        return []
+    cells = table_columns(read_cells(path, most=FIRST))
+    return [name for name in names if name in cells and _kind_of(cells[name]) in ("category", "codes")]
+
+
+def _kind_of(cells: Cells) -> str:
+    """What most cells of a column are: numbers or texts; codes where they are numbers, and some are not."""
+    if cells.dtype.kind in "fiu":
+        return "number"
+    present = [cell for cell in cells.tolist() if not _missing(cell)]
+    if not present:
+        return "dates" if DATES in cells.tolist() else "number"
+    if all(isinstance(cell, bool) for cell in present):
+        return "flag"
+    numbers = np.isfinite(read_numbers(np.fromiter(present, dtype=object), cell_key)).sum()
+    return "number" if numbers == len(present) else "codes" if 2 * numbers > len(present) else "category"
+
+
 def _missing(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING)
+    return cell is None or cell is DATES or (isinstance(cell, str) and is_missing(cell)) or cell != cell
 
 
 def _copied(kind: str, cells: Cells) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,13 +22,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.data.cells import label_key
+from sottovoce.data.coded import Coded
 from sottovoce.data.kernels import column_loops
 from sottovoce.data.kernels import row_loops as kernels
 from sottovoce.data.kernels.column_loops import CoordinateSteps
 from sottovoce.data.kernels.dual_loops import DualMoves, dual_rows_dense, dual_rows_sparse
 from sottovoce.data.matrix import (
-    MANY_ROWS,
+    COSTLY,
     NONE,
+    NUMBERS,
     Matrix,
     Products,
     Slope,
@@ -46,7 +48,7 @@ from sottovoce.data.matrix import (
 from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
 from sottovoce.data.projection import Projected, ProjectedRows
 from sottovoce.data.resources import NO_RESOURCES, Resources, run_parts, sum_parts, take_buffers
-from sottovoce.errors import InputError, LeakError
+from sottovoce.errors import InputError, LeakError, MisfitWarning, warn
 
 __all__ = [
     "Block",
@@ -68,6 +70,7 @@ Integers = NDArray[np.int64]
 
 ROWS = 4096  # of a dense block that are made float64 at once
 
+MANY = 0.05  # the share of null rows of which a caller is warned
 SPARSE = 4  # entries of dense rows that take as long as one of sparse rows
 ALL = np.zeros(0, dtype=np.int64)  # what a loop takes in the place of chosen rows
 
@@ -118,9 +121,18 @@ def kind_of_rows(resources: Resources, *, by_pieces: bool) -> type:
 
 
 def prepare_rows(  # noqa: PLR0913
-    X: Matrix, y: ArrayLike, recipe: Preparation, resources: Resources, *, sums: bool, beside: Path | None = None
+    X: Matrix,
+    y: ArrayLike,
+    recipe: Preparation,
+    resources: Resources,
+    *,
+    kinds: Collection[type],
+    beside: Path | None = None,
 ) -> Any:
-    """The prepared rows in memory, in a file `beside`, on a cluster or, if only `sums` are asked, on a device."""
+    """The prepared rows in memory, in a file `beside`, on a cluster or on a device, by the `kinds` of rows asked for.
+
+    Those of a table whose cells are kept are made anew in every pass, where that serves.
+    """
     from sottovoce.data.dataset import Dataset
 
     take_buffers(os.getpid(), resources.jobs)
@@ -128,7 +140,7 @@ def prepare_rows(  # noqa: PLR0913
         from sottovoce.data.cluster.cluster_parts import on_cluster
 
         return on_cluster(X, recipe, resources)
-    if sums and resources.device == "cuda":
+    if resources.device == "cuda" and set(kinds) <= {SumRows}:
         from sottovoce.data.device.device_block import DeviceBlock
 
         return DeviceBlock.prepare(X, y, recipe, resources)
@@ -136,14 +148,30 @@ def prepare_rows(  # noqa: PLR0913
         from sottovoce.data.block_parts import in_memory_or_file
 
         return in_memory_or_file(X, recipe, beside, resources)
+    if isinstance(X, Coded) and recipe.exact and recipe.layout in ("rows", "raw") and RecordRows not in kinds:
+        from sottovoce.data.block_parts import PartsOfTable
+
+        return PartsOfTable(X, y, recipe, resources)
     return Block.prepare(X, y, recipe, resources=resources)
 
 
-def tell_null_rows(null: int, count: int) -> None:
-    """Tell the holder, and nobody else, that rows cannot be used."""
+def tell_null_rows(null: int, count: int, resources: Resources = NO_RESOURCES, X: Matrix | None = None) -> None:
+    """Tell the holder, and nobody else, that rows cannot be used.
+
+    A holder who runs the job in this process is refused if no row is left, and one who calls it is warned of many. A
+    party elsewhere answers as if it had rows: that it has none is its own affair.
+    """
     remedy = "" if null < count else ". Are classes and bounds those of these data? Columns of texts need a schema"
-    text = "%d of %d rows cannot be used (not finite, or label not declared); they count as null rows%s"
-    _log.warning(text, null, count, remedy)
+    text = f"{null} of {count} rows cannot be used (not finite, or label not declared)"
+    if null == count and resources.holder != "elsewhere":
+        known = np.ones(0, np.bool_) if X is None or is_sparse(X) else np.isfinite(X).any(axis=0)
+        if (empty := np.flatnonzero(~known).tolist()) and known.any():
+            text += f"; no cell of column {', '.join(map(str, empty[:5]))}, counted from 0, is a number"
+        raise InputError(f"{text}, so that none is left{remedy}.")
+    many = resources.holder == "caller" and null >= MANY * count
+    _log.log(logging.INFO if many else logging.WARNING, "%s; they count as null rows%s", text, remedy)
+    if many:
+        warn(f"{text}; they count as null rows.", MisfitWarning)
 
 
 class Block:
@@ -206,7 +234,7 @@ class Block:
             rows = recipe.prepared(X, usable, resources)
         labels[~usable] = 0.0 if recipe.classes is None or not recipe.labelled else 1.0
         if records is None and (null := count - int(usable.sum())):
-            tell_null_rows(null, count)
+            tell_null_rows(null, count, resources, X)
         bits = recipe.bits if recipe.exact else None
         return cls(rows, labels, bits, layout=recipe.layout, usable=usable, records=records, resources=resources)
 
@@ -244,9 +272,9 @@ class Block:
         each of them takes little memory.
         """
         rows = self.rows if self.chosen is None else self.rows[self.chosen]
-        return self._pieces(rows, 0, len(self), least, scores)
+        return self.pieces(rows, 0, len(self), least, scores)
 
-    def _pieces(
+    def pieces(
         self, rows: Matrix, first: int, last: int, least: int = 1, scores: int = 1
     ) -> Iterator[tuple[Matrix, Array]]:
         """The same of the rows first, ..., last - 1."""
@@ -296,7 +324,7 @@ class Block:
 
         def part(start: int, stop: int) -> Array:
             total = np.zeros((self.dimension, *exact.shape[1:]))
-            for piece, labels in self._pieces(rows, start, stop, scores=math.prod(exact.shape[1:])):
+            for piece, labels in self.pieces(rows, start, stop, scores=math.prod(exact.shape[1:])):
                 own = (shares[start : start + len(labels)],) if len(shares) else ()
                 total += piece.T @ term(piece @ exact, labels, *own)
                 start += len(labels)
@@ -371,10 +399,19 @@ class Block:
         """
         if numbers is None:
             numbers = np.zeros(len(self)) if weights is None else self.scores(weights)
-        cut = np.fmax(np.fmin(term(numbers, self.labels).astype(np.float64), 1.0), low)
-        found = toward_zero(cut, self.sum_bits)
-        found[~self.usable_rows] = 0.0
-        return float(found.sum())
+        bits, usable = self.sum_bits, self.usable_rows
+
+        def part(start: int, stop: int) -> float:
+            total = 0.0
+            for first in range(start, stop, NUMBERS):
+                own = slice(first, min(first + NUMBERS, stop))
+                cut = np.fmax(np.fmin(term(numbers[own], self.labels[own]).astype(np.float64), 1.0), low)
+                found = toward_zero(cut, bits)
+                found[~usable[own]] = 0.0
+                total += float(found.sum())
+            return total
+
+        return float(sum_parts(part, self.resources.cuts(len(self), COSTLY * len(self))))
 
     def projected(self, matrix: Array, *, made: bool = False) -> Projected:
         """Rows seen through a triangular or diagonal matrix, or `made` once, by any matrix of few columns."""
@@ -395,7 +432,7 @@ class Block:
 
         def part(start: int, stop: int) -> Array:
             total = np.zeros((self.dimension, self.dimension))
-            for narrow, labels in self._pieces(rows, start, stop, MANY_ROWS):
+            for narrow, labels in self.pieces(rows, start, stop, rows_at_once(self.dimension, product=True)):
                 piece = narrow.astype(np.float64, copy=False)  # products of float32 would be rounded
                 scaled = piece
                 if term is not None:

@@ -16,6 +16,7 @@ import hashlib
 import logging
 import os
 import secrets
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -27,10 +28,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.data import resources as room
 from sottovoce.data.block import Block, tell_null_rows
+from sottovoce.data.coded import Coded
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import Matrix, Term, is_sparse
 from sottovoce.data.preparation import Preparation
@@ -167,6 +169,53 @@ class PartsInMemory(Parts):
             yield work(part if chosen is None else BlockPart(part.block.take(chosen[place])))
 
 
+class PartsOfTable(Parts):
+    """Rows of a table, most of them 0 or too many for the memory: each piece is made from its cells in every pass.
+
+    What is kept of a row is its cells, its label and, of each view, its length. Pieces are shared by threads.
+    """
+
+    def __init__(self, X: Coded, y: ArrayLike, recipe: Preparation, resources: Resources) -> None:
+        self._recipe, self._X, self._labels = recipe, X, np.zeros(len(X))
+        self._usable, labels = np.zeros(len(X), np.bool_), np.asarray(y)
+        step = X.step(whole=recipe.layout == "raw")
+        self._starts = list(range(0, len(X), step))
+        about = empty(recipe, len(X), replace(resources, n_jobs=1))
+        super().__init__(about, [min(step, len(X) - start) for start in self._starts])
+        found = hashlib.blake2b(digest_size=32)
+        for start in self._starts:
+            own = slice(start, start + step)
+            block = Block.prepare(X[own].made(), labels[own], recipe, len(X), resources)
+            self._labels[own], self._usable[own] = block.labels, block.usable_rows
+            found.update(block.digest())
+        self._digest, self._resources = found.digest(), resources
+        self._views, self._lock = Views(about, self._sizes, room.named_place(None, None)), threading.Lock()
+        if null := len(X) - int(self._usable.sum()):
+            tell_null_rows(null, len(X), resources)
+
+    def digest(self) -> bytes:
+        return self._digest
+
+    def each(self, work: Work[Found], chosen: Sequence[Integers] | None = None) -> Iterator[Found]:
+        return (work(self._part(place, chosen)) for place in range(len(self._starts)))
+
+    def summed(self, work: Work[Any], chosen: Sequence[Integers] | None = None) -> Any:
+        def part(first: int, last: int) -> Any:
+            return sum((work(self._part(place, chosen)) for place in range(first, last)), start=0.0)
+
+        most = len(self._X) * self._X.entries
+        cuts = self._resources.cuts(len(self._starts), most, len(self._starts))
+        return room.sum_parts(part, cuts, blas=True)
+
+    def _part(self, place: int, chosen: Sequence[Integers] | None) -> BlockPart:
+        start = self._starts[place]
+        own: Any = slice(start, start + self._sizes[place]) if chosen is None else start + chosen[place]
+        usable = self._usable[own].copy()
+        with np.errstate(all="ignore"):
+            block = self._about.with_rows(self._recipe.prepared(self._X[own].made(), usable), self._labels[own], usable)
+        return PartOfFile(block, place, self._views) if chosen is None else BlockPart(block)
+
+
 class Batch(Parts):
     """Named rows of parts."""
 
@@ -282,7 +331,7 @@ def _blocks(data: Dataset, recipe: Preparation, size: int, resources: Resources)
     if done != records:
         raise InputError(f"the data set had {records} records when it was counted, and has {done} now; make it anew.")
     if null:
-        tell_null_rows(null, records)
+        tell_null_rows(null, records, resources)
 
 
 def _joined(blocks: Sequence[Block]) -> Block:

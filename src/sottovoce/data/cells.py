@@ -8,7 +8,7 @@ counts): how many columns a list has follows from most of its rows, and is publi
 
 from __future__ import annotations
 
-import logging
+import functools
 import math
 from array import array
 from collections import Counter
@@ -26,15 +26,19 @@ from sottovoce.data.matrix import is_sparse
 from sottovoce.errors import InputError
 from sottovoce.files import LONGEST_LINE
 
-_log = logging.getLogger("sottovoce.holder")
-
 Array = NDArray[np.float64]
 Cells = NDArray[Any]  # of one column
 
-MISSING: Final = frozenset({"", "na", "nan", "?"})  # what a missing cell may be written as
+MISSING: Final = frozenset({"", "na", "nan", "?"})  # what a missing cell or label may be written as, in any capitals
+# What pandas takes for a missing cell: of a file that it has read, nobody sees any more which of them was there.
+NULLS: Final = frozenset(
+    ["", "NA", "nan", "NaN", "-nan", "-NaN", "None", "null", "NULL", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA"]
+)
+DATES: Final = ...  # a cell of a column of dates, or of another kind that no schema has
 NUMBERS: Final = "fiub"  # kinds of NumPy
 
 _PLAIN: Final = frozenset({float, int, bool, str})  # of these `float` says all that there is to say
+SAME: Final = _PLAIN | {bytes, type(None)}  # of these equal cells have one key
 _READ: Final = (str, bytes, Real, Decimal, np.bool_)  # what may be a number; of others `float` could warn
 _NO_NUMBERS: Final = ("str", "large_str", "date", "time", "duration")  # types of columns that begin so
 _TRUE: Final = {"true": 1.0, "false": 0.0}
@@ -74,20 +78,46 @@ def cell_key(cell: Any) -> float | str | None:
     return key  # type: ignore[no-any-return]
 
 
+def is_missing(cell: Any) -> bool:
+    """Whether a cell that is no number is a missing one, however it is written."""
+    if not isinstance(cell, str):
+        key = label_key(cell)  # `math.isinf` would raise an error for an integer of 400 digits, or a time
+        return not (isinstance(key, float) and math.isinf(key))
+    return (text := cell.strip()) in NULLS or text.lower() in MISSING
+
+
 def is_class(label: Any) -> bool:
     """Whether a label can be one of the classes: a text, or a finite number."""
     key = label_key(label)
     return key is not None and not (isinstance(key, float) and math.isinf(key))
 
 
-def match_labels(labels: NDArray[Any], value: Any) -> NDArray[np.bool_]:
-    """Which labels equal the value, each by its own key; a missing label equals nothing."""
-    key = label_key(value)
-    if key is None:
-        return np.zeros(labels.shape, np.bool_)
-    if labels.dtype.kind in NUMBERS:
-        return np.asarray(labels == key, dtype=np.bool_) if isinstance(key, float) else np.zeros(labels.shape, np.bool_)
-    return np.array([label_key(label) == key for label in labels.ravel()], dtype=np.bool_).reshape(labels.shape)
+def class_places(labels: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.int64]:
+    """The place of the class that each label equals, by its own key; -1: of none. A missing label equals nothing."""
+    keys = dict(zip(map(label_key, classes), range(len(classes)), strict=True))
+    keys.pop(None, None)
+    if labels.dtype.kind not in NUMBERS:
+        return look_up(labels, lambda label: keys.get(label_key(label), -1))
+    places = np.full(labels.shape, -1)
+    for key, place in keys.items():
+        if isinstance(key, float):
+            places[labels == key] = place
+    return places
+
+
+def look_up(cells: Cells, place: Callable[[Any], int]) -> NDArray[np.int64]:
+    """The place of each cell, which is asked for once for each distinct one."""
+    if cells.dtype.kind in NUMBERS:
+        distinct, back = np.unique(cells, return_inverse=True)
+        return np.fromiter(map(place, distinct.tolist()), np.int64, len(distinct))[back]
+    listed = cells.ravel().tolist()
+    odd = [] if SAME.issuperset(map(type, listed)) else [k for k, cell in enumerate(listed) if type(cell) not in SAME]
+    others = [place(listed[row]) for row in odd]  # which may equal a cell with another key
+    for row in odd:
+        listed[row] = None
+    places = np.fromiter(map(functools.cache(place), listed), np.int64, len(listed))
+    places[odd] = others
+    return places.reshape(cells.shape)
 
 
 def read_numbers(cells: NDArray[Any] | Sequence[Any], key: Callable[[Any], Any] = label_key) -> Array:
@@ -120,17 +150,18 @@ def number_rows(X: Any) -> Any:
         return _read_lists(X)
     columns: list[Any] | None = None
     if hasattr(X, "iloc") and getattr(X, "ndim", 0) == 2:  # pandas
-        columns = [X.iloc[:, place] for place in range(X.shape[1])]
+        columns, names = [X.iloc[:, place] for place in range(X.shape[1])], X.columns
     elif hasattr(X, "get_columns"):  # Polars
-        columns = list(X.get_columns())
+        columns, names = list(X.get_columns()), X.columns
     elif hasattr(X, "column_names"):  # Arrow
-        columns = list(X.columns)
+        columns, names = list(X.columns), X.column_names
     if columns is not None:
+        names = list(map(str, _check_distinct(names)))
         if all(getattr(getattr(column, "dtype", None), "kind", "") in tuple(NUMBERS) for column in columns):
             return X
         types = [str(getattr(column, "dtype", getattr(column, "type", ""))).lower() for column in columns]
-        if any(kind.startswith(_NO_NUMBERS) for kind in types):
-            raise no_numbers()
+        if others := [name for name, kind in zip(names, types, strict=True) if kind.startswith(_NO_NUMBERS)]:
+            raise no_numbers(others)
         return np.column_stack([read_numbers(column_cells(column), cell_key) for column in columns])
     rows = np.asanyarray(X)
     if rows.dtype.kind == "O" or (rows.dtype.itemsize > 8 and rows.dtype.kind == "f"):  # of which a cell may overflow
@@ -149,11 +180,12 @@ def real_rows(X: Any) -> Any:
     return rows
 
 
-def no_numbers() -> InputError:
-    """What is said of a type that is of no numbers."""
+def no_numbers(names: Sequence[str] = ()) -> InputError:
+    """What is said of a type that is of no numbers, texts or dates."""
+    which = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
     return InputError(
-        "X has columns that are not numbers; declare what they hold in a schema, schema=sv.Schema(...), or encode them "
-        "first."
+        f"X has columns that are not numbers{which}; declare what they hold in a schema, schema=sv.Schema(...), or "
+        "encode them first."
     )
 
 
@@ -188,35 +220,74 @@ def label_array(y: Any) -> NDArray[Any]:
     return np.fromiter(y, dtype=object) if isinstance(y, Sequence) else np.array(y, dtype=object)
 
 
-def table_columns(table: Any) -> dict[str, Cells]:
+class TableColumns(Mapping[str, Cells]):
+    """Columns by their names. The cells of one are made when it is asked for, so those of few are there at once."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        made = {name: each if _is_column(each) else column_cells(each) for name, each in columns.items()}
+        lengths = {len(each) for each in made.values()}
+        if len(lengths) > 1:
+            raise InputError(
+                f"the columns of the table have {sorted(lengths)} cells; give each record one in every column."
+            )
+        self._columns, self.records = made, lengths.pop() if lengths else 0
+
+    def __getitem__(self, name: str) -> Cells:
+        return column_cells(self._columns[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns  # a mapping's own would make the cells
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def without(self, name: str | None) -> TableColumns:
+        return TableColumns({other: each for other, each in self._columns.items() if other != name})
+
+
+def _is_column(values: Any) -> bool:
+    """Whether its length is known before its cells are."""
+    return getattr(values, "ndim", 1) == 1 and hasattr(values, "__len__")
+
+
+def table_columns(table: Any) -> TableColumns:
     """The columns of a pandas or Polars frame, an Arrow table, a mapping, or a CSV or Parquet file, by their names."""
+    if isinstance(table, TableColumns):
+        return table
     if isinstance(table, str | PathLike):
         from sottovoce.data.files import read_cells  # formats import schemas
 
         table = read_cells(Path(table))
     if isinstance(table, Mapping):
-        columns = {str(name): column_cells(values) for name, values in table.items()}
+        columns = {str(name): values for name, values in table.items()}
     elif hasattr(table, "column_names"):  # Arrow
-        columns = {name: column_cells(table.column(j)) for j, name in enumerate(_check_distinct(table.column_names))}
+        named = enumerate(_check_distinct(table.column_names))
+        columns = {name: table.column(j) for j, name in named if not is_index(name)}
     elif not hasattr(table, "collect") and hasattr(table, "columns") and hasattr(table, "__getitem__"):
-        columns = {str(name): column_cells(table[name]) for name in _check_distinct(table.columns)}
+        columns = {str(name): table[name] for name in _check_distinct(table.columns)}
     else:
         raise InputError(
             f"X is of type {type(table).__name__}; with a schema it must be a table with named columns: a pandas or "
             "Polars data frame, an Arrow table, a dict of columns, or the path of a CSV or Parquet file."
         )
-    lengths = {len(cells) for cells in columns.values()}
-    if len(lengths) > 1:
-        raise InputError(
-            f"the columns of the table have {sorted(lengths)} cells; give each record one in every column."
-        )
-    return columns
+    return TableColumns(columns)
+
+
+def is_index(name: str) -> bool:
+    """Whether a column of Arrow or Parquet is the index that pandas wrote beside the columns of a data frame."""
+    return name.startswith("__index_level_") and name.endswith("__")
 
 
 def _check_distinct(names: Iterable[Any]) -> Iterator[Any]:
     listed = list(names)
-    if len({str(name) for name in listed}) < len(listed):
-        raise InputError("two columns of the table have the same name; rename one.")
+    texts = Counter(map(str, listed))
+    if len(texts) < len(listed):
+        raise InputError(
+            f"two columns of the table have the same name, {max(texts, key=texts.__getitem__)!r}; rename one."
+        )
     yield from listed
 
 
@@ -229,7 +300,7 @@ def column_cells(values: Any) -> Cells:
         if kind.startswith(_ARROW_PLAIN):
             return np.fromiter(values.to_pylist(), dtype=object)
         if not kind.startswith(_ARROW_TEXTS) or (kind.startswith("dictionary") and "string" not in kind):
-            return missing_cells(len(values))
+            return np.full(len(values), DATES, dtype=object)
         if kind.startswith("dictionary"):
             values = values.cast(values.type.value_type)
         return np.fromiter(arrow_texts(values), dtype=object)
@@ -237,12 +308,16 @@ def column_cells(values: Any) -> Cells:
         cells = values.to_numpy()
     elif isinstance(values, np.ndarray):
         cells = values
+    elif isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InputError(
+            "a column of the table is a single value; give a list with a cell for each record, [3] for one."
+        )
     else:  # a plain list keeps each cell as it is, since NumPy would give all of them one type
         cells = np.fromiter(values, dtype=object)
     if cells.ndim != 1:
         raise InputError("a column of the table has several values in a cell; give one column for each.")
     if cells.dtype.kind in "MmV":  # with one text among them they would be cells of any kind, and none of them known
-        return missing_cells(len(cells))
+        return np.full(len(cells), DATES, dtype=object)
     return np.asarray(cells)
 
 
@@ -259,9 +334,3 @@ def arrow_texts(column: Any) -> list[str | None]:
     if compute.any(too_long).as_py():
         cells = compute.if_else(too_long, None, cells)
     return [None if cell is None else cell.decode(errors="replace") for cell in cells.to_pylist()]
-
-
-def missing_cells(count: int) -> Cells:
-    """Dates, durations and whatever else is neither a number nor a text: missing."""
-    _log.warning("a column holds dates, or cells of another kind that no schema has; all of them count as missing")
-    return np.full(count, None, dtype=object)

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.arguments import is_number, is_whole
+from sottovoce.arguments import is_whole
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.data.cells import MISSING, Cells, cell_key, read_numbers
+from sottovoce.data.cells import Cells, cell_key, read_numbers
 from sottovoce.data.curves import KNOTS, MOST_KNOTS, at_steps, smooth_basis
-from sottovoce.errors import InputError, did_you_mean
+from sottovoce.data.levels import (
+    ABSENT,
+    UNKNOWN,
+    CodeBook,
+    Level,
+    check_levels,
+    group_spans,
+    level_spans,
+    shown_codes,
+    shown_level,
+)
+from sottovoce.errors import InputError
 
 Array = NDArray[np.float64]
-Level = str | int | float | bool
 
 PRIVATE: Final = "private"  # a range that nobody knows, and a fit buys
 SHAPES: Final = ("linear", "smooth")  # of a number's effect, the default first
@@ -37,8 +49,16 @@ class Column(ABC):
         """Their names."""
 
     @abstractmethod
+    def read(self, cells: Cells) -> NDArray[Any]:
+        """One number for each cell, from which its features follow; as small as it may be."""
+
+    @abstractmethod
+    def made(self, codes: NDArray[Any]) -> Array:
+        """The features of what was read."""
+
     def encode(self, cells: Cells) -> Array:
         """The features of each cell."""
+        return self.made(self.read(cells))
 
     @abstractmethod
     def entry(self) -> dict[str, Any]:
@@ -67,7 +87,11 @@ class Column(ABC):
         """The cells between which its part of a score is drawn, and their features."""
 
     def _flagged(self, first: Sequence[str], missing: bool) -> tuple[str, ...]:
-        return (*first, f"{self.name}=missing") if missing else tuple(first)
+        return (*first, self._flag("missing", first)) if missing else tuple(first)
+
+    def _flag(self, kind: str, levels: Iterable[str]) -> str:
+        """The name of the feature of missing or other cells; in brackets where a level is called so."""
+        return f"{self.name}=({kind})" if f"{self.name}={kind}" in levels else f"{self.name}={kind}"
 
 
 @dataclass(frozen=True)
@@ -144,11 +168,15 @@ class Number(Column):
     def _fill(self) -> float:
         return (self.low + self.high) / 2 if self.fill is None else self.fill
 
-    def encode(self, cells: Cells) -> Array:
-        """Values clipped to the range; what is not finite counts as the fill, or is NaN if the range is estimated."""
+    def read(self, cells: Cells) -> Array:
+        """Values clipped to the range; what is not finite is NaN."""
         values = read_numbers(cells, cell_key)
-        known = np.isfinite(values)
-        values = np.where(known, np.clip(values, self.low, self.high), math.nan if self.estimated else self._fill)
+        return np.where(np.isfinite(values), np.clip(values, self.low, self.high), math.nan)
+
+    def made(self, codes: Array) -> Array:
+        """A NaN counts as the fill, or stays NaN if the range is estimated."""
+        known = ~np.isnan(codes)
+        values = codes if self.estimated else np.where(known, codes, self._fill)
         return np.column_stack([values, ~known]) if self.missing else values[:, None]
 
     def grid(self) -> tuple[tuple[Any, ...], Array]:
@@ -226,19 +254,22 @@ class Curve(Number):
     def square(self) -> float:
         """1: the features are no longer, and 0 where the flag is on; with a fill, |features of the fill|^2 + 1."""
         if self.missing and self.fill is not None:
-            return 1.0 + float(np.square(self._curve(np.array([self.fill]))).sum())
+            return 1.0 + float(np.square(at_steps(self._steps(np.array([self.fill])), self.basis)).sum())
         return 1.0
 
-    def _curve(self, values: Array) -> Array:
+    def _steps(self, values: Array) -> Array:
+        """How many steps behind the first knot; of a NaN a NaN."""
         measure = np.log if self.scale == "log" else np.asarray
-        steps = np.interp(measure(values), measure(np.array(self.places)), np.arange(len(self.places)))
-        return at_steps(steps, self.basis)
+        return np.interp(measure(values), measure(np.array(self.places)), np.arange(len(self.places)))
 
-    def encode(self, cells: Cells) -> Array:
+    def read(self, cells: Cells) -> Array:
+        """Steps behind the first knot, of what is not finite NaN."""
+        return self._steps(super().read(cells))
+
+    def made(self, codes: Array) -> Array:
         """As of a number; a cell that is missing, with a flag and without a fill, is 0 but for the flag."""
-        values = read_numbers(cells, cell_key)
-        known = np.isfinite(values)
-        rows = self._curve(np.where(known, np.clip(values, self.low, self.high), self._fill))
+        known = ~np.isnan(codes)
+        rows = at_steps(np.where(known, codes, self._steps(np.array([self._fill]))), self.basis)
         if not self.missing:
             return rows
         if self.fill is None:
@@ -267,46 +298,96 @@ class Curve(Number):
 
 @dataclass(frozen=True)
 class Category(Column):
-    """`{ levels = [...] }`; with `missing = true` and `other = true` levels for missing and for undeclared cells."""
+    """`{ levels = [...] }`; with `missing = true` and `other = true` levels for missing and for undeclared cells.
 
-    levels: tuple[Level, ...]
+    With `prefix = 3` levels are the first three characters of codes. `{ groups = { heart = ["I20-I25"], ... } }` has
+    named groups of codes (`levels`) for levels. `digits`: how many a code that is a number has at least.
+    """
+
+    levels: tuple[Level, ...]  # or the names of the groups
     missing: bool = False
     other: bool = False
-    keys: ClassVar[tuple[str, ...]] = ("levels", "missing", "other")
+    prefix: int | None = None
+    digits: int | None = None
+    groups: tuple[tuple[Level, ...], ...] | None = None  # the codes of each
+    levels_file: Path | None = field(default=None, compare=False)  # where the levels were read
+    keys: ClassVar[tuple[str, ...]] = ("levels", "missing", "other", "prefix", "digits", "groups", "levels_file")
 
     def __post_init__(self) -> None:
-        _check_levels(self.name, "levels", self.levels)
+        check_levels(self.name, "levels", self.levels)
+        for key in ("prefix", "digits"):
+            if (value := getattr(self, key)) is not None and not (is_whole(value) and value > 0):
+                raise InputError(f"columns.{self.name}: {key} = {value!r} must be a whole number above 0.")
+        if self.prefix is not None and self.groups is not None:
+            raise InputError(f"columns.{self.name}: groups say by themselves what they hold; leave prefix out.")
+        if self.digits is not None and self.prefix is None and self.groups is None:
+            raise InputError(f"columns.{self.name}: digits is of codes with a prefix or in groups; leave it out.")
+        try:
+            self.book  # noqa: B018 - made once, and refused here
+        except InputError as error:
+            raise InputError(f"columns.{self.name}: {error}") from None
+
+    @functools.cached_property
+    def book(self) -> CodeBook:
+        """Which cells are of which level."""
+        if self.groups is not None:
+            return CodeBook(group_spans(self.levels, self.groups, self.digits), self.digits, missing=self.missing)
+        return CodeBook(level_spans(self.levels, self.prefix), self.digits, missing=self.missing)
 
     @property
     def features(self) -> tuple[str, ...]:
-        declared = [f"{self.name}={_shown(level)}" for level in self.levels]
-        return self._flagged(declared, self.missing) + ((f"{self.name}=other",) if self.other else ())
+        """They say what the levels hold: parties with other codes would encode otherwise, and names are compared."""
+        said = self.shown
+        if self.prefix is not None and self.digits is not None:
+            said = [f"{level} of {self.digits} digits" for level in said]
+        if self.groups is not None:
+            codes = (shown_codes(codes, self.digits) for codes in self.groups)
+            said = [f"{level}[{own}]" for level, own in zip(said, codes, strict=True)]
+        return self._with_rest(f"{self.name}={level}" for level in said)
 
-    def encode(self, cells: Cells) -> Array:
-        count = len(self.levels)
-        places = level_places(cells, self.levels)
-        places[places == _ABSENT] = count if self.missing else _NOWHERE
-        places[places == _UNKNOWN] = count + self.missing if self.other else _NOWHERE
-        rows = np.zeros((len(places), len(self.features)))
-        found = np.flatnonzero(places != _NOWHERE)
-        rows[found, places[found]] = 1.0
+    @property
+    def shown(self) -> list[str]:
+        """The declared levels, as people read them."""
+        return [shown_level(level) + ("" if self.prefix is None else "*") for level in self.levels]
+
+    def _with_rest(self, declared: Iterable[str]) -> tuple[str, ...]:
+        first = tuple(declared)
+        return self._flagged(first, self.missing) + ((self._flag("other", first),) if self.other else ())
+
+    def read(self, cells: Cells) -> NDArray[Any]:
+        """Which feature is 1; one more than there are stands for none."""
+        count, width = len(self.levels), len(self.levels) + self.missing + self.other
+        places = self.book.places(cells)
+        places[places == ABSENT] = count if self.missing else width
+        places[places == UNKNOWN] = count + self.missing if self.other else width
+        return places.astype(np.min_scalar_type(width))
+
+    def made(self, codes: NDArray[Any]) -> Array:
+        rows = np.zeros((len(codes), len(self.levels) + self.missing + self.other))
+        found = np.flatnonzero(codes < rows.shape[1])
+        rows[found, codes[found]] = 1.0
         return rows
 
     def contrasts(self) -> list[tuple[str, Array]]:
         """Each level against the first: with an intercept their own sizes mean nothing."""
         ways = np.eye(len(self.features)) - self.base()
-        against = f"against {_shown(self.levels[0])}"
-        return [(f"{name} {against}", way) for name, way in zip(self.features[1:], ways[1:], strict=True)]
+        names = self._with_rest(f"{self.name}={level}" for level in self.shown)
+        against = f"against {self.shown[0]}"
+        return [(f"{name} {against}", way) for name, way in zip(names[1:], ways[1:], strict=True)]
 
     def base(self) -> Array:
-        return np.asarray(np.eye(len(self.features))[0])
+        return np.append(1.0, np.zeros(len(self.features) - 1))
 
     def grid(self) -> tuple[tuple[Any, ...], Array]:
-        return tuple(feature.removeprefix(f"{self.name}=") for feature in self.features), np.eye(len(self.features))
+        named = self._with_rest(f"{self.name}={level}" for level in self.shown)
+        return tuple(name.removeprefix(f"{self.name}=") for name in named), np.eye(len(self.features))
 
     def entry(self) -> dict[str, Any]:
-        added = {key: True for key in ("missing", "other") if getattr(self, key)}
-        return {"levels": list(self.levels)} | added
+        said: dict[str, Any] = {"levels": list(self.levels)}
+        if self.groups is not None:
+            said = {"groups": {str(name): list(codes) for name, codes in zip(self.levels, self.groups, strict=True)}}
+        added = {key: value for key in ("prefix", "digits", "missing", "other") if (value := getattr(self, key))}
+        return said | added
 
 
 @dataclass(frozen=True)
@@ -319,28 +400,35 @@ class YesNo(Column):
     keys: ClassVar[tuple[str, ...]] = ("yes", "no", "missing")
 
     def __post_init__(self) -> None:
-        _check_levels(self.name, "yes and no", (self.no, self.yes))
+        check_levels(self.name, "yes and no", (self.no, self.yes))
+
+    @functools.cached_property
+    def book(self) -> CodeBook:
+        return CodeBook(level_spans((self.no, self.yes)), missing=self.missing)
 
     @property
     def features(self) -> tuple[str, ...]:
-        return self._flagged([f"{self.name}={_shown(self.yes)}"], self.missing)
+        return self._flagged([f"{self.name}={shown_level(self.yes)}"], self.missing)
 
-    def encode(self, cells: Cells) -> Array:
-        places = level_places(cells, (self.no, self.yes))
-        known = places >= 0
-        signs = np.where(known, 2.0 * places - 1.0, 0.0)
-        return np.column_stack([signs, ~known]) if self.missing else signs[:, None]
+    def read(self, cells: Cells) -> NDArray[Any]:
+        """1, -1, or 0 for anything else."""
+        places = self.book.places(cells)
+        return np.where(places >= 0, 2 * places - 1, 0).astype(np.int8)
+
+    def made(self, codes: NDArray[Any]) -> Array:
+        signs = codes.astype(np.float64)
+        return np.column_stack([signs, signs == 0]) if self.missing else signs[:, None]
 
     def contrasts(self) -> list[tuple[str, Array]]:
         """Yes against no, which is twice the coefficient; a missing cell against no."""
         ways = np.eye(len(self.features)) - self.base()
-        return [(f"{name} against {_shown(self.no)}", way) for name, way in zip(self.features, ways, strict=True)]
+        return [(f"{name} against {shown_level(self.no)}", way) for name, way in zip(self.features, ways, strict=True)]
 
     def base(self) -> Array:
         return np.array([-1.0, 0.0])[: len(self.features)]
 
     def grid(self) -> tuple[tuple[Any, ...], Array]:
-        return (_shown(self.no), _shown(self.yes)), np.array([self.base(), -self.base()])
+        return (shown_level(self.no), shown_level(self.yes)), np.array([self.base(), -self.base()])
 
     def entry(self) -> dict[str, Any]:
         return {"yes": self.yes, "no": self.no} | ({"missing": True} if self.missing else {})
@@ -349,115 +437,6 @@ class YesNo(Column):
 KINDS: Final[tuple[type[Column], ...]] = (Number, Category, YesNo)
 
 
-def read_column(name: str, entry: Any) -> Column:
-    """A column of its entry; which kind it is, the entry's keys say."""
-    if not isinstance(entry, Mapping):
-        raise InputError(
-            f"columns.{name} = {entry!r} must be a table that says what the column holds: {{ range = [low, high] }}, "
-            "{ levels = [...] } or { yes = ..., no = ... }."
-        )
-    kinds = [kind for kind in KINDS if kind.keys[0] in entry]
-    if len(kinds) != 1:
-        raise InputError(f"columns.{name} must have one of range (a number), levels (a category), yes and no.")
-    kind = kinds[0]
-    for key, value in entry.items():
-        if key not in kind.keys:
-            meant = did_you_mean(str(key), kind.keys)
-            raise InputError(f"columns.{name} has no key {key!r}{meant} Beside {kind.keys[0]}: {', '.join(kind.keys)}.")
-        if key in ("missing", "other", "narrow") and not isinstance(value, bool):
-            raise InputError(f"columns.{name}: {key} = {value!r} must be true or false.")
-    given = dict(entry)
-    if kind is Number:
-        return _number_column(name, given)
-    if kind is Category:
-        levels = given.pop("levels")
-        if isinstance(levels, str) or not isinstance(levels, Iterable) or isinstance(levels, Mapping):
-            raise InputError(f"columns.{name}: levels = {levels!r} must be a list of texts or numbers.")
-        return Category(name, tuple(_level(name, level) for level in levels), **given)
-    if "no" not in given:
-        raise InputError(f"columns.{name} lacks no: what a cell holds where it is not {given['yes']!r}.")
-    return YesNo(name, _level(name, given.pop("yes")), _level(name, given.pop("no")), **given)
-
-
-def _number_column(name: str, given: dict[str, Any]) -> Number:
-    declared, fill, kind = given.pop("range"), given.pop("fill", None), Number
-    if (shape := given.pop("shape", SHAPES[0])) not in SHAPES:
-        raise InputError(f"columns.{name}: shape = {shape!r} must be {' or '.join(map(repr, SHAPES))}.")
-    if shape == "smooth":
-        kind, given["knots"] = Curve, _read_knots(given.get("knots", KNOTS))
-    elif own := {"knots", "scale", "monotone"} & set(given):
-        raise InputError(f'columns.{name}: {min(own)} is of a curve; say shape = "smooth" too, or leave it out.')
-    if not (fill is None or is_number(fill)):
-        raise InputError(f"columns.{name}: fill = {fill!r} must be a number within the range.")
-    fill = None if fill is None else float(fill)
-    if isinstance(declared, str) and declared == PRIVATE:
-        if "narrow" in given:
-            raise InputError(f'columns.{name}: range = "private" has no range to narrow; leave narrow out.')
-        return kind(name, fill=fill, **given)
-    pair = list(declared) if isinstance(declared, Iterable) and not isinstance(declared, str | Mapping) else []
-    if len(pair) != 2 or not all(map(is_number, pair)):
-        raise InputError(
-            f"columns.{name}: range = {declared!r} must be two numbers, low and high. Choose them from what is "
-            'publicly known, not from these data; cells beyond are cut. Where nobody knows them: range = "private".'
-        )
-    return kind(name, float(pair[0]), float(pair[1]), fill=fill, **given)
-
-
-def _read_knots(given: Any) -> Any:
-    """Places as numbers; what is neither these nor a number is refused where the range is known."""
-    if is_whole(given) or not isinstance(given, list | tuple | np.ndarray) or not all(map(is_number, given)):
-        return int(given) if is_whole(given) else 0
-    return tuple(map(float, given))
-
-
 def _short(number: float) -> float | int:
     """A whole number without its point."""
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
-
-
-def _level(name: str, level: Any) -> Level:
-    plain = level.item() if isinstance(level, np.generic) else level
-    if not isinstance(plain, str | int | float | bool) or plain != plain:
-        raise InputError(f"columns.{name}: the level {level!r} must be a text, a number, true or false.")
-    return plain
-
-
-def _check_levels(name: str, what: str, levels: Sequence[Level]) -> None:
-    if not levels:
-        raise InputError(f"columns.{name}: {what} is empty; list the levels that are publicly known to occur.")
-    keys = [cell_key(level) for level in levels]
-    if len(set(keys)) < len(keys):
-        twice = next(level for level, key in zip(levels, keys, strict=True) if keys.count(key) > 1)
-        raise InputError(
-            f"columns.{name}: {what} has {twice!r} twice (a text that reads as a number counts as that number, true as "
-            "1 and false as 0)."
-        )
-
-
-def _shown(level: Level) -> str:
-    return str(level).lower() if isinstance(level, bool) else f"{level:g}" if isinstance(level, float) else str(level)
-
-
-_ABSENT, _UNKNOWN, _NOWHERE = -1, -2, -3  # places of cells that are missing, undeclared, or have no feature
-
-
-def level_places(cells: Cells, levels: Sequence[Level]) -> NDArray[np.int64]:
-    """The place of each cell among the levels; a declared level is never missing, whatever it is called."""
-    found = {cell_key(level): place for place, level in enumerate(levels)}
-
-    def place(cell: Any) -> int:
-        key = cell_key(cell)
-        if key in found:
-            return found[key]
-        return _ABSENT if key is None or (isinstance(key, str) and key.lower() in MISSING) else _UNKNOWN
-
-    known: dict[str, int] = {}  # texts repeat
-    places = np.empty(len(cells), dtype=np.int64)
-    for row, cell in enumerate(cells.tolist()):
-        if not isinstance(cell, str):
-            places[row] = place(cell)
-            continue
-        if cell not in known:
-            known[cell] = place(cell)
-        places[row] = known[cell]
-    return places

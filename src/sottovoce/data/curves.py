@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
+from sottovoce.data.kernels.entry_loops import fill_curve
+
 Array = NDArray[np.float64]
 
 KNOTS, MOST_KNOTS = 12, 50
@@ -46,8 +48,9 @@ def smooth_basis(knots: int) -> Array:
 
 def at_steps(steps: Array, basis: Array) -> Array:
     """h(x) B where x is so many steps behind the first knot: each row by itself, and on every machine the same."""
-    below = np.clip(steps.astype(np.int64), 0, len(basis) - 2)
-    return np.asarray(basis[below] + (steps - below)[:, None] * (basis[below + 1] - basis[below]))
+    made = np.empty((len(steps), basis.shape[1]))
+    fill_curve(np.ascontiguousarray(steps), basis, np.diff(basis, axis=0), made)
+    return made
 
 
 def put_in_order(coef: Array, basis: Array, *, rising: bool) -> Array:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.data.cells import MISSING, label_array, label_key, real_rows
+from sottovoce.data.coded import Coded
 from sottovoce.data.files import open_files
 from sottovoce.data.files.format import FileOptions, Labels, Piece, Source, file_state, report_spoilt
 from sottovoce.data.matrix import Matrix, is_sparse
@@ -36,7 +37,7 @@ class ArraySource(Source):
 
     def __init__(self, X: Matrix, y: Labels | None) -> None:
         self.X, self.y, self.records = X, y, int(X.shape[0])
-        self.entries = int(X.nnz) if is_sparse(X) else None
+        self.entries = int(X.nnz) if is_sparse(X) else self.records * X.entries if isinstance(X, Coded) else None
 
     def pieces(self, rows: int) -> Iterator[Piece]:
         for start in range(0, self.records, rows):
@@ -128,7 +129,7 @@ class Dataset:
     @classmethod
     def from_arrays(cls, X: Any, y: ArrayLike | None = None, *, folder: str | PathLike[str] | None = None) -> Dataset:
         """Of arrays that may be memory maps, or of sparse rows."""
-        rows = real_rows(X)
+        rows = X if isinstance(X, Coded) else real_rows(X)
         labels = None if y is None else y if isinstance(y, np.memmap) else label_array(y)
         if rows.ndim != 2 or (labels is not None and labels.shape != rows.shape[:1]):
             shape = None if labels is None else labels.shape

@@ -90,6 +90,11 @@ def identifiers(values: Sequence[Any] | NDArray[Any], records: int, party: str, 
     return texts
 
 
+def as_written(values: Sequence[Any] | NDArray[Any]) -> Identifiers:
+    """The identifiers as the file has them: for results that their holder joins with its own records."""
+    return Identifiers(map(_identifier_text, np.asarray(values, dtype=object).ravel()))
+
+
 def hash_of_list(texts: Iterable[str], head: bytes = b"") -> str:
     """SHA-256 of a list of identifiers in their order, after a head: two different lists are two different texts."""
     found, rest, comma = hashlib.sha256(head + b"["), iter(texts), b""

@@ -32,7 +32,10 @@ Matrix = Any  # a C-ordered array or a CSR matrix: both answer to @, .T and row 
 is_sparse: Callable[[Any], bool] = sp.issparse  # a plain answer that narrows no type
 NONE = np.zeros(0)
 CHUNK = 1 << 16  # entries of a dense chunk: small enough to stay in cache between its two products
-MANY_ROWS = 1024  # of a product of matrices at once: enough for its blocks, and for a matrix that is added to
+MANY_ROWS, MANY = 1024, 1 << 18  # the same of a product of matrices: rows at least, and entries
+
+NUMBERS = 1 << 14  # records whose numbers are worked on together: they stay in cache from step to step
+COSTLY = 16  # entries of dense rows that take as long as these steps on one record
 
 
 def dense(matrix: Matrix) -> Array:
@@ -41,10 +44,19 @@ def dense(matrix: Matrix) -> Array:
 
 
 def csr(matrix: Matrix) -> Matrix:
-    """A CSR copy in float64 that has each entry once."""
-    rows = sp.csr_matrix(matrix, dtype=np.float64, copy=True)
-    rows.sum_duplicates()
+    """A CSR matrix that has each entry once; its arrays may be those of the matrix."""
+    rows = sp.csr_matrix(matrix)
+    if not rows.has_canonical_format:
+        rows = rows.astype(np.float64, copy=True)
+        rows.sum_duplicates()
     return rows
+
+
+def readable(entries: NDArray[Any]) -> NDArray[Any]:
+    """Entries that loops can read: as they are, or in float64."""
+    kind = entries.dtype
+    known = kind.kind in "fiub" and kind.isnative and kind != np.float16 and kind.itemsize <= 8
+    return entries if known else entries.astype(np.float64)
 
 
 def row_squares(matrix: Matrix) -> Array:
@@ -61,9 +73,10 @@ def column_squares(matrix: Matrix) -> Array:
     return np.asarray(squares, dtype=np.float64).ravel()
 
 
-def rows_at_once(dimension: int) -> int:
-    """Rows of a dense chunk."""
-    return max(64, CHUNK // max(dimension, 1))
+def rows_at_once(dimension: int, *, product: bool = False) -> int:
+    """Rows of a dense chunk; of one for a `product` with a matrix, enough for its blocks and for a sum of matrices."""
+    least, entries = (MANY_ROWS, MANY) if product else (64, CHUNK)
+    return max(least, entries // max(dimension, 1))
 
 
 def exact_bits(records: int) -> int:

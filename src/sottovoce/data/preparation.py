@@ -22,9 +22,21 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.cells import match_labels, read_numbers
-from sottovoce.data.kernels.row_loops import clip_raw_rows, round_rows
-from sottovoce.data.matrix import Matrix, csr, dense, exact_bits, is_sparse, row_squares, rows_at_once, toward_zero
+from sottovoce.data.cells import class_places, read_numbers
+from sottovoce.data.coded import Coded
+from sottovoce.data.kernels.preparing_loops import (
+    FACTOR,
+    HIGH,
+    LEAST,
+    LOW,
+    MIDDLE,
+    MOST,
+    SCALE,
+    SHIFT,
+    prepare_dense,
+    prepare_sparse,
+)
+from sottovoce.data.matrix import Matrix, csr, dense, exact_bits, is_sparse, readable
 from sottovoce.data.resources import NO_RESOURCES, Resources, run_parts
 from sottovoce.errors import InputError, LeakError
 
@@ -140,54 +152,81 @@ class Preparation:
         return math.sqrt(1.0 - self.intercept_entry**2) * slack / (self.bounds.norm(self.features) or 1.0)
 
     @functools.cached_property
-    def cuts(self) -> tuple[Array, Array, Array, Array]:
-        """(shift, factor, low, high): where (x + shift) * factor is cut. HUGE keeps squares of absurd entries finite.
+    def columns(self) -> Array:
+        """What `prepare_dense` does to each column. HUGE keeps squares of absurd entries finite.
 
         Without ranges x + -0.0 times 1, which is x, the sign of a zero included.
         """
-        shift, factor = self.affine()
-        high = np.minimum(HUGE if self.bounds.entry_bound is None else self.bounds.entry_bound, HUGE)
-        if factor is None:
-            shift, factor = np.full(self.features, -0.0), np.ones(self.features)
-        else:
-            high = np.minimum(high, 1.0)
-        high = np.array(np.broadcast_to(high, (self.features,)))
-        unit = self.bounds.feature_low is not None and self.bounds.rescale == "unit"
-        return shift, factor, np.zeros(self.features) if unit else -high, high
+        found, (shift, factor), bounds = np.zeros((8, self.features)), self.affine(), self.bounds
+        found[LEAST], found[MOST], found[MIDDLE] = -math.inf, math.inf, math.nan
+        found[SHIFT], found[FACTOR] = (-0.0, 1.0) if factor is None else (shift, factor)
+        found[HIGH] = np.minimum(
+            HUGE if bounds.entry_bound is None else bounds.entry_bound, HUGE if factor is None else 1
+        )
+        found[LOW] = 0.0 if bounds.feature_low is not None and bounds.rescale == "unit" else -found[HIGH]
+        found[SCALE] = self.scale if isinstance(self.scale, np.ndarray) else 1.0
+        if bounds.filled is not None and bounds.feature_low is not None and bounds.feature_high is not None:
+            filled = list(bounds.filled)
+            low, high = np.array(bounds.feature_low)[filled], np.array(bounds.feature_high)[filled]
+            found[LEAST, filled], found[MOST, filled], found[MIDDLE, filled] = low, high, (low + high) / 2
+        return found
 
     def prepared(self, X: Matrix, usable: NDArray[np.bool_], resources: Resources = NO_RESOURCES) -> Matrix:
         """Raw rows of all features prepared; a row that is not usable, now or from here on, is zero everywhere."""
-        how, bits = self.arrangement, self.bits if self.exact else None
-        if is_sparse(X):
+        how = self.arrangement
+        if isinstance(X, Coded) and not how.bounded:
+            return X.dense()
+        if is_sparse(X) or isinstance(X, Coded):
             if not how.bounded:
                 raise InputError(
                     "ranges of a sparse matrix are not estimated, since they would shift its zeros; declare them."
                 )
-            return _prepare_sparse(X, usable, self, bits)
+            coded = isinstance(X, Coded)  # whose shifted columns have an entry in every row
+            if not coded and np.any(self.affine()[0] != 0.0):
+                raise InputError(
+                    "feature_ranges shift the zeros of a sparse matrix, which would make it dense. Use rescale='unit' "
+                    "with ranges that start at 0, ranges symmetric about 0, or pass a dense array."
+                )
+            rows = self._made(X.csr() if coded else csr(X), usable, resources)
+            return rows if how.order == "C" else rows.tocsc().astype(self.kind, copy=False)
         if not how.bounded:
             return np.asarray(X, dtype=np.float64)
-        X = np.asarray(X)
-        rows, step = np.empty((X.shape[0], self.dimension), self.kind, how.order), rows_at_once(self.dimension)
+        return self._made(readable(np.asarray(X)), usable, resources)
 
-        def prepare(first: int, last: int) -> None:
-            room = np.empty((min(step, last - first), self.features))
-            for start in range(first, last, step):
-                stop = min(start + step, last)
-                part = usable[start:stop]
-                cut = _clip_dense(X[start:stop], part, self, room[: stop - start])
-                factors = _row_norm_factors(row_squares(cut), part, self)
-                if bits is not None and rows.dtype == np.float32 and how.order == "C":
-                    round_rows(cut, factors, 2.0**bits, rows[start:stop])
-                else:
-                    made = _multiplied(cut, factors, self)
-                    if bits is not None and how.on_grid:
-                        toward_zero(made, bits)
-                    rows[start:stop, : self.features] = made
-                if self.fit_intercept:
-                    rows[start:stop, self.features] = np.where(part, self.intercept_entry, 0.0)
+    def _made(
+        self, raw: Matrix, usable: NDArray[np.bool_], resources: Resources, *, for_scores: bool = False
+    ) -> Matrix:
+        """Rows that loops can read, prepared; `for_scores` neither rounded nor with the constant of the intercept.
 
-        run_parts(prepare, resources.cuts(X.shape[0], X.size))
-        return rows
+        Guarantee, layout "rows": the prepared row is no longer than 1, its constant c included. Let u = 2^-53, and x a
+        row of d cut entries. Its computed norm is n >= |x| (1 - (d + 2) u), in whatever order the d squares are added.
+        So x, or x limit / n if n > limit, is at most limit (1 + u) / (1 - (d + 2) u) long, u for the quotient. The
+        scale is sqrt(1 - c^2) (1 - 8 (d + 8) u) / limit, rounded six times at most; what an entry is multiplied by is
+        rounded once, and so is the product. That makes at most
+
+            sqrt(1 - c^2) (1 - 8 (d + 8) u) (1 + u)^9 / (1 - (d + 2) u) < sqrt(1 - c^2).
+
+        Rounding to the grid is toward zero, so no entry grows, and float32 has every number of a grid of 24 bits.
+        Edges: limits are between 1e-100 and 1e100 and entries are at most 1e150, so no square overflows, and one that
+        is subnormal is wrong by less than 1e-323, which moves no norm near a limit.
+        """
+        scale = 1.0 if isinstance(self.scale, np.ndarray) else self.scale
+        # of "rows" the declared norm, or what the bounds of the columns allow
+        limit = self.bounds.norm(self.features) if self.layout == "rows" else self.bounds.row_norm
+        count, width = raw.shape[0], self.features if for_scores else self.dimension
+        grid = 2.0**self.bits if self.exact and self.arrangement.on_grid and not for_scores else 0.0
+        told = (self.columns, (scale, math.inf if limit is None else limit, grid, self.intercept_entry), usable)
+        if is_sparse(raw):
+            size = raw.nnz + (width - self.features) * count
+            kind = sp.get_index_dtype(maxval=max(size, width))
+            starts = raw.indptr.astype(kind) + (width - self.features) * np.arange(count + 1, dtype=kind)
+            held = (starts, np.empty(size, kind), np.empty(size))
+            rows = (raw.indptr, raw.indices, readable(raw.data))
+            run_parts(functools.partial(prepare_sparse, rows, *told, held), resources.cuts(count, raw.nnz))
+            return sp.csr_matrix(held[::-1], (count, width))
+        made = np.empty((count, width), *((np.float64,) if for_scores else (self.kind, self.arrangement.order)))
+        run_parts(functools.partial(prepare_dense, raw, *told, made), resources.cuts(count, raw.size))
+        return made
 
     def size_of(self, dense: int, sparse: int = 0, entries: int = 0) -> int:
         """Bytes of some dense rows, prepared, and of sparse ones with these entries in all; their labels included."""
@@ -224,9 +263,9 @@ class Preparation:
         shift, factor = self.affine()
         inner = coef if factor is None else coef / factor
         sparse = is_sparse(X) and not np.any(shift != 0.0)  # a shift of the zeros makes a sparse matrix dense
-        rows = csr(X) if sparse else dense(X)
+        rows = X.csr() if isinstance(X, Coded) else csr(X) if sparse else dense(X)
         usable = np.ones(rows.shape[0], dtype=np.bool_)
-        rows = _clipped(rows, usable, self)
+        rows = self._made(rows, usable, NO_RESOURCES, for_scores=True)
         return np.asarray(rows @ (inner / self.scale) + (intercept - coef @ shift), dtype=np.float64), usable
 
     def affine(self) -> tuple[Array, Array | None]:
@@ -243,12 +282,10 @@ class Preparation:
         if not self.labelled:
             return np.zeros(len(np.asarray(y))), np.ones(len(np.asarray(y)), dtype=np.bool_)
         if self.classes is not None:
-            raw = np.asarray(y)
-            each = list(map(functools.partial(match_labels, raw), self.classes))
-            if len(each) == 2:
-                return np.where(each[1], 1.0, -1.0), each[0] | each[1]
-            places = np.array(each).argmax(axis=0).astype(np.float64)
-            return places, np.asarray(np.array(each).any(axis=0))
+            places = class_places(np.asarray(y), self.classes)
+            if len(self.classes) == 2:
+                return np.where(places == 1, 1.0, -1.0), places >= 0
+            return np.maximum(places, 0).astype(np.float64), places >= 0
         values = read_numbers(np.asarray(y))
         usable = np.isfinite(values)
         values[~usable] = 0.0
@@ -256,93 +293,3 @@ class Preparation:
             np.clip(values, self.bounds.label_low, self.bounds.label_high, out=values)
         centre, half = self.label_scale
         return (values - centre) / half, usable
-
-
-def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
-    """Rows of `raw` (dense, or CSR owned by us) rescaled, clipped and scaled; unusable rows zero.
-
-    A row with an entry that is no finite number is not usable from here on.
-    """
-    # A row that overflows becomes a null row in silence: a warning could be turned into an error.
-    with np.errstate(all="ignore"):
-        if is_sparse(raw):
-            _, stretch = recipe.affine()
-            if stretch is not None:
-                raw.data *= stretch[raw.indices]
-            finite = np.isfinite(raw.data)
-            if not finite.all():
-                usable[np.repeat(np.arange(raw.shape[0]), np.diff(raw.indptr))[~finite]] = False
-                raw.data[~finite] = 0.0
-            *_, low, high = recipe.cuts
-            np.clip(raw.data, low[raw.indices], high[raw.indices], out=raw.data)
-        else:
-            raw = _clip_dense(raw, usable, recipe, np.empty(raw.shape))
-        return _multiplied(raw, _row_norm_factors(row_squares(raw), usable, recipe), recipe)
-
-
-def _clip_dense(raw: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, made: Array) -> Array:
-    """Dense rows of any kind of numbers, rescaled and cut, into `made`."""
-    filled = recipe.bounds.filled is not None
-    if filled or raw.dtype != np.float64 or not raw.flags.carray:
-        raw = np.array(raw, dtype=np.float64, order="C")
-    if filled:  # in these columns cells are clipped to their range, and its middle is what no finite number counts as
-        places = list(recipe.bounds.filled or ())
-        low, high = (np.asarray(ends)[places] for ends in (recipe.bounds.feature_low, recipe.bounds.feature_high))
-        cells = raw[:, places]
-        raw[:, places] = np.where(np.isfinite(cells), np.clip(cells, low, high), (low + high) / 2)
-    clip_raw_rows(raw, *recipe.cuts, usable, made)
-    return made
-
-
-def _row_norm_factors(squares: Array, usable: NDArray[np.bool_], recipe: Preparation) -> Array:
-    """What a row is multiplied by: the scale, times limit / norm where its norm is above the limit; 0 if not usable.
-
-    Guarantee, layout "rows": the prepared row is no longer than 1, its constant c included. Let u = 2^-53, and x a row
-    of d cut entries. Its computed norm is n >= |x| (1 - (d + 2) u), in whatever order the d squares are added. So x, or
-    x limit / n if n > limit, is at most limit (1 + u) / (1 - (d + 2) u) long, u for the quotient. The scale is
-    sqrt(1 - c^2) (1 - 8 (d + 8) u) / limit, rounded six times at most; what an entry is multiplied by is rounded once,
-    and so is the product. That makes at most
-
-        sqrt(1 - c^2) (1 - 8 (d + 8) u) (1 + u)^9 / (1 - (d + 2) u) < sqrt(1 - c^2).
-
-    Rounding to the grid is toward zero, so no entry grows, and float32 has every number of a grid of 24 bits. Edges:
-    limits are between 1e-100 and 1e100 and entries are at most 1e150, so no square overflows, and one that is subnormal
-    is wrong by less than 1e-323, which moves no norm near a limit.
-    """
-    scale, limit = recipe.scale, recipe.bounds.row_norm
-    if recipe.layout == "rows":  # the declared norm, or what the bounds of the columns allow
-        limit = recipe.bounds.norm(recipe.features)
-    factors = np.where(usable, 1.0 if isinstance(scale, np.ndarray) else scale, 0.0)
-    if limit is not None:
-        norms = np.sqrt(squares)
-        over = norms > limit
-        factors[over] *= limit / norms[over]
-    return factors
-
-
-def _multiplied(rows: Matrix, by_row: Array, recipe: Preparation) -> Matrix:
-    """Rows times what the layout and their norms say, in place."""
-    scale, sparse = recipe.scale, is_sparse(rows)
-    entries = rows.data if sparse else rows
-    if isinstance(scale, np.ndarray):  # one for each column
-        entries *= scale[rows.indices] if sparse else scale
-    entries *= np.repeat(by_row, np.diff(rows.indptr)) if sparse else by_row[:, None]
-    return rows
-
-
-def _prepare_sparse(X: Matrix, usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
-    shift, _ = recipe.affine()
-    if np.any(shift != 0.0):
-        raise InputError(
-            "feature_ranges shift the zeros of a sparse matrix, which would make it dense. Use rescale='unit' with "
-            "ranges that start at 0, ranges symmetric about 0, or pass a dense array."
-        )
-    rows = _clipped(csr(X), usable, recipe)
-    if bits is not None and recipe.arrangement.on_grid:
-        toward_zero(rows.data, bits)
-    if recipe.fit_intercept:
-        column = sp.csr_matrix(np.where(usable, recipe.intercept_entry, 0.0)[:, None])
-        rows = sp.csr_matrix(sp.hstack([rows, column], format="csr"))
-    if recipe.arrangement.order == "C":
-        return rows
-    return rows.tocsc().astype(recipe.kind, copy=False)

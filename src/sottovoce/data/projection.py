@@ -15,8 +15,18 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dtrmm
 
 from sottovoce.data.kernels import row_loops as kernels
-from sottovoce.data.matrix import MANY_ROWS, Term, dense, exact_product, exact_weights, is_sparse, toward_zero
-from sottovoce.data.resources import run_parts
+from sottovoce.data.matrix import (
+    COSTLY,
+    NUMBERS,
+    Term,
+    dense,
+    exact_product,
+    exact_weights,
+    is_sparse,
+    rows_at_once,
+    toward_zero,
+)
+from sottovoce.data.resources import run_parts, sum_parts
 from sottovoce.errors import LeakError
 
 if TYPE_CHECKING:
@@ -52,27 +62,27 @@ class Projected:
         return other
 
     def _find(self, found: Array | None) -> None:
-        rows, matrix, resources = self._block.rows, self._matrix, self._block.resources
+        block, matrix, rows = self._block, self._matrix, self._block.rows
         if found is None and is_sparse(rows) and matrix.ndim == 1:
             found = np.asarray(kernels.lengths_sparse(rows.indptr, rows.data * matrix[rows.indices]))
         if found is not None:
             self.lengths = self.found = found
             return
-        lengths = self.lengths = self.found = np.empty(rows.shape[0])
+        lengths = self.lengths = self.found = np.empty(len(block))
+        least = rows_at_once(block.dimension, product=True)
 
         def fill(first: int, last: int) -> None:
-            for start in range(first, last, MANY_ROWS):
-                stop = min(start + MANY_ROWS, last)
-                part = rows[start:stop].astype(np.float64)
+            for piece, labels in block.pieces(rows, first, last, least, block.dimension):
+                own = slice(first, first + len(labels))
                 if matrix.ndim == 1:
-                    part *= matrix
-                elif is_sparse(part):
-                    part = part @ matrix
-                else:
-                    part = dtrmm(1.0, matrix.T, part.T, overwrite_b=1).T  # half of the work of part @ matrix
-                lengths[start:stop] = kernels.lengths_dense(part)
+                    part = piece * matrix
+                elif is_sparse(piece):
+                    part = piece @ matrix
+                else:  # half of the work of piece @ matrix; a piece of float64 is no copy of the rows
+                    part = dtrmm(1.0, matrix.T, piece.T, overwrite_b=rows.dtype != np.float64).T
+                lengths[own], first = kernels.lengths_dense(part), own.stop
 
-        run_parts(fill, resources.cuts(rows.shape[0], rows.shape[0] * rows.shape[1]), blas=True)
+        run_parts(fill, block.resources.cuts(len(block), len(block) * block.dimension), blas=True)
 
     def number_sum(self, term: Callable[[Array, Array], Array]) -> float:
         """sum_i of term(|z_i|, y_i) clipped to [0, 1], as `Block.number_sum`."""
@@ -117,17 +127,23 @@ class ProjectedRows(Projected):
     triangular: ClassVar[bool] = False
 
     def _find(self, found: Array | None) -> None:
-        self.width = int(self._matrix.shape[1])
-        if found is None:
-            block = self._block
-            self._rows = np.empty((len(block), self._matrix.shape[1]))
-            for start in range(0, len(block), MANY_ROWS):
-                rows = block.rows[start : start + MANY_ROWS].astype(np.float64, copy=False)
-                self._rows[start : start + MANY_ROWS] = rows @ self._matrix
-        else:
-            self._rows = found.reshape(-1, self.width).copy()
-        self.found = self._rows
-        self.lengths = np.asarray(kernels.lengths_dense(self._rows))
+        block, matrix, self.width = self._block, self._matrix, int(self._matrix.shape[1])
+        rows = self._rows = (
+            np.empty((len(block), self.width)) if found is None else found.reshape(-1, self.width).copy()
+        )
+        lengths = self.lengths = np.empty(len(rows))
+        self.found = rows
+
+        def fill(first: int, last: int) -> None:
+            start = first
+            if found is None:
+                least = rows_at_once(block.dimension, product=True)
+                for piece, labels in block.pieces(block.rows, first, last, least, self.width):
+                    rows[start : start + len(labels)] = piece @ matrix
+                    start += len(labels)
+            lengths[first:last] = kernels.lengths_dense(rows[first:last])
+
+        run_parts(fill, block.resources.cuts(len(rows), len(rows) * block.dimension), blas=True)
 
     def cut(self, length: float) -> None:
         super().cut(length)
@@ -137,8 +153,18 @@ class ProjectedRows(Projected):
 
     def exact_sum(self, point: Array, term: Term) -> Array:
         """The score is that of the cut row times what it was divided by."""
-        scores = (self._rows @ exact_weights(point, self.bits)) / self._shares
-        return np.asarray(self._rows.T @ term(scores, self._block.labels))
+        exact, labels = exact_weights(point, self.bits), self._block.labels
+
+        def part(start: int, stop: int) -> Array:
+            total = np.zeros(self.width)
+            for first in range(start, stop, NUMBERS):
+                own = slice(first, min(first + NUMBERS, stop))
+                rows = self._rows[own]
+                total += rows.T @ term((rows @ exact) / self._shares[own], labels[own])
+            return total
+
+        cuts = self._block.resources.cuts(len(labels), COSTLY * len(labels))
+        return np.asarray(sum_parts(part, cuts, blas=True))
 
     def finished(self, total: Array) -> Array:
         return total
@@ -152,12 +178,12 @@ def short_rows(block: Block, projection: Array, weights: Array) -> Iterator[tupl
     run without privacy z_i = x_i and c_i = 1.
     """
     if block.bits is None:
-        for rows, labels in block.chunks(MANY_ROWS, block.dimension):
+        for rows, labels in block.chunks(rows_at_once(block.dimension, product=True), block.dimension):
             yield dense(rows), np.ones(len(labels)), rows @ weights, labels
         return
     bits, matrix = _put_on_grid(block, np.tril(projection))
     exact, room = exact_weights(weights, bits), 1.0 - (block.dimension + 8) * 2.0**-50
-    for narrow, labels in block.chunks(MANY_ROWS, block.dimension):
+    for narrow, labels in block.chunks(rows_at_once(block.dimension, product=True), block.dimension):
         rows = narrow.astype(np.float64, copy=False)
         short = np.ascontiguousarray(dense(rows @ matrix))
         shares = 1.0 / np.maximum(kernels.lengths_dense(short), 1.0)

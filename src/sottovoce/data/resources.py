@@ -15,9 +15,9 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 
@@ -54,12 +54,16 @@ class Resources:
         Show the progress of a fit, with the time left.
     progress : function or None
         Called with (what is done, records done, records in all) during long work on rows.
+    holder : {"elsewhere", "here", "caller"}
+        Set by a federation: whether the holder of the rows runs the job in this process, or calls it, and is told of
+        rows that cannot be used by an error or a warning too.
     """
 
     n_jobs: int | None = None
     device: str | None = None
     verbose: bool = False
     progress: Hear | None = None
+    holder: Literal["elsewhere", "here", "caller"] = field(default="elsewhere", repr=False)
 
     def over(self, others: Resources) -> Resources:
         """These, and the others' where there are none."""
@@ -68,6 +72,7 @@ class Resources:
             others.device if self.device is None else self.device,
             self.verbose or others.verbose,
             others.progress if self.progress is None else self.progress,
+            others.holder if self.holder == "elsewhere" else self.holder,
         )
 
     def quiet(self) -> Resources:
@@ -167,7 +172,7 @@ def take_buffers(_process: int, jobs: int) -> None:
         fewer = ", or take a smaller n_jobs" if jobs > 1 else ""
         raise InputError(
             f"the limit of this process (ulimit -d, ulimit -v) leaves {in_words(max(left, 0))} of memory, and a fit "
-            f"needs about {in_words(needed)} beside its rows. Raise the limit{fewer}. Nothing was charged."
+            f"needs about {in_words(needed)} beside its rows. Raise the limit{fewer}."
         )
     small = np.eye(4)
     np.dot(small.T, small)  # a product with itself: that of two small matrices takes no buffer
@@ -275,7 +280,7 @@ def check_free(folder: Path, needed: int) -> None:
     if stats is not None and (free := stats.f_bavail * stats.f_frsize) < needed:
         raise InputError(
             f"prepared rows need {in_words(needed)} in {folder}, which has {in_words(free)} free. Make room, or name "
-            "another folder with folder=. Nothing was charged."
+            "another folder with folder=."
         )
 
 

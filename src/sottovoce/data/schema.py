@@ -8,7 +8,7 @@ row and nothing else, and all parties with one schema encode alike. No cell is a
 | number with a range | its value, clipped to the range | the fill, by default the middle; with `missing` also a flag |
 | number whose range is estimated | its value | missing until there is a range, then its middle; with `missing` a flag |
 | number with a curve | functions of it (`curves`) | the fill; with `missing` a flag, and without a fill all others 0 |
-| category with levels | one for each level, 1 or 0 | all 0; with `missing`, with `other` a feature of its own |
+| category (`levels`) | one for each level, 1 or 0 | all 0; with `missing` or `other` a feature of its own |
 | yes/no | 1 or -1 | 0; with `missing` a flag beside it |
 
 **Bound.** Numbers are rescaled to [-1, 1] by their declared range when rows are prepared (`Bounds.feature_low`). Then a
@@ -25,25 +25,36 @@ model, the same promise.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.cells import Cells, cell_key, read_numbers, table_columns
-from sottovoce.data.column_kinds import SHAPES, Category, Column, Curve, Level, Number, YesNo, level_places, read_column
+from sottovoce.data.cells import Cells, cell_key, label_array, read_numbers, table_columns
+from sottovoce.data.coded import MOST_FILLED, Coded, Placed, Rows, places_of
+from sottovoce.data.column_entries import read_column
+from sottovoce.data.column_kinds import SHAPES, Category, Column, Curve, Number, YesNo
 from sottovoce.data.curves import put_in_order
+from sottovoce.data.levels import ABSENT, UNKNOWN, Level, shown_level
+from sottovoce.data.resources import fits_in_memory
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import parse_file, toml_key, toml_value, write_text
 from sottovoce.formats import SCHEMA
+from sottovoce.notebooks import html_table
 
 Array = NDArray[np.float64]
+
+NO_LEVEL: Final = 2.0**31
+ROW_ENTRY: Final = 12  # bytes of an entry of dense rows, as they are encoded and as they are prepared
+_KEYS: Final = ("columns", "label", "identifiers", "shape", "level_sets")
 
 
 class Schema:
@@ -54,6 +65,8 @@ class Schema:
     columns : mapping
         For each column what it holds: `{"range": (18, 99)}`, a number; `{"range": "private"}`, a number whose range
         nobody knows, and a fit buys; `{"levels": ["a", "b"]}`, a category;
+        `{"groups": {"heart": ["I20-I25", "I5*"]}}`, a category of named groups of codes; with `"prefix": 3` levels
+        are the first three characters of codes, and `"levels_file"` in their place names a file with one a line;
         `{"yes": "Y", "no": "N"}`. With `"missing": True` missing cells have a feature of their own, with
         `"other": True` undeclared levels too; `"fill"` is what a missing number counts as, by default the middle of
         its range. Choose ranges and levels from what is publicly known, never from the data.
@@ -65,6 +78,8 @@ class Schema:
         Columns that are no features: numbers of records, names, weights.
     shape : 'linear', 'smooth' or None
         The shape of all numbers that do not say their own; the label has none.
+    level_sets : mapping
+        Entries of categories by name, which several columns use: `"levels": "diagnosis"`.
 
     Examples
     --------
@@ -84,6 +99,7 @@ class Schema:
         label: str | None = None,
         identifiers: Sequence[str] = (),
         shape: str | None = None,
+        level_sets: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         if not isinstance(columns, Mapping) or not all(isinstance(name, str) and name for name in columns):
             raise InputError('columns must be a table by column names, for example {"age": {"range": (18, 99)}}.')
@@ -93,11 +109,13 @@ class Schema:
             raise InputError(f"identifiers={identifiers!r} must be a list of names of columns.")
         if shape not in (None, *SHAPES):
             raise InputError(f"shape={shape!r} must be {' or '.join(map(repr, SHAPES))}, of all numbers; or left out.")
+        if not isinstance(level_sets, Mapping) or not all(isinstance(each, Mapping) for each in level_sets.values()):
+            raise InputError('level_sets must be a table of tables: { diagnosis = { prefix = 3, levels = ["I20"] } }.')
         usual = {} if shape is None else {"shape": shape}
         declared = {}
         for name, entry in columns.items():
             shaped = name != label and isinstance(entry, Mapping) and "range" in entry
-            declared[name] = read_column(name, {**usual, **entry} if shaped else entry)
+            declared[name] = read_column(name, {**usual, **entry} if shaped else entry, level_sets)
         self.label = label
         self.target = declared.pop(label, None) if label is not None else None
         if isinstance(self.target, Curve):
@@ -152,6 +170,12 @@ class Schema:
         """(lows, highs) of the features, as bounds are declared."""
         pairs = [pair for column in self.columns.values() for pair in column.ranges]
         return [low for low, _ in pairs], [high for _, high in pairs]
+
+    @property
+    def level_files(self) -> list[Path]:
+        """The files that levels were read from."""
+        every = (getattr(column, "levels_file", None) for column in (*self.columns.values(), self.target))
+        return [file for file in every if file is not None]
 
     def contrasts(self) -> tuple[list[tuple[str, Array]], Array]:
         """What coefficients can be told of, as weights on all features, and the features of the base cells."""
@@ -232,14 +256,59 @@ class Schema:
         parts = [float(squares[(first <= place) & (place <= last)].sum()) for place in range(len(columns))]
         return tuple(float(norm) for norm in row_norm * np.sqrt(np.array(parts) / squares.sum()))
 
-    def encode(self, table: Any, *, others: bool = True) -> Array:
+    def encode(self, table: Any, *, others: bool = True) -> Any:
         """The features of a table: a data frame, an Arrow table, a mapping of columns, or the path of a file.
 
+        An array, or a CSR matrix where by the schema most of a row is 0 (`sparse`), of integers if all features are.
         With `others=False` a column that the schema does not name is an error.
         """
+        rows = self.rows(table, others=others)
+        if not isinstance(rows, Coded):
+            return rows
+        return rows.csr(np.int8 if rows.whole else np.float64) if self.sparse else rows.dense()
+
+    def rows(self, table: Any, *, others: bool = False) -> Rows:
+        """The same as a fit takes them: if they are sparse, or would not fit in memory, their cells."""
         cells = table_columns(table)
         self._check_columns(cells, others=others)
+        width = sum(each.width for each in self._places)
+        if self.sparse or not fits_in_memory(ROW_ENTRY * width * cells.records):
+            return Coded.read(self._places, cells, cells.records)
         return np.column_stack([column.encode(cells[name]) for name, column in self.columns.items()])
+
+    def of_party(self, table: Any, target: Column | None = None) -> dict[str, Any]:
+        """What the holder of a table knows of it besides rows and labels."""
+        return {"feature_names": self.feature_names, "codes": self.codes_of_table(table, target)}
+
+    def codes_of_table(self, table: Any, target: Column | None = None) -> TableCodes:
+        """How a party makes the codes of its table."""
+        target, columns = target or self.target, len(self.columns)
+        return TableCodes(
+            functools.partial(self.codes, table, target=target), (columns, columns + (target is not None))
+        )
+
+    def codes(self, table: Any, label: Any = None, target: Column | None = None) -> Array:
+        """A number for each cell of the columns (`codes_of`) and, behind them, of a declared label, which is given."""
+        cells, target = table_columns(table), target or self.target
+        self._check_columns(cells, others=True)
+        found = [codes_of(column, cells[name]) for name, column in self.columns.items()]
+        if label is not None and target is not None:
+            found.append(codes_of(target, cells.get(self.label or "", label_array(label))))
+        return np.column_stack(found)
+
+    @functools.cached_property
+    def _places(self) -> tuple[Placed, ...]:
+        return places_of(tuple(self.columns.values()))
+
+    @property
+    def entries(self) -> int:
+        """How many features of a row may be other than 0."""
+        return sum(each.entries for each in self._places)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether most of a row is 0, so that it is not stored with its zeros: by what is declared alone."""
+        return self.entries <= MOST_FILLED * sum(each.width for each in self._places)
 
     def labels(self, table: Any) -> NDArray[Any] | None:
         """The label of each row: of declared ones the declared value, or None where a cell is none of them.
@@ -254,10 +323,10 @@ class Schema:
         raw = cells[self.label]
         if isinstance(self.target, Number):
             return read_numbers(raw, cell_key)
-        if self.classes is None:
+        if not isinstance(self.target, Category | YesNo):
             return raw
-        levels = np.array([*self.classes, None], dtype=object)
-        return np.asarray(levels[np.maximum(level_places(raw, self.classes), -1)])
+        levels = np.array([*(self.classes or ()), None], dtype=object)
+        return np.asarray(levels[np.maximum(self.target.book.places(raw), -1)])
 
     def table(self) -> dict[str, Any]:
         """Plain values, as in the table [schema] of a job file."""
@@ -268,16 +337,20 @@ class Schema:
         return label | ({"identifiers": list(self.identifiers)} if self.identifiers else {}) | {"columns": columns}
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> Schema:
+    def from_table(cls, table: Mapping[str, Any], folder: Path = Path()) -> Schema:
+        """Of plain values; `levels_file` is relative to the folder."""
         for key in table:
-            if key not in ("columns", "label", "identifiers", "shape", "format"):
-                meant = did_you_mean(key, ("columns", "label", "identifiers", "shape"))
-                raise InputError(f"[schema] has no key {key!r}{meant} Allowed are: columns, label, identifiers, shape.")
+            if key not in (*_KEYS, "format"):
+                meant = did_you_mean(key, _KEYS)
+                raise InputError(f"[schema] has no key {key!r}{meant} Allowed are: {', '.join(_KEYS)}.")
         if not SCHEMA.read(number := table.get("format", SCHEMA.number)):
             raise InputError(SCHEMA.refusal("[schema]", number))
         if "columns" not in table:
             raise InputError("[schema] lacks columns: a table by column names, { age = { range = [18, 99] }, ... }.")
         given = {key: value for key, value in table.items() if key != "format"}
+        for key in ("columns", "level_sets"):
+            if isinstance(entries := given.get(key), Mapping):
+                given[key] = {name: _with_path(entry, folder) for name, entry in entries.items()}
         return cls(given.pop("columns"), **given)
 
     @classmethod
@@ -290,7 +363,7 @@ class Schema:
         if not isinstance(tables.get("schema"), dict):
             raise InputError(f"{path} has no table [schema]; `sottovoce schema FILE` drafts one.")
         try:
-            return cls.from_table(tables["schema"])
+            return cls.from_table(tables["schema"], path.parent)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
@@ -307,7 +380,16 @@ class Schema:
         features = len(self.feature_names)
         return f"Schema({len(self.columns)} columns, {features} features, row_norm={self.row_norm:.4g})"
 
-    def _check_columns(self, cells: Mapping[str, Cells], *, others: bool) -> None:
+    def _repr_html_(self) -> str:
+        """A row for each column: what it holds, and its features."""
+        every = {**self.columns, **({} if self.label is None or self.target is None else {self.label: self.target})}
+        rows = [
+            (f"{name} (the label)" if name == self.label else name, tell_column(each)) for name, each in every.items()
+        ]
+        rows += [(name, "an identifier, no feature") for name in self.identifiers]
+        return html_table(("column", "holds"), rows, caption=repr(self))
+
+    def _check_columns(self, cells: Mapping[str, Any], *, others: bool) -> None:
         absent = [name for name in self.columns if name not in cells]
         if absent:
             meant = did_you_mean(absent[0], tuple(cells))
@@ -318,6 +400,51 @@ class Schema:
                 f"the table has columns that the schema does not name: {', '.join(map(repr, strange))}. Declare what "
                 "they hold, or name them among the identifiers, which are no features."
             )
+
+
+class TableCodes(NamedTuple):
+    """The codes of a party's table, which are made when a plan is taken, of the table as it was when rows were read."""
+
+    make: Callable[[Any], Array]  # given the labels, or None where they are not known
+    widths: tuple[int, int]  # how many codes a record has without its label, and with it
+    unchanged: Callable[[], bool] = lambda: True  # whether the table is the one that rows were read from
+
+
+def codes_of(column: Column, cells: Cells) -> Array:
+    """A number for each cell: the number itself, of levels the place; infinite where it is missing.
+
+    A cell of no declared level is beyond all places.
+    """
+    if isinstance(column, Category | YesNo):
+        places = column.book.places(cells)
+        return np.where(places == ABSENT, math.inf, np.where(places == UNKNOWN, NO_LEVEL, places))
+    values = read_numbers(cells, cell_key)
+    return np.where(np.isfinite(values), values, math.inf)
+
+
+_MOST_NAMED: Final = 10  # levels that are told by name
+
+
+def tell_column(column: Column) -> str:
+    """What a column holds, in words: "5 levels (a, b, c, d, e), missing counted"."""
+    if isinstance(column, Number):
+        said = "a number" if column.unknown else f"a number from {column.low:g} to {column.high:g}"
+        said += ", its range bought by the fit" if column.estimated else ""
+        said += f", along a curve of {len(column.places)} knots" if isinstance(column, Curve) else ""
+    elif isinstance(column, YesNo):
+        said = f"yes ({shown_level(column.yes)}) or no ({shown_level(column.no)})"
+    else:
+        assert isinstance(column, Category), "the third of the kinds"  # noqa: S101
+        said = f"{len(column.levels)} {'levels' if column.groups is None else 'groups of codes'}"
+        said += f" ({', '.join(column.shown)})" if len(column.levels) <= _MOST_NAMED else ""
+    return said + "".join(f", {key} counted" for key in ("missing", "other") if getattr(column, key, False))
+
+
+def _with_path(entry: Any, folder: Path) -> Any:
+    """An entry whose file of levels is one of this folder."""
+    if not isinstance(entry, Mapping) or not isinstance(file := entry.get("levels_file"), str):
+        return entry
+    return {**entry, "levels_file": folder / Path(file).expanduser()}
 
 
 def toml_text(table: Mapping[str, Any], comments: Mapping[str, str] | None = None, *, head: str = "") -> str:

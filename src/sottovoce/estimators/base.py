@@ -12,11 +12,9 @@ from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from operator import attrgetter
 from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
@@ -24,7 +22,9 @@ from sklearn.utils.validation import check_is_fitted
 from sottovoce.algorithms import Solution
 from sottovoce.data.bounds import Bounds, in_order
 from sottovoce.data.cells import table_columns
+from sottovoce.data.coded import Coded
 from sottovoce.data.dataset import Dataset
+from sottovoce.data.misfits import rows_told
 from sottovoce.data.resources import Resources, too_large
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, WireError
@@ -39,6 +39,7 @@ from sottovoce.estimators.declarations import (
     part_norms,
     validate_rows,
 )
+from sottovoce.estimators.exports import WithExports
 from sottovoce.estimators.fits import STAND_IN, Fit, Purchase, Session
 from sottovoce.estimators.path import PenaltyChoice
 from sottovoce.estimators.report import warn_of_repeats
@@ -46,7 +47,6 @@ from sottovoce.estimators.shapes import WithShapes
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.prediction import COORDINATOR, check_aligned, check_people
-from sottovoce.files import write_data
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Calibration, Named, Problem
 from sottovoce.plan.split import Split
@@ -58,7 +58,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(eq=False, repr=False)
-class PrivateLinearModel(WithShapes, BaseEstimator):  # type: ignore[misc]
+class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignore[misc]
     """What the five estimators share: the problem. The options of a solver belong to the solver's object.
 
     Parameters
@@ -105,6 +105,7 @@ class PrivateLinearModel(WithShapes, BaseEstimator):  # type: ignore[misc]
     """
 
     _plain: ClassVar[str]  # where scikit-learn has such a model
+    _metric: ClassVar[str]  # of its scores
 
     epsilon: float = 1.0
     delta: float = 1e-5
@@ -167,16 +168,14 @@ class PrivateLinearModel(WithShapes, BaseEstimator):  # type: ignore[misc]
             X, y = Dataset.from_arrays(X, y), None
         if isinstance(X, Dataset):
             self._keep_names(X.feature_names)
-            return Federation.central(X, y, ledger=self.ledger)
+            return Federation.central(X, y, ledger=self.ledger).called()
         rows = X
         if self.schema is not None:
             cells = table_columns(X)
-            rows = self.schema.encode(cells, others=False)
+            rows = rows_told(self.schema, cells, str(X) if isinstance(X, str | PathLike) else "the table", caller=True)
             y = self.schema.labels(cells) if y is None else y
         if y is None:
-            raise InputError(
-                "requires y to be passed, but the target y is None; pass the labels, or a Federation that has them."
-            )
+            raise InputError(self._no_labels(X))
         if self.schema is not None:
             self.n_features_in_ = len(self.schema.feature_names)
             self._keep_names(self.schema.feature_names)
@@ -184,7 +183,18 @@ class PrivateLinearModel(WithShapes, BaseEstimator):  # type: ignore[misc]
             rows = validate_rows(self, X, dtype=(np.float64, np.float32), ensure_all_finite=False)
         federation = Federation.central(rows, self._check_labels(label_vector(y, rows)), ledger=self.ledger)
         federation.feature_names = self._feature_names
-        return federation
+        return federation.called()
+
+    def _no_labels(self, X: Any) -> str:
+        if self.schema is None and isinstance(X, str | PathLike):
+            return (
+                f"X={str(X)!r} is a file, which needs a schema that names its label: schema=sv.Schema(..., label=...)."
+            )
+        if self.schema is None:
+            return "requires y to be passed, but the target y is None; pass the labels, or a Federation that has them."
+        if self.schema.label is None:
+            return "y=None, and the schema names no label: Schema(..., label=...), or pass y."
+        return f"y=None, and the table lacks the label {self.schema.label!r} of the schema: add that column, or pass y."
 
     def _take_schema(self, X: Any) -> None:
         """Keep the schema that makes the features: the estimator's own, or that of the federation or the data set."""
@@ -202,12 +212,13 @@ class PrivateLinearModel(WithShapes, BaseEstimator):  # type: ignore[misc]
         clone._family = self._family
         return clone
 
-    def plan(self, federation: Federation) -> Plan:
-        """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged.
+    def plan(self, X: Any, y: ArrayLike | None = None) -> Plan:
+        """The plan that `fit` would run on the same; only what is public has a part in it, and nothing is charged.
 
         Ranges that are to be estimated are [-1, 1] in it; no cost depends on them.
         """
-        return Fit(copy(self), federation).plan
+        model = copy(self)
+        return Fit(model, model.as_federation(X, y)).plan
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters by name; `solver__inner=40` puts a solver with that option in the place of the present one."""
@@ -244,7 +255,25 @@ class PrivateLinearModel(WithShapes, BaseEstimator):  # type: ignore[misc]
                     f"X has the features {X.feature_names}, and the model {names}; give the same, in order."
                 )
             return np.concatenate([self._scores_of(rows) for rows, _ in X.pieces()])
-        return self._scores_of(self._features(X))
+        rows = self._features(X)
+        if isinstance(rows, Coded):
+            return np.concatenate(list(map(self._scores_of, rows.pieces())))
+        return self._scores_of(rows)
+
+    def score(self, X: Any, y: ArrayLike | None = None, sample_weight: Any = None) -> float:
+        """As in scikit-learn; of a table with the label of the schema `y` may be left out. It is exact: no noise.
+
+        Rows of a table whose label is missing, or none of the declared, are left out then.
+        """
+        predicted = self.predict(X)
+        if y is None:
+            if (found := None if self._schema is None else self._schema.labels(X)) is None:
+                raise InputError("y=None: give the labels of X, or a table with the label column of the schema.")
+            known = np.array([label is not None and label == label for label in found])  # no NaN
+            y, predicted = np.asarray(found[known].tolist()), predicted[known]
+            sample_weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        metric = getattr(importlib.import_module("sklearn.metrics"), self._metric)  # which takes a while to import
+        return float(metric(y, predicted, sample_weight=sample_weight))
 
     def _scores_of(self, rows: Any) -> Array:
         """The same of rows of numbers."""
@@ -260,7 +289,7 @@ class PrivateLinearModel(WithShapes, BaseEstimator):  # type: ignore[misc]
         """The rows to predict for: a table by the schema of the fit, arrays as they are."""
         if (schema := self._schema) is not None:
             names = tuple(getattr(self, "feature_names_in_", schema.feature_names))
-            return schema.of_features(names).encode(X)
+            return schema.of_features(names).rows(X, others=True)
         return validate_rows(self, X, reset=False, dtype=np.float64)
 
     @property
@@ -433,61 +462,6 @@ class PrivateLinearModel(WithShapes, BaseEstimator):  # type: ignore[misc]
         else:
             self.coef_: Array = coef
             self.intercept_: Any = intercept
-
-    def to_sklearn(self) -> Any:
-        """A plain estimator of scikit-learn with these coefficients, to be used where this library is not.
-
-        It takes the numeric features (of a table, `schema.encode(table)`) and cuts nothing: its predictions are these
-        for rows within the declared bounds.
-        """
-        self._check_shared()
-        module, name = self._plain.rsplit(".", 1)
-        model = getattr(importlib.import_module(module), name)()  # which takes a while to import
-        fitted = ("coef_", "intercept_", "classes_", "n_features_in_", "feature_names_in_")
-        vars(model).update({name: copy(vars(self)[name]) for name in fitted if name in vars(self)})
-        model.n_iter_ = np.array([self.n_iter_])
-        return model
-
-    def to_onnx(self, path: str | PathLike[str] | None = None) -> bytes:
-        """The model as an ONNX graph, and written to `path`; needs the extra `onnx`.
-
-        It is that of `to_sklearn()`: the input `X` has the numeric features in their order, as float32 (of a table,
-        `schema.encode(table)`), and rows are not cut. Classifiers give labels and, where there are some, probabilities.
-        """
-        model = self.to_sklearn()
-        try:
-            from skl2onnx import to_onnx
-        except ImportError:
-            raise InputError("to_onnx needs skl2onnx; install the extra, sottovoce[onnx].") from None
-        vars(model).pop("feature_names_in_", None)  # a graph knows columns by their places
-        options = {id(model): {"zipmap": False}} if hasattr(model, "predict_proba") else None
-        graph = to_onnx(model, np.zeros((1, self.n_features_in_), np.float32), options=options)
-        data: bytes = graph.SerializeToString()
-        if path is not None:
-            write_data(Path(path), data, "path")
-        return data
-
-    @property
-    def sparse_coef_(self) -> Any:
-        """`coef_` as a CSR matrix of one row, of several classes one for each."""
-        self._check_shared()
-        return sp.csr_matrix(np.atleast_2d(self.coef_))
-
-    @property
-    def selected_features_(self) -> dict[str, float]:
-        """The coefficients that are not zero by the names of their features, the largest first.
-
-        Without names, or where two features share one, they are called x0, x1, ... Of several classes the largest
-        coefficient of each feature is taken.
-        """
-        self._check_shared()
-        rows = np.atleast_2d(self.coef_)
-        coef = rows[np.abs(rows).argmax(axis=0), np.arange(rows.shape[1])]
-        names = self._feature_names
-        if len(set(names)) < len(coef):
-            names = tuple(f"x{j}" for j in range(len(coef)))
-        order = np.argsort(-np.abs(coef), kind="stable")
-        return {names[j]: float(coef[j]) for j in order if coef[j] != 0.0}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -44,6 +44,9 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         `alpha` keeps its meaning. For `whitened`, `newton`, `gradient` and `sgd`.
     """
 
+    _metric: ClassVar[str] = "accuracy_score"
+    score = PrivateLinearModel.score
+
     classes: Any = None
     class_weight: Any = None
 

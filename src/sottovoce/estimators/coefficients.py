@@ -16,6 +16,7 @@ from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.estimators.plots import axes_for
+from sottovoce.notebooks import html_table
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 
@@ -48,7 +49,7 @@ class Coefficient:
         return self.estimate is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CoefficientTable:
     """Coefficients by name, the intercept last. `table["age"]` is one of them.
 
@@ -89,22 +90,37 @@ class CoefficientTable:
             raise InputError("to_pandas needs pandas; install it, or take to_dict().") from None
         return pd.DataFrame.from_dict(self.to_dict(), orient="index", dtype=float)
 
-    def __str__(self) -> str:
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """The table as people read it: titles, and a row of texts for each coefficient."""
         titles = ["estimate", "std. error", "95% from", "to", *(["odds ratio", "95% from", "to"] if self.odds else [])]
-        width = max(len(row.name) for row in self.rows)
-        lines = [" " * width + "".join(f"{title:>12}" for title in titles)]
+        rows = []
         for row in self.rows:
-            numbers = [f"{getattr(row, column):>12.4g}" for column in self._columns] if row.identified else ["  ", LOST]
-            lines.append(row.name.ljust(width) + "".join(numbers))
+            numbers = [f"{getattr(row, column):.4g}" for column in self._columns] if row.identified else [LOST]
+            rows.append([row.name, *numbers])
+        return ["", *titles], rows
+
+    def __str__(self) -> str:
+        titles, rows = self.cells()
+        width = max(len(name) for name, *_ in rows)
+        lines = [" " * width + "".join(f"{title:>12}" for title in titles[1:])]
+        for name, *numbers in rows:
+            lines.append(
+                name.ljust(width) + (f"  {LOST}" if numbers == [LOST] else "".join(map("{:>12}".format, numbers)))
+            )
         return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_table(*self.cells())
 
     def plot(self, ax: Any = None) -> Any:
         """Intervals side by side, of a model of odds on the scale of odds ratios; needs matplotlib (the extra `plots`).
 
-        What is not identified is named and has no interval. The intercept is left out.
+        What is not identified is named and has no interval. The intercept is left out. Gives the figure.
         """
         shown = [row for row in self.rows if row.name != "intercept"][::-1]
-        ax = axes_for(ax, figsize=(6.4, 1.2 + 0.28 * len(shown)), layout="constrained")
+        ax = axes_for(ax, figsize=(6.4, 1.2 + 0.28 * len(shown)))
         columns = ("odds_ratio", "odds_low", "odds_high") if self.odds else ("estimate", "low", "high")
         for height, row in enumerate(shown):
             if not row.identified:
@@ -122,7 +138,7 @@ class CoefficientTable:
         ax.set_yticks(range(len(shown)), [row.name for row in shown])
         ax.set_ylim(-0.7, len(shown) - 0.3)
         ax.set_xlabel("odds ratio, 95% interval" if self.odds else "coefficient, 95% interval")
-        return ax
+        return ax.figure
 
     @property
     def _columns(self) -> tuple[str, ...]:

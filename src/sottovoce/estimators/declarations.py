@@ -15,7 +15,7 @@ from sottovoce import losses, penalties
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.cells import label_array, number_rows
-from sottovoce.data.column_kinds import PRIVATE, Number
+from sottovoce.data.column_kinds import PRIVATE, Category, Number
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.resources import check_resources
 from sottovoce.data.schema import Schema
@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 LITTLE: Final = 30.0  # the signal N mu below which a fit says little
 _SPARSE: Final = ("csr", "csc", "coo")
+_UNKNOWN: Final = (
+    "fill such cells in, or leave these records out; a schema says what counts in the place of missing ones."
+)
 _WITHOUT_VALUES: Final = {
+    "contains NaN": f"X contains NaN, for which nothing is predicted: {_UNKNOWN}",
+    "contains infinity": f"X contains infinity, for which nothing is predicted: {_UNKNOWN}",
     "Expected 2D array": "Expected 2D array, one row per record. Reshape your data: X.reshape(-1, 1) if it is one "
     "feature, X.reshape(1, -1) if it is one record.",
     "Complex data": "Complex data not supported: X and y must be real numbers; split real and imaginary parts.",
@@ -85,6 +90,8 @@ def distinct_classes(values: list[Any]) -> tuple[Any, ...]:
 
 def validate_rows(model: PrivateLinearModel, X: Any, *, reset: bool = True, **options: Any) -> Any:
     """What scikit-learn accepts; its errors that would print values of the data are said without them."""
+    if isinstance(X, str | PathLike):
+        raise InputError(f"X={str(X)!r} is a file, which needs a schema: schema=sv.Schema.from_toml(path), or {{...}}.")
     rows = number_rows(X)
     try:
         rows = check_array(rows, accept_sparse=_SPARSE, estimator=model, input_name="X", **options)
@@ -226,7 +233,25 @@ def no_solver(value: Any) -> InputError:
     )
 
 
-def warn_of(problem: Problem, *, fits: bool = True) -> None:
+def crowded(problem: Problem, schema: Schema | None) -> list[str]:
+    """What is said of categories with more levels than N mu can carry.
+
+    A category is one part of row_norm^2, so the noise of a level's count is row_norm / mu, and a level has N / levels
+    records on average. Below that noise most levels are not told from nothing, and add their noise to predictions.
+    """
+    if schema is None:
+        return []
+    most = problem.signal / schema.row_norm
+    return [
+        f"columns.{name}: {count} levels have {problem.records / count:.3g} records each on average, and the noise of "
+        f"a count is {problem.records / most:.3g}: too many for this budget. Have at most {most:.0f}: merge them by "
+        "prefix or groups, or declare the frequent ones alone, with other = true."
+        for name, column in schema.columns.items()
+        if isinstance(column, Category) and (count := len(column.levels)) > most
+    ]
+
+
+def warn_of(problem: Problem, schema: Schema | None = None, *, fits: bool = True) -> None:
     """Warn of what public numbers say against a fit or, without `fits`, another run, before anything is spent."""
     if problem.epsilon == math.inf:
         return
@@ -243,6 +268,9 @@ def warn_of(problem: Problem, *, fits: bool = True) -> None:
             f"everybody. About {math.ceil(problem.records * LITTLE / problem.signal)} records would do, or "
             f"epsilon={enough:.2g}."
         )
+        return
+    for text in crowded(problem, schema) if fits else ():
+        warn(text)
 
 
 def warn_of_norms(problem: Problem) -> None:

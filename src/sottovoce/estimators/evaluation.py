@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from operator import itemgetter
 from typing import Any, get_args
@@ -24,9 +24,11 @@ from sottovoce.algorithms.evaluation import (
     nodes_of,
     score_weights,
 )
+from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
+from sottovoce.data.misfits import Misfits
 from sottovoce.data.resources import too_large
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, warn
 from sottovoce.estimators import plots
 from sottovoce.estimators.base import PrivateLinearModel
 from sottovoce.estimators.declarations import check_budget, common_names, label_vector, validate_rows, warn_of
@@ -34,6 +36,7 @@ from sottovoce.estimators.fits import Session
 from sottovoce.estimators.report import UNPROTECTED_FIT, warn_of_repeats
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
+from sottovoce.notebooks import html_table
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.events import Relation, check_relation
@@ -42,7 +45,7 @@ from sottovoce.privacy.guarantee import VIEWS, PrivacyReport
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """What one release says of a model on test records. All of it is a function of `cells` and of the plan.
 
@@ -52,8 +55,9 @@ class Evaluation:
     the records that is of one class and predicted to be of another. `cells` are the noisy counts: of a classifier at
     `nodes`, first of the negative class, then of the positive one; of several classes the K x K counts by class and
     predicted class, then the losses at `nodes`; of a regressor of the residuals' sizes at `nodes`. `complete` says
-    whether all test records could be used, as far as the noise tells. `model` is the plan of the fit, as in ledgers;
-    `with_fit` what fit and evaluation promise together, (epsilon, delta), where they were of the same people.
+    whether all test records could be used, as far as the noise tells. `beyond` is the share of the scores at the end
+    nodes, where so many lie there or farther out that metrics may be off; else 0. `model` is the plan of the fit, as in
+    ledgers; `with_fit` what fit and evaluation promise together, (epsilon, delta), where they were of the same people.
     """
 
     metrics: dict[str, estimates.Metric]
@@ -67,6 +71,7 @@ class Evaluation:
     calibration: tuple[estimates.Bin, ...] = ()
     by_class: Mapping[Any, Mapping[str, estimates.Metric]] = field(default_factory=dict)
     confusion: tuple[tuple[estimates.Metric, ...], ...] = ()
+    beyond: float = 0.0
     model: str = ""
     with_fit: tuple[float, float] | None = None
     fit_mark: str = ""  # what the promise of the fit rests on besides noise
@@ -93,17 +98,18 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts; None for what cannot be told."""
         return {
-            "metrics": _plain_numbers(self.metrics),
+            "metrics": plain_numbers(self.metrics),
             "classes": None if self.plan_.classes is None else list(self.plan_.classes),
-            "by_class": _plain_numbers(tuple(self.by_class.values())),
-            "confusion": _plain_numbers(self.confusion),
+            "by_class": plain_numbers(tuple(self.by_class.values())),
+            "confusion": plain_numbers(self.confusion),
             "roc": None if self.roc is None else [rates.tolist() for rates in self.roc],
-            "rates": _plain_numbers(self.rates),
-            "calibration": _plain_numbers(self.calibration),
+            "rates": plain_numbers(self.rates),
+            "calibration": plain_numbers(self.calibration),
             "nodes": self.nodes.tolist(),
             "cells": self.cells.tolist(),
             "noise": self.noise,
             "complete": self.complete,
+            "beyond": self.beyond,
             "records": self.plan_.records,
             "people": self.plan_.numbers.people,
             "with_fit": None if self.with_fit is None else dict(zip(("epsilon", "delta"), self.with_fit, strict=True)),
@@ -114,20 +120,38 @@ class Evaluation:
         }
 
     def __str__(self) -> str:
+        head, *remarks = self._remarks()
+        return "\n".join([head, *(f"{name}: {_metric_text(metric)}" for name, metric in self._named()), *remarks])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head, *remarks = self._remarks()
+        rows = [(name, _metric_text(metric)) for name, metric in self._named()]
+        return html_table(("", ""), rows, caption=head, below=". ".join(remarks))
+
+    def _named(self) -> Iterator[tuple[str, estimates.Metric]]:
+        for name, metric in self.metrics.items():
+            yield plots.title_of(name), metric
+        for label, metrics in self.by_class.items():
+            for name, metric in metrics.items():
+                yield f"{name} of {label}", metric
+
+    def _remarks(self) -> list[str]:
+        """The first line of the text, and those below its numbers."""
         lines = [f"{self.plan_.records} test records, epsilon={self.privacy_.epsilon:.4g}, delta={self.plan_.delta:g}"]
         if own := self.privacy_.weakest.mark:
             lines[0] += f" ({own})"
-        lines += [f"{plots.title_of(name)}: {_metric_text(metric)}" for name, metric in self.metrics.items()]
-        for label, metrics in self.by_class.items():
-            lines += [f"{name} of {label}: {_metric_text(metric)}" for name, metric in metrics.items()]
         if self.with_fit is not None:
             epsilon, delta = self.with_fit
             both = "no promise" if math.isinf(epsilon) else f"epsilon={epsilon:.4g}, delta={delta:.3g}"
             both += f"; the fit {self.fit_mark}" if self.fit_mark else ""
             lines.append(f"the people are those of the fit, and fit and evaluation add up: together {both}")
+        if self.beyond:
+            lines.append(plots.beyond_text(self.beyond))
         if not self.complete:
             lines.append("some records could not be used (missing cells, or labels that were not declared)")
-        return "\n".join(lines)
+        return lines
 
 
 def _metric_text(metric: estimates.Metric) -> str:
@@ -136,14 +160,14 @@ def _metric_text(metric: estimates.Metric) -> str:
     return f"{metric.value:.4g}, 95% from {metric.low:.4g} to {metric.high:.4g}"
 
 
-def _plain_numbers(value: Any) -> Any:
+def plain_numbers(value: Any) -> Any:
     """The numbers of mappings, tuples and dataclasses as those of JSON; one that cannot be told is None."""
     if isinstance(value, tuple):
-        return list(map(_plain_numbers, value))
+        return list(map(plain_numbers, value))
     if is_dataclass(value):
         value = vars(value)
     if isinstance(value, Mapping):
-        return dict(zip(value, map(_plain_numbers, value.values()), strict=True))
+        return dict(zip(value, map(plain_numbers, value.values()), strict=True))
     return float(value) if math.isfinite(value) else None
 
 
@@ -238,6 +262,8 @@ def evaluate(  # noqa: PLR0913
             session.coordinator.check(plan)  # what is refused has not begun
         solution = session.run(plan, form)  # all that can fail by the model's report has been made
     evaluation = replace(estimate_metrics(plan, solution.model, report), **fitted)
+    if evaluation.beyond:
+        warn(plots.beyond_text(evaluation.beyond))
     if not federation.counted:
         warn_of_repeats(plan, report.weakest)
     return evaluation
@@ -304,8 +330,8 @@ def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluat
     by_class = estimates.ClassEstimates(cells, noise, plan.records, nodes_of(plan.numbers))
     odds, complete = plan.loss.name == "logistic", by_class.counts.complete
     metrics, bins = by_class.metrics(probabilities=odds), tuple(by_class.calibration()) if odds else ()
-    nodes, roc = by_class.nodes.nodes, by_class.roc()
-    return Evaluation(metrics, nodes, cells, noise, complete, plan, report, roc, bins)
+    nodes, roc, beyond = by_class.nodes.nodes, by_class.roc(), by_class.beyond(metrics)
+    return Evaluation(metrics, nodes, cells, noise, complete, plan, report, roc, bins, beyond=beyond)
 
 
 def _score_test_people(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
@@ -334,12 +360,14 @@ def _take_test_records(model: PrivateLinearModel, X: Any, y: ArrayLike | None, l
     if model.schema_ is None and y is not None and too_large(X):
         X, y = Dataset.from_arrays(X, y), None
     if isinstance(X, Dataset):
-        return Federation.central(X, y, ledger=ledger)
+        return Federation.central(X, y, ledger=ledger).called()
     if (schema := model.schema_) is not None:
-        rows = model._features(X)
-        y = schema.labels(X) if y is None and schema.label is not None else y
+        cells = table_columns(X)
+        rows = model._features(cells)
+        y = schema.labels(cells) if y is None and schema.label is not None else y
+        Misfits(schema).add(cells).tell("the test records", caller=True)
     else:
         rows = validate_rows(model, X, reset=False, dtype=(np.float64, np.float32), ensure_all_finite=False)
     if y is None:
         raise InputError("y=None: give the labels of the test records, or a Federation that has them.")
-    return Federation.central(rows, label_vector(y, rows), ledger=ledger)
+    return Federation.central(rows, label_vector(y, rows), ledger=ledger).called()

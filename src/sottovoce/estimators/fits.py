@@ -266,7 +266,7 @@ class Fit:
                 party_norms(problem.bounds.row_norm, problem.columns, problem.norms, overlap=overlap)
             for purchase in self.purchases:
                 purchase.check(self, problem)
-            warn_of(problem)
+            warn_of(problem, model.schema_)
             if problem.channel.secure and problem.norms and federation.norms is None and model.schema_ is None:
                 warn_of_norms(problem)
             columns = unknown_columns(model, self.names, problem.features)

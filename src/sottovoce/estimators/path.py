@@ -77,7 +77,7 @@ class RegularisationPath:
         return model
 
     def plot_losses(self, ax: Any = None) -> Any:
-        """Losses against alpha, with an error bar of two deviations; 0 is the fit without a penalty."""
+        """Losses against alpha, error bars of two deviations; 0 is the fit without a penalty. Gives the figure."""
         if self.losses is None:
             raise InputError("losses=None: no penalty was chosen from this path; fit with alpha='auto' for a curve.")
         ax = axes_for(ax)
@@ -86,7 +86,7 @@ class RegularisationPath:
         return self._name_axes(ax, "loss, less the fit's", "one fit and a choice")
 
     def plot(self, ax: Any = None) -> Any:
-        """Coefficients against alpha; needs matplotlib (the extra `plots`)."""
+        """Coefficients against alpha; needs matplotlib (the extra `plots`). Gives the figure."""
         ax = axes_for(ax)
         names = getattr(self.fitted, "feature_names_in_", np.arange(self.coefs.shape[1]))
         for j in np.argsort(-np.abs(self.coefs).max(axis=0)):
@@ -102,7 +102,7 @@ class RegularisationPath:
         ax.set_ylabel(height)
         mark = self.privacy.weakest.mark
         ax.set_title(f"{runs}, epsilon = {self.privacy.epsilon:.3g}" + (f"\n{mark}" if mark else ""))
-        return ax
+        return ax.figure
 
 
 class PenaltyChoice(Purchase):

@@ -1,7 +1,11 @@
-"""Pictures of an evaluation, drawn from its plain numbers (`Evaluation.to_dict`); they need matplotlib."""
+"""Pictures, which need matplotlib. Every plot gives the figure that it is on, whether it has one panel or several.
+
+Those of an evaluation are drawn from its plain numbers (`Evaluation.to_dict`).
+"""
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -31,24 +35,28 @@ def title_of(metric: str) -> str:
     return _TITLES.get(metric, metric.replace("_", " "))
 
 
-def new_figure() -> Any:
-    """An empty figure that belongs to no window."""
+def beyond_text(share: float) -> str:
+    """That scores lie so far out that metrics may be off."""
+    return (
+        f"about {share:.0%} of the scores lie at the ends of what was counted or beyond, farther out than those of the "
+        "fit did; log-loss, Brier score and AUC may be off by more than their intervals say"
+    )
+
+
+def new_figure(figsize: tuple[float, float] = (9.0, 7.0)) -> Any:
+    """An empty figure that belongs to no window; a notebook shows it where it is the value of a cell."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError("a plot needs matplotlib; install the extra, sottovoce[plots].") from None
-    return Figure(figsize=(9.0, 7.0), layout="constrained")
+    figure: Any = Figure(figsize=figsize, layout="constrained")
+    figure._repr_png_ = functools.partial(picture, figure, ".png")
+    return figure
 
 
-def axes_for(ax: Any, **options: Any) -> Any:
+def axes_for(ax: Any, figsize: tuple[float, float] = (6.4, 4.8)) -> Any:
     """The axes that were given, or those of a new figure."""
-    if ax is not None:
-        return ax
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
-    return plt.subplots(**options)[1]
+    return new_figure(figsize).subplots() if ax is None else ax
 
 
 def picture(figure: Any, suffix: str) -> bytes:
@@ -112,6 +120,30 @@ def draw_shapes(shapes: Mapping[str, Any], figure: Any, classes: Sequence[str] =
         if (classes and axis is first) or (shape.missing is not None and not classes):
             axis.legend(fontsize=6, frameon=False)
     figure.supylabel("times the odds" if odds else "effect on the score", fontsize=9)
+    return figure
+
+
+def draw_description(results: Results, figure: Any) -> Any:
+    """A panel for each column of a description: shares as bars with their intervals, those of classes side by side."""
+    wide = min(4, math.ceil(math.sqrt(len(results["columns"]))))
+    high = math.ceil(len(results["columns"]) / wide)
+    figure.set_size_inches(2.8 * wide, 2.2 * high)
+    for place, (name, groups) in enumerate(results["columns"].items()):
+        axis, shown = figure.add_subplot(high, wide, place + 1), list(groups.items())
+        shown = shown[1:] or shown  # the classes, without all of them
+        for number, (group, summary) in enumerate(shown):
+            told = [[share[end] or 0.0 for end in ("value", "low", "high")] for share in summary["shares"].values()]
+            values, low, high_ends = np.reshape(told, (-1, 3)).T
+            places = np.arange(len(values)) + (number - (len(shown) - 1) / 2) * 0.8 / len(shown)
+            axis.bar(places, values, 0.8 / len(shown), alpha=0.75, label=_plain(group))
+            axis.vlines(places, low, high_ends, color="black", lw=0.7)
+        names = list(map(_plain, shown[0][1]["shares"])) if len(values) <= _MOST_NAMES else []
+        axis.set_xticks(range(len(names)), names, fontsize=5, rotation=90)
+        axis.set_title(_plain(name), fontsize=8)
+        if len(shown) > 1 and place == 0:
+            axis.legend(fontsize=6, frameon=False)
+    epsilon = float(results["privacy"]["epsilon"])
+    figure.suptitle(f"{results['records']:,} records, epsilon = {epsilon:.3g}, 95% intervals", fontsize=11)
     return figure
 
 

@@ -29,6 +29,9 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
         nobody knows it, and a share of the budget buys it.
     """
 
+    _metric: ClassVar[str] = "r2_score"
+    score = PrivateLinearModel.score
+
     label_bound: Any = None
 
     def _loss(self) -> Named:

@@ -19,7 +19,7 @@ from sottovoce.queries.pricing import guaranteed
 
 # What is assumed by what is so of a plan, in the order in which a report says it.
 ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
-    ("any", True): "parties and coordinator follow the protocol, though they may be curious",
+    ("several", True): "parties and coordinator follow the protocol, though they may be curious",
     ("protects", "record"): "each person has one record (one with several is protected less)",
     ("any number", True): "bounds, classes and all other numbers declared were not taken from these data",
     ("any use", True): "the same people's data are used nowhere else, outside the ledger or in another data set",
@@ -61,13 +61,15 @@ fit_groups: list[FitGroup] = []  # of this process, the newest last
 
 def assumptions(plan: Plan) -> tuple[str, ...]:
     """The lines of `ASSUMPTIONS` that hold of this plan."""
+    evaluates = plan.numbers.result == "evaluation"
     so = {
-        **dict.fromkeys(("any", "any number", "any use", "any draw"), True),
-        "test people": plan.numbers.people if plan.numbers.evaluates else None,
-        "joint scores": plan.numbers.evaluates and plan.numbers.scores != "",
+        **dict.fromkeys(("any number", "any use", "any draw"), True),
+        "several": plan.split.several,
+        "test people": plan.numbers.people if evaluates else None,
+        "joint scores": evaluates and plan.numbers.scores != "",
         "split": plan.split,
         "labels by columns": plan.labels if plan.split.same_people else None,
-        "models": None if plan.numbers.evaluates else plan.models,
+        "models": plan.models if plan.numbers.result == "model" else None,
         "protects": plan.protects,
         "classes": plan.classes is not None,
         "named records": plan.numbers.names_records,
@@ -103,7 +105,7 @@ def privacy_report(
             claimed_epsilon=plan.claimed_epsilon,
             void=void,
             unit=plan.protects,
-            result="evaluation" if plan.numbers.evaluates else "model",
+            result=plan.numbers.result,
             trade_off=tuple(zip(FALSE_ALARMS, missed.tolist(), strict=True)),
             **({} if secure is None else secure_text(secure, name, curve, pinned)),
         )
@@ -112,6 +114,7 @@ def privacy_report(
         assumptions=assumptions(plan),
         public={
             "records": plan.records,
+            "split": str(plan.split),
             "parties": dict(plan.parties),
             "features": plan.features,
             "classes": None if plan.classes is None else list(plan.classes),

@@ -140,7 +140,9 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
             count = draw_trial_count(self.event, next(fresh))
             trials = [self._plan_trial(probe, federation, next(fresh)) for _ in range(count)]
         plan = trials[0][1].plan
-        warn_of(plan)  # of public numbers that all trials share: once, whatever their number
+        warn_of(
+            plan, trials[0][1].model.schema_
+        )  # of public numbers that all trials share: once, whatever their number
         self.charged_as_ = secrets.token_hex(32)  # the search's name in the ledger
         if (account := as_account(self.ledger)) is not None:
             summary = f"search: the best of a secret number of trials, mean {self.mean_trials:g}"

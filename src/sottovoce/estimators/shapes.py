@@ -13,6 +13,7 @@ from sottovoce.data.column_kinds import Category, Number
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots
+from sottovoce.notebooks import html_table
 from sottovoce.plan.plan import Plan
 
 Array = NDArray[np.float64]
@@ -38,11 +39,19 @@ class Shape:
         return [f"{row[low]:.3g} at {said[low]} to {row[high]:.3g} at {said[high]}" for row, low, high in ends]
 
 
+class Shapes(dict[str, Shape]):
+    """Shapes by the names of their columns; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [(name, "; ".join(shape.extremes())) for name, shape in self.items()]
+        return html_table(("column", "least and largest effect on the score"), rows)
+
+
 class WithShapes:
     """Models whose columns a schema declares: `shapes_` by the names of the columns, and their picture."""
 
     @property
-    def shapes_(self: Any) -> dict[str, Shape]:
+    def shapes_(self: Any) -> Shapes:
         """By column: its grid, and what it adds to the score there, centred. Computed from the released coefficients.
 
         Damped as the model is; `coefficients().knots` has the heights of curves with their errors.
@@ -50,7 +59,7 @@ class WithShapes:
         self._check_shared()
         if self._schema is None:
             raise InputError("shapes are of the columns that a schema declares, and this model has none.")
-        found = dict[str, Shape]()
+        found = Shapes()
         for own, column in self._columns.placed:
             coef = self.coef_[..., own]
             grid, features = column.grid()

@@ -6,6 +6,7 @@ import itertools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import attrgetter, itemgetter
 from os import PathLike
 from pathlib import Path
@@ -18,6 +19,7 @@ from sottovoce.arguments import is_whole
 from sottovoce.data.bounds import party_norms
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
+from sottovoce.data.misfits import rows_told
 from sottovoce.data.resources import Resources, too_large
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
@@ -84,6 +86,7 @@ class Federation:
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
         self.declared: Mapping[str, Mapping[str, Any]] = {}  # by party, what is public, where it need not be asked for
         self.feature_names: tuple[str, ...] | None = None  # those of the user's own table, where there is one
+        self.holder: Literal["elsewhere", "here", "caller"] = "elsewhere"  # as if it were
         self.about = About()  # who runs plans here, on which data and what for; a plan carries it
 
     @classmethod
@@ -104,8 +107,8 @@ class Federation:
         """
         if isinstance(X, Dataset) and X.schema is not None:
             schema = X.schema
-        rows, labels, names = _open_part(X, y, schema, "data")
-        party = Party("data", rows, labels, account=as_account(ledger), policy=policy, feature_names=names)
+        rows, labels, table = _open_part(X, y, schema, "data")
+        party = Party("data", rows, labels, account=as_account(ledger), policy=policy, **table)
         return cls("central", InProcess([party]), parties=[party], record=record, journal=journal, schema=schema)
 
     @classmethod
@@ -142,8 +145,8 @@ class Federation:
         accounts = _open_accounts(ledgers, len(parts))
         opened = [_open_part(X, y, schema, name) for name, (X, y) in zip(names, pairs, strict=True)]
         parties = [
-            Party(name, X, y, account=account, policy=policy, feature_names=features)
-            for name, account, (X, y, features) in zip(names, accounts, opened, strict=True)
+            Party(name, X, y, account=account, policy=policy, **table)
+            for name, account, (X, y, table) in zip(names, accounts, opened, strict=True)
         ]
         if len(widths := {party.features for party in parties}) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
@@ -184,24 +187,23 @@ class Federation:
         """
         names = _party_names(names, len(parts))
         accounts = _open_accounts(ledgers, len(parts))
-        features, rows, parties = list[tuple[str, ...]](), dict[str, Any](), list[Party]()
+        rows, parties, tables = dict[str, Any](), list[Party](), list[dict[str, Any]]()
         for X in parts:
             if isinstance(X, Dataset):
                 raise InputError("a Dataset serves data in one place and by rows; by columns give arrays or tables.")
-            features.append(tuple(map(str, getattr(X, "columns", ()))))
+            tables.append({"feature_names": tuple(map(str, getattr(X, "columns", ())))})
         if schema is not None:
-            parts, features, y = _open_column_parts(parts, y, schema)
+            parts, tables, y = _open_column_parts(parts, y, schema, names)
         for name, X in zip(names, parts, strict=True):
             rows[name] = check_rows(X, None, name)[0]
         check_people(dict(zip(names, map(itemgetter(0), map(attrgetter("shape"), rows.values())), strict=True)))
         lists = [None] * len(parts) if ids is None else list(ids)
         if len(lists) != len(parts):
             raise InputError(f"ids has {len(lists)} lists for {len(parts)} parties; give one each.")
-        for place, (name, account, own) in enumerate(zip(names, accounts, features, strict=True)):
+        for place, (name, account, table) in enumerate(zip(names, accounts, tables, strict=True)):
             knows = y is not None and (labels != "held" or place == label_party)
             own_y = check_rows(rows[name], y, name)[1] if knows else None
-            party = Party(name, rows[name], own_y, account=account, policy=policy, feature_names=own, ids=lists[place])
-            parties.append(party)
+            parties.append(Party(name, rows[name], own_y, account=account, policy=policy, ids=lists[place], **table))
         if ids is not None:
             _align(parties)
         made = cls._in_process("columns", parties, dealer, record=record, journal=journal, schema=schema)
@@ -310,6 +312,11 @@ class Federation:
             theirs.predictor.models = mine.predictor.models
         return federation
 
+    def called(self, holder: Literal["here", "caller"] = "caller") -> Federation:
+        """The same, run by the holder of its rows in this process, who is told of what is of no use."""
+        self.holder = holder
+        return self
+
     def learn(self, digest: bytes, models: Mapping[str, PartialModel]) -> None:
         """Give the parties of this process their parts of a model; remote ones have what they were told in its run."""
         for party in self._parties:
@@ -392,7 +399,7 @@ class Federation:
         try:
             for party in self._parties:
                 own.append((party, party.resources))
-                party.resources = party.resources.over(resources)
+                party.resources = party.resources.over(replace(resources, holder=self.holder))
             yield
         finally:
             for party, before in own:
@@ -420,8 +427,8 @@ def as_account(ledger: Any) -> Account | None:
     return (ledger if isinstance(ledger, Ledger) else Ledger(ledger)).account()
 
 
-def _open_part(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, Any, tuple[str, ...]]:
-    """(rows, labels, names of the features) of one holder: as they are, or of a table by its schema."""
+def _open_part(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, Any, dict[str, Any]]:
+    """(rows, labels, what else a party knows of its table) of one holder: as they are, or by its schema."""
     if schema is None and y is not None and too_large(X):
         X, y = Dataset.from_arrays(X, y), None
     if isinstance(X, Dataset):
@@ -429,21 +436,22 @@ def _open_part(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, A
             raise InputError(f"{name}: the Dataset has no labels; name their column, label=..., or in its schema.")
         if schema not in (None, X.schema):
             raise InputError(f"{name}: schema: the Dataset has its own; leave it out here.")
-        return X, y, X.feature_names
-    names: tuple[str, ...] = ()  # or those of a data frame
+        return X, y, {"feature_names": X.feature_names}
+    known: dict[str, Any] = {}  # or those of a data frame
     if schema is not None:
         cells = table_columns(X)
-        X, y, names = schema.encode(cells, others=False), schema.labels(cells) if y is None else y, schema.feature_names
+        known = schema.of_party(cells)
+        X, y = rows_told(schema, cells, name), schema.labels(cells) if y is None else y
     if y is None:
         where = "" if schema is None else ", or name the label column in the schema and have it in the table"
         raise InputError(f"{name}: y=None; give the labels{where}.")
-    return X, y, names
+    return X, y, known
 
 
 def _open_column_parts(
-    tables: Sequence[Any], y: ArrayLike | None, schema: Schema
-) -> tuple[list[Any], list[tuple[str, ...]], ArrayLike | None]:
-    """By columns: the rows of each party and the names of its features, by its part of the schema, and the labels."""
+    tables: Sequence[Any], y: ArrayLike | None, schema: Schema, names: Sequence[str]
+) -> tuple[list[Any], list[dict[str, Any]], ArrayLike | None]:
+    """By columns: the rows of each party, what else it knows of its table by its part of the schema, and the labels."""
     held = [table_columns(table) for table in tables]
     places = {name: [place for place, cells in enumerate(held) if name in cells] for name in schema.columns}
     for name, found in places.items():
@@ -454,8 +462,8 @@ def _open_column_parts(
     parts = [schema.part(cells) for cells in held]
     if y is None:
         y = next((labels for cells in held if (labels := schema.labels(cells)) is not None), None)
-    rows = [part.encode(cells, others=False) for part, cells in zip(parts, held, strict=True)]
-    return rows, [part.feature_names for part in parts], y
+    rows = [rows_told(part, cells, name) for part, cells, name in zip(parts, held, names, strict=True)]
+    return rows, [part.of_party(cells, schema.target) for part, cells in zip(parts, held, strict=True)], y
 
 
 def _align(parties: Sequence[Party]) -> None:

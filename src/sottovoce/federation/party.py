@@ -14,10 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.algorithms import served
 from sottovoce.data.block import RecordRows, kind_of_rows
 from sottovoce.data.cells import MISSING, is_class, label_array, label_key, no_numbers, number_rows
+from sottovoce.data.coded import Coded
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.identifiers import Identifiers, identifiers
+from sottovoce.data.identifiers import Identifiers, as_written, identifiers
 from sottovoce.data.matrix import Matrix, is_sparse
 from sottovoce.data.resources import Resources, check_resources
+from sottovoce.data.schema import TableCodes
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.alignment import Aligner, AlignmentFile
 from sottovoce.federation.answering import Answering, check_text
@@ -34,6 +36,8 @@ from sottovoce.privacy.mechanisms import Randomness, SystemRandomness
 from sottovoce.secure.pair_keys import RunKey
 from sottovoce.transports.identity import Identity
 
+Array = NDArray[np.float64]
+
 MOST_READ: Final = 20  # classes that are read from labels which nobody declared
 
 
@@ -49,7 +53,8 @@ class Party(Answering):
     by secure columns they are aligned with those of the other parties before a plan is taken. The alignment is kept in
     `aligned`; the party then serves the common records alone, in the common order. `n_jobs` is how
     many threads sum over its rows: None is 1, or what the estimator says that runs in the same process; no answer
-    depends on it. `device` likewise says where: "cpu", or "cuda".
+    depends on it. `device` likewise says where: "cpu", or "cuda". `codes` makes those of its table
+    (`Schema.codes_of_table`), which a description counts.
     """
 
     def __init__(  # noqa: PLR0913
@@ -68,11 +73,13 @@ class Party(Answering):
         aligned: AlignmentFile | None = None,
         n_jobs: int | None = None,
         device: str | None = None,
+        codes: TableCodes | None = None,
     ) -> None:
         super().__init__()
         check_resources(Resources(n_jobs, device))
         self.name, self.resources = name, Resources(n_jobs, device)  # for work on its rows
         self.rows, self.labels = self.all_rows = check_rows(X, y, name)  # all: also those that an alignment leaves out
+        self._codes = codes
         self.labelled = X.labelled if isinstance(X, Dataset) else y is not None
         self.feature_names = feature_names or tuple(map(str, getattr(X, "columns", ())))
         if account is not None:
@@ -84,7 +91,9 @@ class Party(Answering):
         self.run: PartyRun | None = None  # the plan that it has charged and answers under, if there is one
         self.training = Training(self)
         self.identifiers: Identifiers | None = None  # of all rows
+        self.written: Identifiers | None = None  # the same as they were given
         if ids is not None:
+            self.written = as_written(ids)
             self.identifiers = identifiers(ids, int(self.rows.shape[0]), name, id_rule)
         self.places: NDArray[np.int64] | None = None  # of the records that it serves, if not all
         self.aligned = ""  # the digest of the alignment whose records it serves
@@ -234,10 +243,42 @@ class Party(Answering):
         """How many columns it has; public."""
         return int(self.rows.shape[1])
 
+    def codes_shape(self) -> tuple[int, int]:
+        """How many records it serves, and codes of each; public. Without a table and its schema there are none."""
+        if self._codes is None:
+            raise RefusedError(
+                f"{self.name} has no table with a schema whose columns could be described, or one that is read piece "
+                "by piece; nothing was charged."
+            )
+        if not self._codes.unchanged():
+            raise RefusedError(
+                f"{self.name} serves a file that was written again, or replaced, after its rows were read; its holder "
+                "has to start the party anew."
+            )
+        return int(self.rows.shape[0]), self._codes.widths[self.labelled]
+
+    def codes(self) -> Array:
+        """Those of the records that it serves, in their order."""
+        width = self.codes_shape()[1]
+        assert self._codes is not None, "it has a shape"  # noqa: S101
+        codes = self._codes.make(self.all_rows[1] if self.labelled else None)
+        self.codes_shape()  # the file may have been written meanwhile
+        if codes.shape != (self.all_rows[0].shape[0], width):
+            raise RefusedError(f"{self.name} has a table that was changed after its rows were read.")
+        return codes if self.places is None else codes[self.places]
+
     @property
     def ids(self) -> tuple[str, ...] | None:
         """The identifiers of the records that it serves, in their order; for the holder's eyes."""
-        known, places = self.identifiers, self.places
+        return self._served(self.identifiers)
+
+    @property
+    def written_ids(self) -> tuple[str, ...] | None:
+        """The same as its file has them: to be joined with it."""
+        return self._served(self.written)
+
+    def _served(self, known: Identifiers | None) -> tuple[str, ...] | None:
+        places = self.places
         return None if known is None else tuple(known if places is None else known.at(places))
 
     @property
@@ -296,10 +337,10 @@ def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.nd
             raise InputError(f"{name}: y must be None where X is a Dataset, which has its own labels.")
         return X, np.zeros(0)
     try:
-        rows = number_rows(X)
+        rows = X if isinstance(X, Coded) else number_rows(X)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
-    rows = rows if is_sparse(rows) else np.asarray(rows)
+    rows = rows if is_sparse(rows) or isinstance(rows, Coded) else np.asarray(rows)
     labels = label_array(np.zeros(rows.shape[:1] or 1) if y is None else y)
     if rows.ndim != 2 or labels.ndim != 1:
         raise InputError(

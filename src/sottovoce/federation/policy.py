@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm, check_sums, served
+from sottovoce.algorithms.description import Described
 from sottovoce.data.block import RecordRows, SumRows, kind_of_rows
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
@@ -114,7 +115,9 @@ class Policy:
             for key, demand in DEMANDS.items():
                 if key in keys and (reason := demand(proposal)):
                     return reason
-        if self.bounds is not None and self.bounds not in (plan.bounds, plan.part(party).preparation.bounds):
+        counted = isinstance(plan.numbers, Described)  # codes, in cells: nothing is cut by the plan's bounds
+        named = (plan.bounds, plan.part(party).preparation.bounds)
+        if self.bounds is not None and not counted and self.bounds not in named:
             return "the plan's bounds are not the ones this party declared for its data"
         relation = self.relation or plan.relation
         events = form.pricing.events(form, plan, relation, party)
@@ -327,7 +330,7 @@ def check_samplers(account: Account, form: Algorithm, plan: Plan, name: str, cos
         for terms in (book.terms for _, book in account.line()):
             # Of several plans on an account each has the part of the samplers' share that it has of the budget.
             several = terms.composition != "basic"
-            part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
+            part = min(terms.price("", cost, plan.delta, "").cost / terms.largest_capacity, 1.0) if several else 1.0
             delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
             form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
     except InputError as error:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sottovoce.algorithms import Algorithm
+from sottovoce.algorithms.description import Described
 from sottovoce.algorithms.evaluation import Evaluated, score_recipe
-from sottovoce.data.block import Block, Matrix, Preparation, SumRows, is_sparse, prepare_rows
+from sottovoce.data.block import Block, Matrix, Preparation, RecordRows, is_sparse, prepare_rows
 from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation.answering import ACCEPTED, check_plan_size, read_plan, unknown_plan
@@ -124,6 +125,7 @@ class Training:
     _holder: Party
     seen: set[bytes] = field(default_factory=set)  # plans that were charged
     _prepared: Counter[bytes] = field(default_factory=Counter)  # by plan, of a data set
+    _checked: tuple[bytes, Matrix, Any] | None = None  # a plan that was only checked, a table, its prepared rows
 
     def take_plan(self, frame: Frame) -> Outgoing:
         """First "check", then offers of keys where sums are secure, then the charge, then "start"."""
@@ -151,7 +153,8 @@ class Training:
         """Check the plan against this party's policy and ledger, prepare the rows, charge the plan's whole cost; sign.
 
         A frame with the query "check" ends before the charge, without a signature: so a coordinator learns that one
-        party refuses before another has paid. A signature says that this party has charged the plan.
+        party refuses before another has paid. A holder who runs the job in this process is refused there also for rows
+        that cannot be used. A signature says that this party has charged the plan.
         """
         own = self._holder
         if RECEIPT in frame.arrays:
@@ -178,13 +181,16 @@ class Training:
                 "(`sottovoce align`); nothing was charged."
             )
         masker = self._make_masker(plan) if plan.channel.secure else None
+        checked, self._checked = self._checked, None
         if frame.query == "check":
             own.keys.hold(plan)
             self._check_charge(form, plan)
-            return ACCEPTED
-        if masker is not None:
+            if own.resources.holder == "elsewhere" or isinstance(own.rows, Dataset):
+                return ACCEPTED
+        elif masker is not None:
             own.keys.check_agreed(plan)
-        if isinstance(own.rows, Dataset):
+        described = isinstance(plan.numbers, Described)
+        if described or isinstance(own.rows, Dataset):  # which are read now
             self._check_charge(form, plan)  # to prepare its rows may take an hour
             if self._prepared[plan.digest] == MOST_PREPARED:  # it is charged once, however often it is proposed
                 raise RefusedError(
@@ -192,9 +198,23 @@ class Training:
                     "is started anew."
                 )
             self._prepared[plan.digest] += 1
+        matrix = own.codes() if described else matrix
         beside = None if own.account is None else own.account.path.parent
-        sums = set(map(attrgetter("needs"), queries.values())) <= {SumRows}
-        rows = prepare_rows(matrix, own.labels, recipe, own.resources, sums=sums, beside=beside)
+        kinds = {RecordRows} if plan.secure_columns else set(map(attrgetter("needs"), queries.values()))
+        kept = checked[2] if checked and checked[0] == plan.digest and checked[1] is matrix else None
+        try:
+            rows = (
+                prepare_rows(matrix, own.labels, recipe, own.resources, kinds=kinds, beside=beside)
+                if kept is None
+                else kept
+            )
+        except InputError as error:  # of other parties, and of other plans of the fit, it is not known here
+            sure = alone and plan.within is None and not own.charged(plan)
+            error.args = (f"{error} Nothing was charged.",) if sure else error.args
+            raise
+        if frame.query == "check":
+            self._checked = plan.digest, matrix, rows
+            return ACCEPTED
         own.run = self._begin(plan, form, queries, rows, masker)
         own.run.started = alone
         return self.sign(plan)
@@ -225,18 +245,20 @@ class Training:
         """The rows that a plan is about and how they become a block, or a refusal.
 
         They are this party's or, of an evaluation by columns at the holder of the labels, the scores that it received
-        as the recipient of predictions. Columns of other parties are in such a score. They let this one learn it
-        (`Policy.predict_for`); that counts of it are released each of them allows by charging the plan and signing it.
+        as the recipient of predictions; codes, of a description, are made later. Columns of other parties are in such
+        a score. They let this one learn it (`Policy.predict_for`); that counts of it are released each of them allows
+        by charging the plan and signing it.
         """
         own, rows = self._holder, self._holder.rows
         if not own.policy.trains:
-            what = "evaluation" if plan.numbers.evaluates else "training"
+            what = {"model": "training"}.get(plan.numbers.result, plan.numbers.result)
             raise RefusedError(f"{own.name} takes part in predictions only, and in no {what} on these people.")
         if plan.digest in self.seen and own.account is None:
             raise RefusedError(
                 "this plan was run before, and a party without a ledger does not remember what it released."
             )
-        check_plan_size(plan, own.name, rows.shape)
+        described = isinstance(plan.numbers, Described)
+        check_plan_size(plan, own.name, own.codes_shape() if described else rows.shape)
         scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
         scored = scored and plan.split.same_people and plan.label_party_name == own.name
         if scored:
@@ -248,6 +270,8 @@ class Training:
             recipe = score_recipe(plan) if scored else plan.part(own.name).preparation
         except InputError as error:
             raise RefusedError(f"{own.name} refuses: {error}") from None
+        if described:  # the label is a column like any other
+            return rows, dataclasses.replace(recipe, labelled=False)
         if plan.layout == "raw" and is_sparse(own.rows):
             raise RefusedError(f"{own.name} has a sparse matrix, of which no ranges are estimated; declare them.")
         if recipe.labelled != own.labelled:

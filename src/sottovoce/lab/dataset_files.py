@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,13 +76,7 @@ def read_svm(path: Path, features: int) -> FileTable:
     return read_table(path, features=features, kind=Libsvm)
 
 
-_HOUSING_HEADER = (
-    "longitude,latitude,housing_median_age,total_rooms,total_bedrooms,population,households,median_income,"
-    "median_house_value"
-)
-
-
-def read_housing(path: Path, *, header: str | None = _HOUSING_HEADER, member: str | None = None) -> FileTable:
+def read_housing(path: Path, header: str | None = None, member: str | None = None) -> FileTable:
     """The usual eight features of the nine StatLib columns: rooms, bedrooms and people per household."""
     with _with_header(path, header, member) as table:
         raw = read_columns(table)
@@ -98,40 +94,15 @@ def read_housing(path: Path, *, header: str | None = _HOUSING_HEADER, member: st
     return FileTable(np.column_stack(list(X.values())), raw["median_house_value"] / 100_000, tuple(X))
 
 
-ADULT_NUMBERS = {
-    "age": (17.0, 90.0),
-    "fnlwgt": (0.0, 1_000_000.0),
-    "education-num": (1.0, 16.0),
-    "capital-gain": (0.0, 99_999.0),
-    "capital-loss": (0.0, 9_999.0),
-    "hours-per-week": (1.0, 99.0),
-}
-ADULT_CATEGORIES = {
-    "workclass": """Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay
-        Never-worked""",
-    "education": """Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th
-        Masters 1st-4th 10th Doctorate 5th-6th Preschool""",
-    "marital-status": """Married-civ-spouse Divorced Never-married Separated Widowed Married-spouse-absent
-        Married-AF-spouse""",
-    "occupation": """Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty
-        Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing Transport-moving Priv-house-serv
-        Protective-serv Armed-Forces""",
-    "relationship": "Wife Own-child Husband Not-in-family Other-relative Unmarried",
-    "race": "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black",
-    "sex": "Female Male",
-    "native-country": """United-States Cambodia England Puerto-Rico Canada Germany Outlying-US(Guam-USVI-etc)
-        India Japan Greece South China Cuba Iran Honduras Philippines Italy Poland Jamaica Vietnam Mexico
-        Portugal Ireland France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary Guatemala
-        Nicaragua Scotland Thailand Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands""",
-}
+# What datasets.toml has of all sets; of adult the ranges of its numbers, and the levels of its categories.
+TOLD: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("datasets.toml").read_text(encoding="utf-8"))
+_RANGES = TOLD["sets"]["adult"]["ranges"]
+ADULT_NUMBERS = {name: (low, high) for name, (low, high, _) in zip(TOLD["adult"]["numbers"], _RANGES, strict=False)}
+ADULT_CATEGORIES: dict[str, str] = TOLD["adult"]["categories"]
 ADULT_ONE_HOT = [(column, level) for column, levels in ADULT_CATEGORIES.items() for level in levels.split()]
-ADULT_HEADER = (
-    "age,workclass,fnlwgt,education,education-num,marital-status,occupation,relationship,race,sex,capital-gain,"
-    "capital-loss,hours-per-week,native-country,income"
-)
 
 
-def read_adult(path: Path, *, header: str | None = None) -> FileTable:
+def read_adult(path: Path, header: str | None = None) -> FileTable:
     """Six numbers, then a 0/1 column for each category; `columns` has them as they were."""
     with _with_header(path, header) as table:
         columns = read_columns(table)
@@ -140,10 +111,6 @@ def read_adult(path: Path, *, header: str | None = None) -> FileTable:
     one_hot = [columns[column] == category for column, category in ADULT_ONE_HOT]
     features = (*ADULT_NUMBERS, *(f"{column}={category}" for column, category in ADULT_ONE_HOT))
     return EncodedTable(np.column_stack([*numbers, *one_hot]).astype(np.float64), income, features, columns)
-
-
-# The year, and 90 averages and covariances of timbre.
-YEAR_HEADER = ",".join(["year", *(f"timbre_avg_{j}" for j in range(1, 13)), *(f"timbre_cov_{j}" for j in range(1, 79))])
 
 
 def read_gisette(path: Path) -> FileTable:
@@ -169,3 +136,25 @@ def read_gisette_uci(path: Path) -> FileTable:
     if len(X) != len(y):
         raise InputError(f"{path} has {len(X)} rows but {labels} has {len(y)}.")
     return FileTable(2 * X / 999 - 1, y, tuple(map(str, range(1, X.shape[1] + 1))))
+
+
+HEADERS: dict[str, str] = TOLD["headers"]  # of files that have none
+# The year, and 90 averages and covariances of timbre.
+YEAR_HEADER = ",".join(["year", *(f"timbre_avg_{j}" for j in range(1, 13)), *(f"timbre_cov_{j}" for j in range(1, 79))])
+READERS: Final[dict[str, Callable[[Path], FileTable]]] = {
+    "a9a": partial(read_svm, features=123),
+    "phishing": partial(read_svm, features=68),
+    "electricity": partial(read_labelled, label="class"),
+    "electricity_arff": partial(read_labelled, label="class", header=HEADERS["electricity"]),
+    "adult": read_adult,
+    "adult_original": partial(read_adult, header=HEADERS["adult"]),
+    "housing": read_housing,
+    "housing_features": partial(read_labelled, label="MedHouseVal"),
+    "housing_original": partial(read_housing, header=HEADERS["housing"]),
+    "housing_archive": partial(read_housing, header=HEADERS["housing"], member="CaliforniaHousing/cal_housing.data"),
+    "year": partial(read_labelled, label="year"),
+    "year_original": partial(read_labelled, label="year", header=YEAR_HEADER),
+    "year_archive": partial(read_labelled, label="year", header=YEAR_HEADER, member="YearPredictionMSD.txt"),
+    "gisette": read_gisette,
+    "gisette_uci": read_gisette_uci,
+}

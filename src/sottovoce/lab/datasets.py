@@ -12,15 +12,13 @@ from __future__ import annotations
 import hashlib
 import http.client
 import logging
-import math
 import os
 import shutil
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -31,7 +29,7 @@ from scipy import sparse
 from sottovoce.data.files import FileTable
 from sottovoce.data.files.format import COMPRESSED
 from sottovoce.data.matrix import Matrix
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, did_you_mean
 from sottovoce.lab import dataset_files as files
 from sottovoce.lab.dataset_files import ADULT_CATEGORIES as ADULT_CATEGORIES
 from sottovoce.lab.dataset_files import ADULT_NUMBERS as ADULT_NUMBERS
@@ -95,7 +93,10 @@ def load(name: str, *, split: str = "train", folder: str | Path | None = None, d
     cell has a 0 in each of them.
     """
     if name not in _SETS:
-        raise InputError(f"name={name!r} is no known data set. Known are: {', '.join(_SETS)}.")
+        remedy = did_you_mean(str(name), tuple(_SETS))
+        if str(name).lower().endswith(".json"):
+            remedy = "; a fitted model is read by sv.load_model(path)."
+        raise InputError(f"name={name!r} is no known data set{remedy} Known are: {', '.join(_SETS)}.")
     known = _SETS[name]
     if split not in known.splits:
         unofficial = " It has no official split: divide it yourself, with a stated seed." * (len(known.splits) == 1)
@@ -264,158 +265,18 @@ def _check_cached(path: Path, name: str, part: _Part) -> None:
         raise InputError(f"{path} has changed since it was downloaded (SHA-256). Delete it to download it again.")
 
 
-_LIBSVM_PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
-_UCI = "https://archive.ics.uci.edu"
-_UCI_ADULT = f"{_UCI}/ml/machine-learning-databases/adult"
+def _read_set(ranges: Sequence[tuple[float, float, int]] = (), parts: Any = (), **told: Any) -> _Set:
+    """A data set as datasets.toml tells of it."""
+    pairs = [(float(low), float(high)) for low, high, count in ranges for _ in range(count)]
+    spread = cast("Ranges", tuple(zip(*pairs, strict=True))) if pairs else None
+    if "label_bound" in told:
+        told["label_bound"] = tuple(told["label_bound"])
+    found = {}
+    for split, part in parts.items():
+        forms = {file: files.READERS[reader] for file, reader in part["forms"].items()}
+        found[split] = _Part(**(part | {"forms": forms}))
+    return _Set(feature_ranges=spread, parts=found, **told)
 
-_a9a = partial(files.read_svm, features=123)
-_phishing = partial(files.read_svm, features=68)
-_electricity = partial(files.read_labelled, label="class")
-_electricity_arff = partial(
-    files.read_labelled, label="class", header="date,day,period,nswprice,nswdemand,vicprice,vicdemand,transfer,class"
-)
-_adult, _gisette = files.read_adult, files.read_gisette
-_adult_original = partial(files.read_adult, header=files.ADULT_HEADER)
-_year = partial(files.read_labelled, label="year", header=files.YEAR_HEADER)
-_year_zip = partial(_year, member="YearPredictionMSD.txt")
 
-_SETS: dict[str, _Set] = {
-    "a9a": _Set(
-        task="classification",
-        features=123,
-        parts={
-            "train": _Part(32_561, {"train.svm": _a9a, "a9a": _a9a}, f"{_LIBSVM_PAGE}/a9a"),
-            "test": _Part(16_281, {"test.svm": _a9a, "a9a.t": _a9a}, f"{_LIBSVM_PAGE}/a9a.t"),
-        },
-        home=f"{_LIBSVM_PAGE}.html#a9a",
-        citation="UCI Adult (Becker and Kohavi 1996), made binary by J. Platt (1998), LIBSVM data page.",
-        row_norm=math.sqrt(14),
-        bounds_from="LIBSVM data page: each of the 14 Adult attributes sets at most one 0/1 feature.",
-    ),
-    "adult": _Set(
-        task="classification",
-        features=len(ADULT_NUMBERS) + len(files.ADULT_ONE_HOT),
-        parts={
-            "train": _Part(32_561, {"train.csv": _adult, "adult.data": _adult_original}, f"{_UCI_ADULT}/adult.data"),
-            "test": _Part(16_281, {"test.csv": _adult, "adult.test": _adult_original}, f"{_UCI_ADULT}/adult.test"),
-        },
-        home=f"{_UCI}/dataset/2/adult",
-        citation="B. Becker and R. Kohavi (1996), Adult, UCI Machine Learning Repository, CC BY 4.0.",
-        feature_ranges=(
-            (*(low for low, _ in ADULT_NUMBERS.values()), *(0.0 for _ in files.ADULT_ONE_HOT)),
-            (*(high for _, high in ADULT_NUMBERS.values()), *(1.0 for _ in files.ADULT_ONE_HOT)),
-        ),
-        bounds_from=(
-            "UCI: age above 16, sixteen levels of education, hours above 0, the categories. Fields of the "
-            "survey: age at most 90, two digits of hours, five of capital gain. fnlwgt and capital-loss have "
-            "no documented range: round figures are declared, and what lies beyond is cut."
-        ),
-    ),
-    "phishing": _Set(
-        task="classification",
-        features=68,
-        parts={"all": _Part(11_055, {"data.svm": _phishing, "phishing": _phishing}, f"{_LIBSVM_PAGE}/phishing")},
-        home=f"{_LIBSVM_PAGE}.html#phishing",
-        citation="UCI Phishing Websites (Mohammad, Thabtah and McCluskey), CC BY 4.0, LIBSVM data page.",
-        row_norm=1.0,
-        bounds_from="LIBSVM data page: each row is scaled to unit length (30 entries of 1/sqrt(30)).",
-    ),
-    "electricity": _Set(
-        task="classification",
-        features=8,
-        parts={
-            "all": _Part(
-                45_312,
-                dict.fromkeys(("data.csv", "elecNormNew.csv"), _electricity)
-                | dict.fromkeys(("elecNormNew.arff", "electricity.arff"), _electricity_arff),
-                "https://openml.org/data/v1/download/2419/electricity.arff",
-            )
-        },
-        home="https://www.openml.org/d/151",
-        citation="M. Harries (1999), Elec2, normalised by Gama et al.; OpenML data set 151, public.",
-        feature_ranges=((0.0, 1.0, *[0.0] * 6), (1.0, 7.0, *[1.0] * 6)),
-        bounds_from="OpenML 151: day is 1 to 7, every other feature is normalised to [0, 1].",
-    ),
-    "california_housing": _Set(
-        task="regression",
-        features=8,
-        parts={
-            "all": _Part(
-                20_640,
-                {
-                    "data.csv": partial(files.read_labelled, label="MedHouseVal"),
-                    "raw.csv": partial(files.read_housing, header=None),
-                    "cal_housing.data": files.read_housing,
-                    "cal_housing.tgz": partial(files.read_housing, member="CaliforniaHousing/cal_housing.data"),
-                },
-                "https://ndownloader.figshare.com/files/5976036",
-                "cal_housing.tgz",
-            )
-        },
-        home="https://www.dcc.fc.up.pt/~ltorgo/Regression/cal_housing.html",
-        citation="R. K. Pace and R. Barry (1997), Sparse spatial autoregressions; StatLib, 1990 US census.",
-        label_bound=(0.0, 5.00001),
-        bounds_from="StatLib: values above 500,000 USD are written as 500,001.",
-    ),
-    "year_prediction_msd": _Set(
-        task="regression",
-        features=90,
-        parts={
-            "all": _Part(
-                515_345,
-                {
-                    "YearPredictionMSD.txt": _year,
-                    "data.csv": partial(files.read_labelled, label="year"),
-                    "yearpredictionmsd.zip": _year_zip,
-                    "YearPredictionMSD.txt.zip": _year_zip,
-                },
-                f"{_UCI}/static/public/203/yearpredictionmsd.zip",
-            )
-        },
-        home=f"{_UCI}/dataset/203/yearpredictionmsd",
-        citation="T. Bertin-Mahieux (2011), YearPredictionMSD, UCI Machine Learning Repository, CC BY 4.0.",
-        label_bound=(1922.0, 2011.0),
-        bounds_from="UCI: songs range from 1922 to 2011.",
-        cut=463_715,
-        fragment="year_prediction_msd_fragment",
-    ),
-    "gisette": _Set(
-        task="classification",
-        features=5000,
-        parts={
-            "train": _Part(
-                6000,
-                {"gisette_scale": _gisette, "train.svm": _gisette, "gisette_train.data": files.read_gisette_uci},
-                f"{_LIBSVM_PAGE}/gisette_scale.bz2",
-            ),
-            "test": _Part(
-                1000,
-                {"gisette_scale.t": _gisette, "test.svm": _gisette, "gisette_valid.data": files.read_gisette_uci},
-                f"{_LIBSVM_PAGE}/gisette_scale.t.bz2",
-            ),
-        },
-        home=f"{_LIBSVM_PAGE}.html#gisette",
-        citation="I. Guyon et al. (2004), Gisette, NIPS 2003 feature selection challenge; UCI, CC BY 4.0.",
-        feature_ranges=((-1.0,) * 5000, (1.0,) * 5000),
-        bounds_from="LIBSVM data page: scaled to [-1, 1]. UCI form: 0 to 999, mapped to [-1, 1] here.",
-    ),
-}
-
-# Of the originals, which a download must have, and of recompressed files, for `verify_files`.
-CHECKSUMS = {
-    "a9a/a9a": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
-    "a9a/a9a.t": "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
-    "a9a/test.svm.xz": "93805ce9ce64b57c8832e835cdc701d8b4fba6937e125c2637faf829760f1496",
-    "a9a/train.svm.xz": "200615394bea1386aad919be9f04c05a6a3dc5ec5db191aa0a7eb775ecb0be3b",
-    "adult/adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-    "adult/adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-    "adult/test.csv.xz": "8a2314e4f6904ecb05f97c248be31cca26eb99d1d849e29d9946cc1aa2bcce25",
-    "adult/train.csv.xz": "3acf2421586d674f103bab9cfbcb587ee56bf2455bfa36c0aa4b9ecc2f7afac6",
-    "california_housing/cal_housing.tgz": "aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",
-    "california_housing/data.csv.xz": "12e007ef77181bc903d67a056d2eb7a956d12266a4b7646393f735cf39fbe37c",
-    "california_housing/raw.csv.xz": "ed09e2b872496e3fab0ba9018b6d9cbad070b68b5860607de98e74a2196d8bab",
-    "electricity/data.csv.xz": "5b979737ff4b0d742cbec3a7c488f4f5e91347880ed4f4222f426974e406f16a",
-    "electricity/electricity.arff": "2d86fbc74c69a5c04bcde0119bce280dd6d8efa0115987edc75b77ccf024d7f2",
-    "phishing/data.svm.xz": "eb1d232276bdb535bd9fa8a8428d34980ba201bfbbb25340bdd82db373354286",
-    "year_prediction_msd_fragment/data.csv.xz": "351e2540147762e39a2b19c0f8eab17771c74c27c1e68e0413e5a1f0a473381f",
-}
+_SETS: dict[str, _Set] = {name: _read_set(**told) for name, told in files.TOLD["sets"].items()}
+CHECKSUMS: dict[str, str] = files.TOLD["checksums"]

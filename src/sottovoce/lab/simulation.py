@@ -120,7 +120,7 @@ class Simulation:
     def plot(self, ax: Any = None) -> Any:
         """The first metric against epsilon; needs matplotlib (the extra `plots`).
 
-        The bars are one standard deviation, over runs, of what noise makes worse.
+        The bars are one standard deviation, over runs, of what noise makes worse. Gives the figure.
         """
         ax = axes_for(ax)
         name, plain = next(iter(self.plain.items()))
@@ -134,7 +134,7 @@ class Simulation:
         ax.set_ylabel(_TITLES[name])
         ax.set_title(f"{self.of:,} records, {self.features} features: {self.source.split(',')[0]}", fontsize="medium")
         ax.legend(fontsize="small")
-        return ax
+        return ax.figure
 
 
 def simulate(  # noqa: PLR0913

@@ -7,6 +7,7 @@ which clinics learn together which of their patients will be readmitted within 3
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from sottovoce.arguments import is_number
 from sottovoce.data.cells import table_columns
@@ -30,7 +31,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Feature:
-    """A measured quantity: its unit, the range any clinic would call plausible, and who in town holds it."""
+    """A measured quantity: its unit, the range any clinic would call plausible, and who in town holds it.
+
+    `typical` is of a patient, `effect` what one unit more adds to the log-odds of readmission.
+    """
 
     name: str
     unit: str
@@ -38,25 +42,12 @@ class Feature:
     high: float
     decimals: int
     holder: str
+    typical: float
+    effect: float
 
 
-FEATURES = (
-    Feature("age", "years", 18, 100, 0, "clinic"),
-    Feature("sex", "0 female, 1 male", 0, 1, 0, "clinic"),
-    Feature("body_mass_index", "kg/m2", 14, 55, 1, "clinic"),
-    Feature("systolic_pressure", "mmHg", 80, 220, 0, "clinic"),
-    Feature("diastolic_pressure", "mmHg", 40, 130, 0, "clinic"),
-    Feature("heart_rate", "beats/min", 35, 150, 0, "clinic"),
-    Feature("smoker", "0 no, 1 yes", 0, 1, 0, "clinic"),
-    Feature("fasting_glucose", "mg/dL", 50, 300, 0, "lab"),
-    Feature("hba1c", "%", 4, 12, 1, "lab"),
-    Feature("ldl_cholesterol", "mg/dL", 20, 250, 0, "lab"),
-    Feature("hdl_cholesterol", "mg/dL", 15, 110, 0, "lab"),
-    Feature("creatinine", "mg/dL", 0.3, 4, 2, "lab"),
-    Feature("prior_admissions", "last 12 months", 0, 8, 0, "insurer"),
-    Feature("length_of_stay", "days", 1, 30, 0, "insurer"),
-    Feature("medications", "prescriptions", 0, 25, 0, "insurer"),
-)
+_TOLD = tomllib.loads(Path(__file__).with_name("clinics.toml").read_text(encoding="utf-8"))
+FEATURES = tuple(Feature(name, **told) for name, told in _TOLD["features"].items())
 FEATURE_NAMES = tuple(feature.name for feature in FEATURES)
 FEATURE_RANGES = (tuple(feature.low for feature in FEATURES), tuple(feature.high for feature in FEATURES))
 LABEL = "readmitted"
@@ -164,7 +155,7 @@ def _clinic(name: str, size: int, seed: int, index: int) -> Clinic:
 
     years = 14 * older + noise(14)  # from the age of 60
     sex = (rng.random(size) < 0.5).astype(float)
-    smoker = (rng.random(size) < _sigmoid(-1.3 + 0.4 * sex - 0.02 * years)).astype(float)
+    smoker = (rng.random(size) < expit(-1.3 + 0.4 * sex - 0.02 * years)).astype(float)
     body_mass = 27.5 + 3.2 * metabolic + noise(3.2)
     systolic = 126 + 0.4 * years + 0.9 * (body_mass - 27.5) + noise(12)
     hba1c = 5.9 * np.exp(0.13 * metabolic + 0.002 * years + noise(0.05))
@@ -191,17 +182,8 @@ def _clinic(name: str, size: int, seed: int, index: int) -> Clinic:
         ]
     )
     X = np.column_stack([np.clip(X[:, j], f.low, f.high).round(f.decimals) for j, f in enumerate(FEATURES)])
-    score = (X - _TYPICAL) @ _EFFECT - 1.35
-    return Clinic(name, X, (rng.random(size) < _sigmoid(score)).astype(float))
-
-
-# A typical patient, and what one unit more of each feature adds to the log-odds of readmission.
-_TYPICAL = np.array([60, 0.5, 27.5, 126, 78, 74, 0.2, 110, 5.9, 122, 56, 0.95, 0.6, 3.8, 4.5])
-_EFFECT = np.array([0.03, 0.2, 0.03, 0.012, 0.0, 0.02, 0.8, 0.003, 0.6, 0.003, -0.015, 1.2, 0.8, 0.2, 0.08])
-
-
-def _sigmoid(score: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-score)))
+    score = (X - [f.typical for f in FEATURES]) @ [f.effect for f in FEATURES] - 1.35
+    return Clinic(name, X, (rng.random(size) < expit(score)).astype(float))
 
 
 ACCURACY: Final = 0.8  # of the true model, where nothing else is asked for
@@ -346,7 +328,8 @@ class MadeUp:
         if isinstance(column, YesNo):
             levels, shares = (column.no, column.yes), np.array([1.0, generator.uniform(0.25, 4.0)])
         elif isinstance(column, Category):
-            levels, shares = column.levels, 1.0 / (1 + generator.permutation(len(column.levels)))
+            levels = tuple(column.book.examples[place] for place in range(len(column.levels)))
+            shares = 1.0 / (1 + generator.permutation(len(levels)))
         else:
             raise InputError(f"schema: records are not made up for a column such as {column.name!r}; give like=....")
         places = generator.choice(len(levels), size=count, p=shares / shares.sum())

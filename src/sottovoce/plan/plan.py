@@ -52,6 +52,7 @@ FAMILIES: dict[str, str] = {
 OTHERS: dict[str, str] = {
     "evaluation": "sottovoce.algorithms.evaluation",
     "ranges": "sottovoce.algorithms.ranges",
+    "description": "sottovoce.algorithms.description",
     "model-selection": "sottovoce.algorithms.model_selection",
     "standard-errors": "sottovoce.algorithms.standard_errors",
 }
@@ -97,7 +98,7 @@ class Numbers(Frozen):
     """
 
     model_config = ConfigDict(extra="allow")
-    evaluates: ClassVar[bool] = False  # True: a run that evaluates a model and fits none
+    result: ClassVar[str] = "model"  # or "evaluation" or "description": a run that fits nothing
     names_records: ClassVar[bool] = False  # True: the coordinator's coin names the record of each round
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -211,7 +212,7 @@ class Plan(Problem, Design):
         if (self.bounds.row_norm is None) != (not self.norms):
             raise RefusedError("by columns a row norm is shared among the parties, and only a declared one is.")
         if self.bounds.row_norm is not None:
-            overlap = self.secure_columns or self.numbers.evaluates  # which reads scores, and no rows
+            overlap = self.secure_columns or self.numbers.result == "evaluation"  # which reads scores, and no rows
             party_norms(self.bounds.row_norm, self.columns, self.norms, overlap=overlap)
 
     def changed_problem(self, **fields: Any) -> Problem:

@@ -92,12 +92,13 @@ class Release(Frozen):
         first: int,
         count: int,
         std: float,
-        step: float,
+        step: float | None = None,
         rate: float | None = None,
         mechanism: Mechanism = "gaussian",
         batches: int = 1,
     ) -> Release:
-        """The release of `query` with `std` on the grid `step`; the grid's own sensitivity is charged."""
+        """The release of `query` with `std` on the grid `step`, else a usual one; its own sensitivity is charged."""
+        step = grid_step(query, std) if step is None else step
         extra = step * math.sqrt(query.rounding_entries)
         return cls(
             mechanism=mechanism,

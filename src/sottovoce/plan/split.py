@@ -116,7 +116,8 @@ class Channel:
         self.signers = self.roster = self.names
         together = self.split.same_people
         self.priced = self.names[:1] if together else self.names
-        self.leaves = "What leaves all parties together, at most" if together else "What leaves each party"
+        each = "What leaves each party" if self.split.several else "What is released"
+        self.leaves = "What leaves all parties together, at most" if together else each
         self.products = self.secure and together  # whether sums over the columns of all are opened, and nothing else
         self.sums_alone = self.secure or not together  # all that the world sees of a sum is the sum
         self.retries, self.reserve = 0, 0.0  # releases that may be asked again, and their share of mu^2

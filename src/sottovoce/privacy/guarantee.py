@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, ndtr, ndtri
 
 from sottovoce.errors import InputError
+from sottovoce.notebooks import html_table
 from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
 from sottovoce.privacy.events import CHANGES, Event, Relation
 
@@ -66,7 +67,7 @@ class Guarantee:
     void: str | None = None
     unit: Unit = "record"
     trade_off: tuple[tuple[float, float], ...] = ()
-    result: Literal["model", "evaluation"] = "model"  # what the world sees
+    result: Literal["model", "evaluation", "description"] = "model"  # what the world sees
     assumes: tuple[str, ...] = ()
     computational: bool = False
     if_broken: str = ""
@@ -96,8 +97,8 @@ class Guarantee:
 
     def sentence(self) -> str:
         view = self.view or VIEWS[self.adversary]
-        if self.result == "evaluation":
-            view = view.replace("the final model", "the evaluation")
+        if self.result != "model":
+            view = view.replace("the final model", f"the {self.result}")
         if self.void is not None:
             return f"Against {view}: NO PROMISE. {self.void}"
         if math.isinf(self.epsilon):
@@ -179,7 +180,7 @@ def percent(share: float) -> str:
     return f"{math.ceil(100 * share * 10**digits - 1e-9) / 10**digits:g}%"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PrivacyReport:
     """What a fit promises, against each adversary, and what that rests on.
 
@@ -265,11 +266,32 @@ class PrivacyReport:
         return tuple(lines)
 
     def __str__(self) -> str:
-        lines = [each.sentence() for each in self.views(several=True)]
+        lines = [each.sentence() for each in self._views()]
         lines += self.remarks() if self.weakest.void is None else ()
         if self.assumptions:
             lines.append("This rests on: " + "; ".join(self.assumptions) + ".")
         return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _views(self) -> list[Guarantee]:
+        """With all data in one place nobody sees messages."""
+        return self.views(several=self.public.get("split") != "central")
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                each.adversary,
+                f"{each.epsilon:.4g}" if each.promises else "no promise",
+                percent(each.detected(0.05)) if each.trade_off and each.promises else "",
+                each.sentence(),
+            )
+            for each in self._views()
+        ]
+        below = f"This rests on: {'; '.join(self.assumptions)}." if self.assumptions else ""
+        caption = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:g}, {self.relation}"
+        heads = ("against", "epsilon", "found at most, with 5% false alarms", "in words")
+        return html_table(heads, rows, caption=caption, below=" ".join((*self.remarks(), below)))
 
     def to_dict(self) -> dict[str, Any]:
         weakest, each = self.weakest, map(Guarantee.to_dict, self.views(several=True))

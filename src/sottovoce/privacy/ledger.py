@@ -160,8 +160,8 @@ class Ledger:
                 # The key of the receipts, in the first entry alone: who has not read the ledger cannot guess it.
                 key = {} if entries.datasets() else {"receipt_key": os.urandom(32).hex()}
                 entries.append("opening", dataset, details=json.dumps(asdict(terms) | key))
-            # The order and the capacity follow from the rest; a later version may compute their last digit otherwise.
-            elif replace(known := _read_terms(row), order=terms.order, capacity=terms.capacity) != terms:
+            # What follows from the rest a later version may compute otherwise in the last digit.
+            elif replace(known := _read_terms(row), **{name: getattr(terms, name) for name in _DERIVED}) != terms:
                 parts = {"under": known.under, "allowance": known.allowance and (known.allowance, known.period)}
                 more = "".join(f", {name}={value!r}" for name, value in parts.items() if value)
                 raise LedgerError(
@@ -395,6 +395,8 @@ def _receipt_hash(entries: Entries, number: int) -> str:
     key, message = entries.hash_of(1), entries.hash_of(number)
     return "" if key is None or message is None else hmac.new(key.encode(), message.encode(), "sha256").hexdigest()
 
+
+_DERIVED: Final = ("order", "capacity", "gaussian_capacity")
 
 # Where there is nothing to say.
 _LEFT_OUT: Final = ("about", "account", "fit", "part", "whole", "covered", "rests_on")

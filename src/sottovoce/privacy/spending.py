@@ -1,7 +1,8 @@
 """How the costs of plans add in one account, though each plan was chosen after looking at the last.
 
 composition   what adds over plans                              takes
-"renyi"       Renyi divergence at one order, fixed at opening   every plan
+"renyi"       mu^2 while all releases are Gaussian, then the    every plan
+              Renyi divergence at one order, fixed at opening
 "gaussian"    mu^2                                              plans of Gaussian releases alone; tightest
 "basic"       epsilon and delta                                 every plan, which then needs its own delta
 
@@ -18,6 +19,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from sottovoce.errors import BudgetError, InputError, LedgerError
+from sottovoce.notebooks import html_table
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import mu_for, renyi_budget, renyi_order_for
 from sottovoce.privacy.events import (
@@ -72,6 +74,9 @@ class Reservation:
 class AccountTerms:
     """What is fixed when an account is opened; `capacity` is the budget in the unit that adds over plans.
 
+    A "renyi" account has two, each at half of delta: `capacity` for plans of all kinds, and the larger
+    `gaussian_capacity` for as long as all releases are Gaussian, in the same unit, order mu^2 / 2.
+
     `under` names the account that pays as well. With an `allowance` the capacity is released in parts, one a `period`,
     the first at the opening: a part is what one plan of Gaussian releases of that epsilon costs.
     """
@@ -85,6 +90,7 @@ class AccountTerms:
     under: str = ""
     allowance: float | None = None
     period: Period | None = None
+    gaussian_capacity: float | None = None
 
     def price(self, plan: str, events: Events, delta: float | None, summary: str) -> Reservation:
         """What a plan with these events would be charged."""
@@ -119,15 +125,20 @@ class AccountTerms:
         return Reservation(plan, listed, cost, epsilon, self.delta, summary)
 
     def released(self, opened: datetime, now: datetime) -> float:
-        """How much of the capacity may be spent by now; unspent parts stay."""
+        """How much of the budget may be spent by now, as far as it goes; unspent parts stay."""
         if self.allowance is None or self.period is None:
-            return self.capacity
+            return math.inf
         part = self.allowance
         if self.composition != "basic":
             part = mu_for(self.allowance, inside(self.delta)) ** 2
         if self.composition == "renyi":
             part *= self.fixed_order / 2
-        return min(part * (1 + periods_between(opened, now, self.period)), self.capacity)
+        return part * (1 + periods_between(opened, now, self.period))
+
+    @property
+    def largest_capacity(self) -> float:
+        """What all plans add up to at most, whatever their kinds."""
+        return max(self.capacity, self.gaussian_capacity or 0.0)
 
     @property
     def fixed_order(self) -> float:
@@ -150,8 +161,10 @@ def open_terms(epsilon: float, delta: float, relation: Relation, composition: Co
         return AccountTerms(epsilon, delta, relation, composition, None, epsilon)
     if composition == "gaussian":
         return AccountTerms(epsilon, delta, relation, composition, None, mu_for(epsilon, inside(delta)) ** 2)
-    order = renyi_order_for(epsilon, inside(delta))
-    return AccountTerms(epsilon, delta, relation, composition, order, renyi_budget(epsilon, inside(delta), order))
+    half = inside(delta) / 2
+    order = renyi_order_for(epsilon, half)
+    capacity, alone = renyi_budget(epsilon, half, order), order * mu_for(epsilon, half) ** 2 / 2
+    return AccountTerms(epsilon, delta, relation, composition, order, capacity, gaussian_capacity=alone)
 
 
 def periods_between(opened: datetime, now: datetime, period: Period) -> int:
@@ -167,6 +180,7 @@ def periods_between(opened: datetime, now: datetime, period: Period) -> int:
 class Balance:
     """What an account has, as epsilons: `spent` and `total` at `delta`, `left` at `delta_left`.
 
+    Guarantee: that of `total`, however the plans were chosen. `spent` is what they cost had they been fixed in advance.
     `left` is the largest plan of Gaussian releases that would fit. `spent` and `left` do not add up to
     `total`, since composition is not a sum; `share`, the used part of the budget, does add up over plans, and
     `released` is the part of the budget that may be used by now. `rests_on` is all that the plans assume besides noise:
@@ -183,19 +197,35 @@ class Balance:
     released: float = 1.0
     rests_on: tuple[str, ...] = ()
 
+    def _repr_html_(self) -> str:
+        numbers = (f"{self.total:g}", f"{self.spent:.4g}", f"{self.left:.4g}", f"{self.delta:g}", f"{self.plans}")
+        heads = ("", "total epsilon", "spent", "left", "delta", "plans", "used")
+        return html_table(heads, [("account", *numbers, f"{self.share:.0%}")], below="; ".join(self.rests_on))
+
 
 @dataclass(frozen=True)
 class Book:
-    """An account's terms and all its reservations, in order; `released` is the capacity that may be spent by now."""
+    """An account's terms and all its reservations, in order; `released` is how much may be spent by now."""
 
     terms: AccountTerms
     reservations: tuple[Reservation, ...] = ()
     released: float = math.inf
 
     @property
+    def all_gaussian(self) -> bool:
+        """True if every release that was charged is Gaussian, so that mu^2 adds."""
+        return all(isinstance(event, Gaussian) for known in self.reservations for event in known.events)
+
+    @property
+    def limit(self) -> float:
+        """The bound of what all plans may ever add up to, if no plan of another kind follows."""
+        alone = self.terms.gaussian_capacity
+        return alone if alone is not None and self.all_gaussian else self.terms.capacity
+
+    @property
     def available(self) -> float:
         """The bound of what all plans may add up to by now."""
-        return min(self.released, self.terms.capacity)
+        return min(self.released, self.limit)
 
     def find(self, plan: str) -> Reservation | None:
         """The reservation of a plan, if it has one."""
@@ -209,8 +239,10 @@ class Book:
         """True if the plan may be reserved.
 
         Guarantee: if every plan is admitted by this rule, all their releases together are
-        (epsilon, delta)-differentially private. The first plan of a "renyi" account is also admitted on its
-        own exact epsilon: it depends on no output, and if it overfills the account no other plan follows. That is for
+        (epsilon, delta)-differentially private. A "renyi" account admits Gaussian plans by mu^2 at half of delta, as
+        long as there are no others, and all kinds by the Renyi divergence at half of delta. Its first plan is also
+        admitted on its own exact epsilon: it depends on no output, and if it overfills the account no other plan
+        follows. That is for
         an account whose whole budget is released. What was charged for a fit as a whole covers plans of that fit, all
         Gaussian, as long as the squares of their mu sum to its square.
         """
@@ -221,10 +253,10 @@ class Book:
             free = asked.cost == asked.whole == 0.0 and not asked.events
             return free and whole > 0 and _at_most(math.fsum(each.part**2 for each in (*known, asked)), whole**2)
         after = self.after(asked)
-        within = _at_most(after.cost(), self.available)
+        within = _at_most(after.cost(), after.available)
         if self.terms.composition == "basic":
             return within and _at_most(math.fsum(known.delta for known in after.reservations), self.terms.delta)
-        if self.terms.composition == "renyi" and not self.reservations and self.available == self.terms.capacity:
+        if self.terms.composition == "renyi" and not self.reservations and self.released >= after.limit:
             return within or _at_most(asked.epsilon, self.terms.epsilon)
         return within
 
@@ -238,9 +270,9 @@ class Book:
     def balance(self) -> Balance:
         terms, cost, plans = self.terms, self.cost(), len(self.reservations)
         rest = max(self.available - cost, 0.0)
-        share = min(cost / terms.capacity, 1.0)
+        share = min(cost / self.limit, 1.0)
         delta_left = terms.delta
-        if plans == 0 and self.available == terms.capacity:
+        if plans == 0 and self.available == self.limit:
             spent, left = 0.0, terms.epsilon
         elif terms.composition == "basic":
             delta_left = max(terms.delta - math.fsum(known.delta for known in self.reservations), 0.0)
@@ -250,13 +282,16 @@ class Book:
             spent = accounting.gaussian_epsilon(math.sqrt(cost), inside(terms.delta))
             left = accounting.gaussian_epsilon(math.sqrt(rest), inside(terms.delta))
         else:
-            spent = accounting.renyi_to_epsilon(cost, terms.fixed_order, inside(terms.delta))
+            # The Renyi divergence of a Gaussian release at this order is order * mu^2 / 2.
+            if self.all_gaussian:
+                spent = accounting.gaussian_epsilon(math.sqrt(2 * cost / terms.fixed_order), inside(terms.delta))
+            else:
+                spent = accounting.renyi_to_epsilon(cost, terms.fixed_order, inside(terms.delta))
             if sum(not known.covered for known in self.reservations) <= 1:
                 spent = min(spent, math.fsum(known.epsilon for known in self.reservations))
-            # The Renyi divergence of a Gaussian release at this order is order * mu^2 / 2.
             left = accounting.gaussian_epsilon(math.sqrt(2 * rest / terms.fixed_order), inside(terms.delta))
         rests_on = tuple(dict.fromkeys(text for known in self.reservations for text in known.rests_on))
-        released = self.available / terms.capacity
+        released = self.available / self.limit
         return Balance(terms.epsilon, spent, left, terms.delta, delta_left, share, plans, released, rests_on)
 
     def refusal(self, asked: Reservation) -> str:

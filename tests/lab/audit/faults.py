@@ -54,6 +54,7 @@ from sottovoce.queries import parts, pricing, sums
 from sottovoce.queries.pricing import Pricing
 from sottovoce.queries.sums import GradientSum, ProjectedGradient
 from sottovoce.transports import identity
+from support import play
 
 CAUGHT = (AssertionError, LeakError, RefusedError)
 ALARM = 1e-7
@@ -107,7 +108,7 @@ def game(solver: str, runs: int, **fields: Any) -> Check:
 
     def run() -> None:
         with mock.patch.object(games, "ALARM", ALARM):
-            result = games.play(games.Game(solver, audit_plan(solver, **fields)), runs=runs, seed=1)
+            result = play(games.Game(solver, audit_plan(solver, **fields)), runs=runs, seed=1)
         assert result.verdict == "holds", (
             f"{result.verdict}: {result.measured:.2f} measured, {result.claimed:.2f} claimed"
         )
@@ -327,11 +328,11 @@ def _(real: Any = scd.move) -> Iterator[None]:
     sensitivity=on(checks.sensitivity, "newton, central"),
     sensitivity__by_columns=on(checks.sensitivity, "fdml, columns"),
 )
-def _(real: Any = preparation._row_norm_factors) -> Iterator[None]:
-    def longer(squares: Any, usable: Any, recipe: Any) -> Any:
-        return 2.0 * real(squares, usable, recipe)
+def _(real: Any = preparation.prepare_dense) -> Iterator[None]:
+    def longer(raw: Any, columns: Any, numbers: Any, *told: Any) -> None:
+        real(raw, columns, (2.0 * numbers[0], *numbers[1:]), *told)
 
-    with patch(preparation, "_row_norm_factors", longer):
+    with patch(preparation, "prepare_dense", longer):
         yield
 
 

@@ -17,9 +17,10 @@ from sottovoce.algorithms import SOLVERS
 from sottovoce.errors import InputError
 from sottovoce.gate import gate
 from sottovoce.lab.audit import run_audit
-from sottovoce.lab.audit.games import Game, neighbours, play
+from sottovoce.lab.audit.games import Game, neighbours
 from sottovoce.lab.audit.runner import at_audit_scale, audit_plan, catalogue, make_own_games, plot
 from sottovoce.privacy.calibration import mu_for
+from support import play
 
 pytestmark = pytest.mark.slow
 

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from sottovoce.data.bounds import Bounds
-from sottovoce.lab.audit.games import Game, errors_at, mu_of, play, source
+from sottovoce.lab.audit.games import Game, errors_at, mu_of, source
 from sottovoce.lab.audit.runner import at_audit_scale, audit_plan, catalogue, make_own_games
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.events import RELATIONS, Relation
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.secure.columns import Columns
+from support import play
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.optimize import minimize
 
+from curvature_estimate import estimate_curvature
 from sottovoce import losses
 from sottovoce.errors import InputError
 from sottovoce.lab import bcfw
@@ -128,11 +129,11 @@ def test_line_search_is_never_worse_than_the_universal_step(problems):
                 x = values[1].x
 
 
-def test_golden_section():
+def test_the_best_step():
     for least in (0.0, 0.3, 1 / 3, 0.9, 1.0, 1.7, -0.4):
-        found = objectives.golden_section(lambda u, least=least: (u - least) ** 2, 0.5)
+        found = objectives.best_step(lambda u, least=least: (u - least) ** 2, 0.5)
         assert found == pytest.approx(min(max(least, 0), 1), abs=2e-6)
-    assert objectives.golden_section(lambda u: 0.0 if u == 0.25 else 1.0, 0.25) == 0.25
+    assert objectives.best_step(lambda u: 0.0 if u == 0.25 else 1.0, 0.25) == 0.25
 
 
 def test_products_stay_exact_in_long_runs(monkeypatch):
@@ -211,9 +212,7 @@ def test_any_smooth_function_of_the_products():
         f = bcfw.Composite(matrix, LogSumExp())
         found = bcfw.solve(f, M, bcfw.UniformSerial(5), rounds=2000, step="line-search", tolerance=1e-2, generator=0)
         assert found.gap <= 1e-2
-        assert bcfw.curvature_estimate(f, M, bcfw.Nice(5, 2), generator=0) <= bcfw.curvature_bound(
-            f, M, bcfw.Nice(5, 2)
-        )
+        assert estimate_curvature(f, M, bcfw.Nice(5, 2), generator=0) <= bcfw.curvature_bound(f, M, bcfw.Nice(5, 2))
 
 
 def test_one_set_is_one_block():
@@ -306,10 +305,3 @@ def test_bad_input_is_explained():
     ):
         with pytest.raises(InputError, match=message), np.errstate(all="ignore"):
             call()
-
-
-def test_hooks_are_believed_if_asked():
-    A, y, M = mixed()
-    f = bcfw.least_squares(A, y)
-    hooks = bcfw.Inexact(1.0, gradient=lambda i, g, tolerance: g + 1.0, enforced=False)
-    assert M.contains(bcfw.solve(f, M, bcfw.Nice(5, 2), rounds=20, inexact=hooks, generator=0).x)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from curvature_estimate import estimate_curvature
 from sottovoce.lab import bcfw
 from sottovoce.penalties import BoxSet, L1Ball, Product, Simplex
 
@@ -83,7 +84,7 @@ def test_one_round_notices_a_curvature_too_small_and_a_probability_too_large(pro
     linear = Linear(np.arange(1.0, 7.0))
     for name, sampling in samplings.items():
         problem = problems["simplices"]
-        estimate = bcfw.curvature_estimate(problem.f, problem.M, sampling, generator=0)
+        estimate = estimate_curvature(problem.f, problem.M, sampling, generator=0)
         assert max(excesses(problem, sampling, 0.1 * estimate, sampling.smallest)) > 1e-3, name
         if sampling.smallest < 1:
             assert max(excesses(linear, sampling, 0.0, 1.2 * sampling.probabilities().max())) > 1e-3, name

@@ -22,15 +22,16 @@ def by_place(table: PaperTable) -> dict[tuple[str, object], reproduce.Row]:
 
 
 def test_published_numbers():
-    a9a, gisette = admm.PUBLISHED["a9a"], admm.PUBLISHED["gisette"]
+    a9a, gisette = (admm.DATA[name]["published"] for name in ("a9a", "gisette"))
     assert admm.EPOCHS == (5, 10, 20, 50, 100, 150)
     assert tuple(a9a["s = 0"].values()) == (0.4195, 0.3496, 0.3303, 0.3251, 0.3243, 0.3244)
     assert tuple(a9a["s = 3"].values()) == (0.3961, 0.3563, 0.3950, 0.4324, 0.4499, 0.4543)
     assert tuple(gisette["s = 0"].values()) == (0.1856, 0.1000, 0.0752, 0.0676, 0.0656, 0.0657)
     assert tuple(gisette["s = 10"].values()) == (0.6140, 0.5573, 0.6567, 0.7072, 0.7529, 0.7359)
-    assert all(tuple(at) == admm.EPOCHS for at in (a9a["s = 0"], a9a["s = 3"], gisette["s = 0"], gisette["s = 10"]))
-    assert admm.BASELINES == {"a9a": [0.3250, 0.3500], "gisette": [0.0854, 0.2080]}
-    assert (a9a["SGD"], gisette["SGD"]) == ({10: 0.3246, 100: 0.3242}, {50: 0.2399, 100: 0.1554})
+    for at in (a9a["s = 0"], a9a["s = 3"], gisette["s = 0"], gisette["s = 10"]):
+        assert tuple(map(int, at)) == admm.EPOCHS
+    assert [admm.DATA[name]["baselines"] for name in ("a9a", "gisette")] == [[0.3250, 0.3500], [0.0854, 0.2080]]
+    assert (a9a["SGD"], gisette["SGD"]) == ({"10": 0.3246, "100": 0.3242}, {"50": 0.2399, "100": 0.1554})
 
 
 def test_figures_name_their_parts():
@@ -144,7 +145,7 @@ def test_the_printed_noise_has_no_epsilon_and_the_duals_tell_the_labels():
 
 
 def test_claims(data_folder):
-    claims = {claim.where: claim for claim in admm.judge_admm(Setup(quick=True, folder=data_folder))}
+    claims = {claim.where: claim for claim in admm.PAPER.claims(Setup(quick=True, folder=data_folder))}
     holding = {where for where, claim in claims.items() if claim.verdict == "holds"}
     assert holding == {
         "Theorem 1, two parties",
@@ -156,9 +157,9 @@ def test_claims(data_folder):
     assert [where for where, claim in claims.items() if "another" in claim.verdict] == ["Theorem 2, eq. 14"]
     undecided = {where for where, claim in claims.items() if claim.verdict == "not decided"}
     assert undecided == {"Section 5, gisette", "Figure 3(b)"}
-    assert len(claims) == 16
+    assert len(claims) == 17
 
 
 def test_claims_without_data(tmp_path, monkeypatch):
     monkeypatch.setattr(Setup, "load", lambda *_: (_ for _ in ()).throw(reproduce.MissingDataError("none")))
-    assert len(admm.judge_admm(Setup(quick=True, folder=tmp_path))) == 13
+    assert len(admm.PAPER.claims(Setup(quick=True, folder=tmp_path))) == 14

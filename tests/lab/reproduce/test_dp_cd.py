@@ -10,7 +10,7 @@ from sottovoce.algorithms.cd.walk import Moves, visits
 from sottovoce.federation.federation import Federation
 from sottovoce.lab import reproduce
 from sottovoce.lab.reproduce import Setup, dp_cd
-from sottovoce.lab.reproduce.dp_cd_problems import DpCd, DpSgd, Printed, Task
+from sottovoce.lab.reproduce.dp_cd import DpCd, DpSgd, Printed, Task
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def test_published_numbers() -> None:
         "california-standardised": (8e-4, None, 5.4e-3),
         "sparse": (0.32, None, 0.875),
     }
-    assert reproduce.paper("dp-cd").figures == {"1": tuple(dp_cd.PROBLEMS)}
+    assert reproduce.paper("dp-cd").figures == {"1": list(dp_cd.PROBLEMS)}
 
 
 def test_as_printed_is_the_published_form_with_nothing_but_constants(task: Task) -> None:
@@ -108,7 +108,7 @@ def test_true_epsilons() -> None:
 
 
 def test_every_claim_has_its_verdict() -> None:
-    claims = dp_cd.judge_dp_cd(QUICK)
+    claims = dp_cd.PAPER.claims(QUICK)
     false = [
         "Privacy, T outer loops",
         "Coordinate-wise Clipping",
@@ -141,7 +141,8 @@ def test_california_is_near_the_published_errors(data_folder) -> None:
     table = dp_cd.curves("california-standardised", Setup(quick=True, folder=data_folder))
     ends = {row.series: row for row in table.rows}  # the last of each
     told = {row.series: (row.at, row.published) for row in table.rows if row.published is not None}
-    assert told == {"DP-CD as printed": (2.375, 8e-4), "DP-SGD": (6.0, 5.4e-3)}  # nearest to 2 and 50 passes
+    near = {"as printed, the paper's passes": (2.0, 8e-4), "DP-CD as printed": (2.375, 8e-4)}
+    assert told == near | {"DP-SGD": (6.0, 5.4e-3)}  # nearest to 2 and 50 passes
     assert 1e-4 < ends["DP-CD as printed"].ours < 8e-3
     assert ends["cd"].ours < 8e-4
     first = next(row for row in table.rows if row.series == "DP-CD as printed")

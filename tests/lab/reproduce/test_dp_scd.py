@@ -9,7 +9,7 @@ import pytest
 
 from sottovoce.lab import reproduce
 from sottovoce.lab.datasets import load
-from sottovoce.lab.reproduce import Setup, dp_scd, dp_scd_panels
+from sottovoce.lab.reproduce import Setup, dp_scd
 from sottovoce.privacy.calibration import moments_noise_for, noise_multiplier_for
 from sottovoce.privacy.events import inside
 
@@ -41,20 +41,18 @@ def test_true_epsilons():
 
 
 def test_dp_sgd_has_the_noise_of_the_same_accountant():
-    epsilon = dp_scd_panels.abadi_epsilon(1.0, 0.1, 100)
+    epsilon = dp_scd.abadi_epsilon(1.0, 0.1, 100)
     assert epsilon < 1.0
-    own = noise_multiplier_for(epsilon, inside(dp_scd_panels.DELTA), "zero-out", 0.1, 100)
-    assert own == pytest.approx(moments_noise_for(1.0, dp_scd_panels.DELTA, 0.1, 100), rel=1e-3)
+    own = noise_multiplier_for(epsilon, inside(dp_scd.DELTA), "zero-out", 0.1, 100)
+    assert own == pytest.approx(moments_noise_for(1.0, dp_scd.DELTA, 0.1, 100), rel=1e-3)
 
 
 def test_every_setting_is_of_its_grid():
-    for name, methods in dp_scd_panels.TUNED.items():
+    for name, methods in dp_scd.TUNED.items():
         for method, settings in methods.items():
-            assert len(settings) == (len(dp_scd_panels.PANELS[name].epsilons) if "DP" in method else 1)
+            assert len(settings) == (len(dp_scd.PANELS[name].epsilons) if "DP" in method else 1)
             for setting in settings if name != "years" else ():
-                assert all(
-                    value in known for value, known in zip(setting, dp_scd_panels.GRIDS[method].values(), strict=True)
-                )
+                assert all(value in known for value, known in zip(setting, dp_scd.GRIDS[method].values(), strict=True))
 
 
 class TestData:
@@ -65,8 +63,8 @@ class TestData:
     def test_a_panel(self, setup):
         table = dp_scd.tradeoff("phishing-svm", setup)
         found = {row.series: row.ours for row in table.rows}
-        assert set(found) == set(dp_scd_panels.GRIDS)
-        assert dp_scd_panels.PANELS["phishing-svm"].given["loss"] == "hinge"  # the paper's SVM is not smooth
+        assert set(found) == set(dp_scd.GRIDS)
+        assert dp_scd.PANELS["phishing-svm"].given["loss"] == "hinge"  # the paper's SVM is not smooth
         assert found["SCD"] > 0.92
         assert found["SGD"] > 0.92
         assert min(found["DP-SCD"], found["DP-SGD"]) > 0.9
@@ -77,17 +75,16 @@ class TestData:
         if not songs.fragment:
             pytest.skip("the whole set is there")
         monkeypatch.setattr(Setup, "load", lambda *_: songs)
-        monkeypatch.setattr(dp_scd_panels, "TUNED", {})
+        monkeypatch.setattr(dp_scd, "TUNED", {})
         small = {"rate": (0.1,), "clip": (0.3, 1.0), "step": (1.0,), "lot": ()}
-        grids = {method: {name: small[name] for name in grid} for method, grid in dp_scd_panels.GRIDS.items()}
-        for module in (dp_scd, dp_scd_panels):
-            monkeypatch.setattr(module, "GRIDS", grids)
+        grids = {method: {name: small[name] for name in grid} for method, grid in dp_scd.GRIDS.items()}
+        monkeypatch.setattr(dp_scd, "GRIDS", grids)
         table = dp_scd.tradeoff.__wrapped__("years", QUICK)
         assert [row.series for row in table.rows] == list(grids)
         assert all(0 < row.ours < math.inf for row in table.rows)
 
     def test_convergence(self, setup):
-        series = dp_scd.converge(setup).series
+        series = dp_scd.converge("ridge", setup).series
         assert set(series) == {"SCD", "SGD", *(f"{m}, epsilon {e}" for m in ("DP-SCD", "DP-SGD") for e in ("0.1", "1"))}
         for rows in series.values():
             assert [row.at for row in rows] == list(range(len(rows)))
@@ -95,25 +92,25 @@ class TestData:
         assert series["DP-SCD, epsilon 1"][-1].ours < series["DP-SCD, epsilon 0.1"][-1].ours
 
     def test_the_last_iterate_is_the_model(self, data_folder):
-        panel = dp_scd_panels.PANELS["ridge"]
+        panel = dp_scd.PANELS["ridge"]
         X, y = (part[:500] for part in panel.data(Setup(folder=data_folder))[:2])
         setting = {"rate": 0.1, "clip": 1.0, "step": 0.3}
-        model = dp_scd_panels.fitted(panel, (X, y, X, y), "DP-SCD", 1.0, setting, record=True)
-        seen = list(dp_scd_panels.visited(model))
+        model = dp_scd.fitted(panel, (X, y, X, y), "DP-SCD", 1.0, setting, record=True)
+        seen = list(dp_scd.visited(model))
         assert len(seen) == 100
         assert not seen[0].any()
         assert 0 < np.linalg.norm(seen[-1] - model.coef_) < np.linalg.norm(model.coef_)
-        model = dp_scd_panels.fitted(panel, (X, y, X, y), "DP-SGD", 1.0, setting)
-        *_, last = dp_scd_panels.visited(model)
+        model = dp_scd.fitted(panel, (X, y, X, y), "DP-SGD", 1.0, setting)
+        *_, last = dp_scd.visited(model)
         np.testing.assert_array_equal(model.coef_, last)
 
     def test_batches(self, setup):
-        assert {row.series for row in dp_scd.measure_batches(setup).rows} == {
+        assert {row.series for row in dp_scd.measure_batches("ridge", setup).rows} == {
             f"C = {clip:g}" for clip in dp_scd.CUTS[1:3]
         }
 
     def test_claims(self, setup):
-        claims = dp_scd.weigh_claims(setup)
+        claims = dp_scd.PAPER.claims(setup)
         false = {claim.where for claim in claims if claim.verdict == "false"}
         theory = {
             "Theorem 1",
@@ -122,7 +119,8 @@ class TestData:
             "Lemma 3, eq. 11",
             "Theorem 2, eq. 12",
             "Section 4.2",
-            "Table 1",
+            "Table 1, the returned model",
+            "Eq. 4, second line",
         }
         assert theory <= false
         assert {claim.where for claim in claims if claim.verdict == "holds"} >= {"Remark 1", "Eq. 10", "Section 3.2"}
@@ -132,8 +130,8 @@ def test_without_data_the_theory_is_weighed_all_the_same(tmp_path, monkeypatch):
     monkeypatch.delenv("SOTTOVOCE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(reproduce, "SUPPLIED", ("california_housing", "phishing", "adult"))
-    claims = dp_scd.weigh_claims(Setup(quick=True, folder=tmp_path))
-    assert len(claims) == 13 - 1
+    claims = dp_scd.PAPER.claims(Setup(quick=True, folder=tmp_path))
+    assert len(claims) == 15 - 1
     assert not any("Figure" in claim.where for claim in claims)
 
 

@@ -18,13 +18,14 @@ from sottovoce.lab.reproduce import Claim, MissingDataError, PaperTable, Setup, 
 pytestmark = pytest.mark.slow
 
 QUICK = Setup(quick=True)
+ABOUT = {"source": "source", "not_reproduced": []}
 
 
 def test_names_and_parts():
     assert reproduce.NAMES == ("dp-cd", "dp-scd", "admm", "frank-wolfe", "sgd")
     for name in reproduce.NAMES:
         assert reproduce.paper(name).parts
-        assert reproduce.paper(name).not_reproduced
+        assert reproduce.paper(name).told["not_reproduced"]
     with pytest.raises(InputError, match=r"'adam' is no paper.*dp-cd, dp-scd, admm, frank-wolfe, sgd"):
         reproduce.run_paper("adam")
     with pytest.raises(InputError, match=r"'curves' is no part of admm.*objective, a9a, noise.*epsilons"):
@@ -46,17 +47,17 @@ class TestMissingData:
 
     def test_other_parts_run_all_the_same(self, tmp_path, monkeypatch):
         parts = {"gisette": reproduce.paper("admm").parts["gisette"], "claims": admm.compare_admm_epsilons}
-        monkeypatch.setattr(admm, "PAPER", reproduce.Paper("source", parts, ("the baseline",)))
+        monkeypatch.setattr(admm, "PAPER", reproduce.Paper(ABOUT | {"not_reproduced": ["the baseline"]}, parts))
         made = reproduce.run_paper("admm", Setup(quick=True, folder=tmp_path))
         assert [table.title for table in made.tables.values()] == ["What the messages tell"]
         assert made.not_reproduced[0] == "the baseline"
-        assert "gisette_scale" in made.not_reproduced[1]
+        assert "gisette is not at hand; `sottovoce reproduce admm --only gisette`" in made.not_reproduced[1]
 
     def test_nothing_at_all_is_an_error(self, tmp_path, monkeypatch):
         monkeypatch.setattr(
-            admm, "PAPER", reproduce.Paper("source", {"gisette": reproduce.paper("admm").parts["gisette"]})
+            admm, "PAPER", reproduce.Paper(ABOUT, {"gisette": reproduce.paper("admm").parts["gisette"]})
         )
-        with pytest.raises(MissingDataError, match="gisette_scale"):
+        with pytest.raises(MissingDataError, match="gisette is not at hand"):
             reproduce.run_paper("admm", Setup(quick=True, folder=tmp_path))
 
     def test_any_other_error_is_not_taken_for_missing_data(self, monkeypatch):
@@ -64,7 +65,7 @@ class TestMissingData:
             raise InputError("a wrong option")
 
         monkeypatch.setattr(
-            admm, "PAPER", reproduce.Paper("source", {"claims": admm.compare_admm_epsilons, "broken": broken})
+            admm, "PAPER", reproduce.Paper(ABOUT, {"claims": admm.compare_admm_epsilons, "broken": broken})
         )
         with pytest.raises(InputError, match="a wrong option"):
             reproduce.run_paper("admm", QUICK)
@@ -120,7 +121,7 @@ def small(monkeypatch):
         "dots": lambda _: PaperTable("dots", "epsilon", "setting", dots, log=True),
     }
     claims = (Claim("Lemma 1", "a <b>", "holds", "1 < 2"), Claim("Lemma 2", "c", "false", "3 > 2"))
-    paper = reproduce.Paper("source", parts, (), {"1": ("lines", "other")}, lambda _: claims)
+    paper = reproduce.Paper(ABOUT | {"figures": {"1": ["lines", "other"]}}, parts, (lambda _: claims,))
     monkeypatch.setattr(sgd, "PAPER", paper)
     return paper
 

@@ -98,7 +98,7 @@ def test_excess() -> None:
 
 
 def test_verdicts() -> None:
-    found = {claim.where: claim for claim in sgd.judge_sgd(QUICK)}
+    found = {claim.where: claim for claim in sgd.PAPER.claims(QUICK)}
     false = {where for where, claim in found.items() if claim.verdict == "false"}
     assert false == {"Theorem 1", "Theorem 1, eq. 6", "Theorem 3, step 5", "Theorem 4, eq. 12"}
     assert len(found) == 11

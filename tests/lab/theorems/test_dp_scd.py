@@ -247,7 +247,9 @@ class TestNoise:
         found = {}
         for features, rounds in ((4, 100), (64, 100), (4, 800)):
             dual = theorems.RidgeDual.drawn(records=200, features=features, ridge=0.2)
-            runs = [dual.descend(20, rounds, 1.0, 0.5, np.random.default_rng([seed, features])) for seed in range(30)]
+            runs = [
+                dual.descend(20, rounds, 1.0, 0.5, np.random.default_rng([seed, features]))[1] for seed in range(30)
+            ]
             found[features, rounds] = np.mean([dual.primal_excess(v) for v in runs])
             assert found[features, rounds] > theorems.excess_of_last_noise(features, 0.2, 200, 0.5)
         assert found[64, 100] > 3 * found[4, 100]

@@ -22,7 +22,7 @@ from sottovoce.algorithms.cd.walk import (
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Choice, Integers, InTurn, Query, Round, Wholes, World
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.release import Count, grid_step
+from sottovoce.plan.release import Count
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import Relation, distance, inside
 from sottovoce.solvers import CD, GreedyCD, Order, Rule
@@ -298,8 +298,8 @@ class PublishedCD(PrivateCD):
         walk = CoordinateWalk(problem.dimension, design.numbers.stride)
         steps = design.rounds * (design.numbers.inner if given(options.counted, "all") == "all" else 1)
         std = math.sqrt(8 * steps * math.log(1 / problem.delta)) / problem.epsilon
-        published = Release.of(walk, release.first, release.count, std, grid_step(walk, std))
-        return design.changed(releases=(*estimate, published), claimed_epsilon=problem.epsilon)
+        published = Release.of(walk, release.first, release.count, std)
+        return design.changed(releases=(*estimate, published))
 
 
 PASSES, STEPS = 10_000, 100_000  # at most

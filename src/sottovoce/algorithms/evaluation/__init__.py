@@ -28,9 +28,9 @@ from sottovoce.plan.plan import ModelsOf
 
 Function = Callable[[Array], Array]
 
-# Deviations from the mean to the end nodes: 2.5 make intervals of the log-loss 4 to 10% wider. FAR, of 16 nodes: where
-# the noise is that small the tenth of the scores that counts as the end nodes would be more than an interval.
-REACH, FAR = 1.75, 4.0
+# Up to so much signal (records in units of the noise): nodes, and the deviations from the mean to the end nodes. More
+# nodes have more noise; with fewer, what lies beyond the ends or unevenly between nodes is as much as an interval.
+LAYOUTS = ((1_000.0, 8, 1.75), (5_000.0, 12, 2.5), (20_000.0, 40, 4.0), (math.inf, 64, 5.0))
 
 _AT, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _AT, _WEIGHTS = (_AT + 1) / 2, _WEIGHTS / 2  # on [0, 1]
@@ -139,7 +139,7 @@ class TwoSides:
         return np.asarray(inverse @ order @ inverse)
 
     @classmethod
-    def about(cls, mean: float, deviation: float, count: int, reach: float = REACH) -> TwoSides:
+    def about(cls, mean: float, deviation: float, count: int, reach: float) -> TwoSides:
         """`count` nodes over `reach` deviations about the mean, shared out in proportion, at least two a side."""
         low = min(mean - reach * deviation, -deviation / 2)
         high = max(mean + reach * deviation, deviation / 2)
@@ -165,6 +165,24 @@ def cells(rows: Block, places: Integers, t: Array, count: int) -> Array:
     t = t if rows.bits is None else toward_zero(t, rows.sum_bits)
     # 1 - t is on the grid too: a record's two parts are exact, and so are their sums in any order.
     return np.asarray(np.bincount(places, 1.0 - t, count) + np.bincount(places + 1, t, count), dtype=np.float64)
+
+
+def pair_cells(rows: Block, places: Integers, t: Array, parts: Array, count: int) -> Array:
+    """The cells of t for what `parts`, in [0, 1], leave of each record, then those for `parts`: products, exact.
+
+    They are on the grid, none is below 0, and those of a record add up to 1.
+    """
+    usable = rows.usable_rows
+    places, t, parts = places[usable], t[usable], parts[usable]
+    if rows.bits is not None:
+        t, parts = (toward_zero(values.copy(), rows.sum_bits) for values in (t, parts))
+    left = t * (1.0 - parts)
+    above = left if rows.bits is None else toward_zero(left, rows.sum_bits)
+    both = t - above
+    shares = (1.0 - t - (parts - both), above, parts - both, both)
+    ends = (places, places + 1, places + count, places + count + 1)
+    counted = [np.bincount(end, share, 2 * count) for end, share in zip(ends, shares, strict=True)]
+    return np.asarray(np.sum(counted, axis=0), dtype=np.float64)
 
 
 class ScoreCells(Query):
@@ -243,11 +261,11 @@ class ClassCells(Query):
 
 
 class ResidualCells(Query):
-    """Cells of min(1, |x_i'w - y_i|) and of the labels y_i in [-1, 1], then sum y_i and sum y_i^2.
+    """Cells of r = min(1, |x_i'w - y_i|); of the labels y_i in [-1, 1] for 1 - r^2 and for r^2; sum y_i and sum y_i^2.
 
     Guarantee: a record adds four parts of norm at most 1 each, so zero-out moves the value by at most 2. Replace-one:
     by sqrt 2 in either kind of cells; y and y^2 move together by at most 2; in all by sqrt 8. Edges: a null row adds
-    nothing, a NaN counts as the first node.
+    nothing, a NaN counts as the last node.
     """
 
     name = "cells"
@@ -255,8 +273,8 @@ class ResidualCells(Query):
     needs: ClassVar[type] = BlockRows
     replacement: ClassVar[float | None] = math.sqrt(2.0)
     bound = 2.0 * FLOAT
-    rounding_entries = 10.0
-    length = len(RESIDUALS) + len(LABELS) + 2
+    rounding_entries = 14.0
+    length = len(RESIDUALS) + 2 * len(LABELS) + 2
 
     def __init__(self, weights: Array) -> None:
         self.weights = weights
@@ -266,18 +284,18 @@ class ResidualCells(Query):
 
     def _cells(self, rows: Block) -> Array:
         labels = np.clip(rows.labels, -1.0, 1.0)
-        residuals = np.abs(rows.scores(self.weights) - labels)
+        residuals = np.fmin(np.abs(rows.scores(self.weights) - labels), 1.0)
         usable = labels[rows.usable_rows]
         powers, exact = (usable.copy(), usable * usable), rows.bits is not None
         moments = [(toward_zero(part, rows.sum_bits) if exact else part).sum() for part in powers]
         sizes = cells(rows, *RESIDUALS.shares(residuals), len(RESIDUALS))
-        return np.concatenate([sizes, cells(rows, *LABELS.shares(labels), len(LABELS)), moments])
+        both = pair_cells(rows, *LABELS.shares(labels), residuals * residuals, len(LABELS))
+        return np.concatenate([sizes, both, moments])
 
 
 Side = Annotated[int, Field(ge=2, le=64)]
 People = Literal["others", "same"]  # whether test people are others than those of the fit, as declared
 
-FEW, MANY = 1_000, 10_000  # records in units of the noise: up to which 8 nodes, and 12, tell most; then 16
 WIDE = 4.0  # scores up to which nodes go where nothing is known of their spread
 
 
@@ -302,7 +320,7 @@ class Evaluated(Numbers):
     the scores that it received as the recipient of joint predictions, one number for each person. It alone answers.
     """
 
-    evaluates: ClassVar[bool] = True
+    result: ClassVar[str] = "evaluation"
 
     weights: tuple[Weight, ...]
     people: People
@@ -378,13 +396,10 @@ class EvaluatedClasses(_Evaluation):
 
     def nodes(self, problem: Problem, subject: Subject) -> dict[str, float]:
         """8 nodes, or more where the noise is small for the number of records."""
-        weights = subject.weights
-        widest = float(np.linalg.norm(weights)) if problem.private else WIDE  # no score of a prepared row is beyond
-        query = ScoreCells(TwoSides(-1.0, 1.0, 2, 2), weights)
-        release = Release.at_mu(query, 0, 1, problem.mu, problem.relation)
-        noise = release.std * math.sqrt(problem.channel.variance)  # in the sum of the parties' cells
-        count = 8 if problem.records < FEW * noise else 12 if problem.records < MANY * noise else 16
-        reach = FAR if count == 16 else REACH
+        widest = (
+            float(np.linalg.norm(subject.weights)) if problem.private else WIDE
+        )  # no prepared row's score is beyond
+        count, reach = next((count, reach) for most, count, reach in LAYOUTS if problem.signal <= most)
         mean, deviation = subject.spread or (0.0, min(WIDE, widest) / reach)
         return asdict(TwoSides.about(mean, max(deviation, 1e-3), count, reach))
 

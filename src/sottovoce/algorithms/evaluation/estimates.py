@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from sottovoce.algorithms.evaluation import LABELS, LARGEST_LOSS, RESIDUALS, Fun
 Z = 1.959963984540054  # of a two-sided 95% interval
 LEAST = 0.02  # of a second moment, the least that counts as variance
 UNTOLD = 0.5  # width of an interval in [0, 1] from which it says nothing
+UNEVEN = 0.005  # of a mean square, what its projection is off by where residuals lie unevenly between nodes
 MISSING = 4.0  # deviations of the noise by which counts fall short of the records where some cannot be used
 _GRID = np.linspace(0.0, 1.0, 2001)
 
@@ -88,16 +89,16 @@ class Counts:
         It is all of [0, 1] where the denominator is lost in noise.
         """
         above, below = float(part @ self.known), float(whole @ self.known)
-        r = _GRID[:, None]
-        combined = part - r * whole
-        noise = self.noise**2 * ((combined @ self.projection) ** 2).sum(axis=1)
-        squares = (1 - 2 * r) * part + r**2 * whole  # (f - r g)^2 of indicators f <= g
-        sampling = squares @ self.clamped - (combined @ self.clamped) ** 2 / self.n
         lost = below <= Z * self.noise * float(np.linalg.norm(self.projection @ whole))
         value = math.nan if lost else above / below
         # E[above - r below] = 0, but it varies with the denominator: the first term of E[U / Y] is -Cov(U, Y) / Y^2.
         if not lost:
             value += self.noise**2 * float((part - value * whole) @ self.projection @ whole) / below**2
+        r = tried_values(value)[:, None]
+        combined = part - r * whole
+        noise = self.noise**2 * ((combined @ self.projection) ** 2).sum(axis=1)
+        squares = (1 - 2 * r) * part + r**2 * whole  # (f - r g)^2 of indicators f <= g
+        sampling = squares @ self.clamped - (combined @ self.clamped) ** 2 / self.n
         return fieller(value, combined @ self.known, noise + np.maximum(sampling, 0.0))
 
 
@@ -106,25 +107,29 @@ def around(value: float, deviation: float) -> Metric:
     return Metric(value, value - Z * deviation, value + Z * deviation)
 
 
-def fieller(value: float, statistic: Array, variance: Array) -> Metric:
-    """The interval of the candidates in [0, 1] whose statistic, 0 in the mean for the true one, is within Z of 0.
+def tried_values(value: float) -> Array:
+    """Numbers in [0, 1] that a share may be, the value among them."""
+    return _GRID if math.isnan(value) else np.union1d(_GRID, np.clip(value, 0.0, 1.0))
 
-    Where it is wider than UNTOLD there is no value.
+
+def fieller(value: float, statistic: Array, variance: Array) -> Metric:
+    """The interval of the candidates of a value whose statistic, 0 in the mean for the true one, is within Z of 0.
+
+    A value that noise took out of it counts as its nearest end; where it is wider than UNTOLD there is none.
     """
-    distance = np.abs(statistic) - Z * np.sqrt(variance)
+    among, distance = tried_values(value), np.abs(statistic) - Z * np.sqrt(variance)
     inside = np.flatnonzero(distance <= 0.0)
     if not len(inside):
-        nearest = float(_GRID[int(np.argmin(distance))])
-        return Metric(value, nearest, nearest)
+        inside = np.array([int(np.argmin(distance))])
     ends = list[float]()
     for last, beyond in ((int(inside[0]), int(inside[0]) - 1), (int(inside[-1]), int(inside[-1]) + 1)):
-        end = float(_GRID[last])
-        if 0 <= beyond < len(_GRID):  # where the distance is 0 between the last candidate inside and the next
+        end = float(among[last])
+        if 0 <= beyond < len(among) and distance[last] <= 0.0:  # where it is 0 between the last inside and the next
             share = distance[last] / (distance[last] - distance[beyond])
-            end = float(_GRID[last] + share * (_GRID[beyond] - _GRID[last]))
+            end = float(among[last] + share * (among[beyond] - among[last]))
         ends.append(end)
     low, high = ends
-    return Metric(value if high - low <= UNTOLD else math.nan, low, high)
+    return Metric(min(max(value, low), high) if high - low <= UNTOLD else math.nan, low, high)
 
 
 class ClassEstimates:
@@ -179,18 +184,39 @@ class ClassEstimates:
         slopes = np.array([pairs[0] @ cells, pairs[1] @ cells])
         first = noise * slopes @ projection @ slopes.T  # covariances of the two forms, linear and quadratic parts
         second = noise**2 / 2 * traces
-        along = np.array([np.ones_like(_GRID), -_GRID])
-        quadratic = np.einsum("ig,ij,jg->g", along, second, along)
-        noisy = np.maximum(np.einsum("ig,ij,jg->g", along, first, along) - quadratic, quadratic)
-        # The variance that drawing the records gives to P'M P / 2, for each M: that of a mean within either class.
-        drawn, forms = np.zeros(len(_GRID)), np.tensordot(along.T, pairs, 1) @ self.counts.clamped
-        for part in (slice(0, size), slice(size, None)):
-            own, slope = self.counts.clamped[part], forms[:, part]
-            drawn += (slope**2) @ own - (slope @ own) ** 2 / max(float(own.sum()), 1.0)
         value = ordered / total if total else math.nan
         if total:
             value += float(np.array([1.0, -value]) @ (first - second)[:, 1]) / total**2
+        shares = tried_values(value)
+        along = np.array([np.ones_like(shares), -shares])
+        quadratic = np.einsum("ig,ij,jg->g", along, second, along)
+        noisy = np.maximum(np.einsum("ig,ij,jg->g", along, first, along) - quadratic, quadratic)
+        # The variance that drawing the records gives to P'M P / 2, for each M: that of a mean within either class.
+        drawn, forms = np.zeros(len(shares)), np.tensordot(along.T, pairs, 1) @ self.counts.clamped
+        for part in (slice(0, size), slice(size, None)):
+            own, slope = self.counts.clamped[part], forms[:, part]
+            drawn += (slope**2) @ own - (slope @ own) ** 2 / max(float(own.sum()), 1.0)
         return fieller(value, along.T @ [ordered, total], noisy + np.maximum(drawn, 0.0))
+
+    def beyond(self, found: Mapping[str, Metric]) -> float:
+        """The share of the records at the end nodes if, one step farther out, they would move a metric out of `found`.
+
+        An end counts that has more than twice its neighbour, which no usual tail leaves. Of pairs within one end up to
+        a half could be in order or not. 0 where no metric would move so far.
+        """
+        nodes, n, noise = self.nodes.nodes, self.counts.n, self.counts.noise
+        ends, steps = nodes[[0, -1]], np.array([nodes[0] - nodes[1], nodes[-1] - nodes[-2]])
+        cells = np.split(self.counts.clamped, 2)
+        both = cells[0] + cells[1]
+        piled = both[[0, -1]] > 2 * both[[1, -2]] + MISSING * noise * math.sqrt(10.0)
+        negative, positive = (own[[0, -1]] * piled / n for own in cells)
+        pairs = float(cells[0].sum()) * float(cells[1].sum()) / n**2
+        moved = {"auc": float(negative @ positive) / (2 * max(pairs, 1e-300)), "log_loss": 0.0}
+        for y, mass in ((-1.0, negative), (1.0, positive)):
+            losses = np.logaddexp(0.0, -y * np.array([ends, ends + steps]))
+            moved["log_loss"] += float(mass @ np.abs(losses[1] - losses[0]))
+        matters = any(moved[name] > found[name].width / 2 for name in moved if name in found)
+        return float((negative + positive).sum()) if matters else 0.0
 
     def roc(self) -> tuple[Array, Array]:
         """(false positive rates, true positive rates) at the nodes, from the highest on; made monotone."""
@@ -226,7 +252,7 @@ class ClassEstimates:
         groups, first = list[slice](), 0
         both, noise = self.positives + self.negatives, self.counts.noise
         for last in range(1, len(self.nodes) + 1):
-            if both[first:last].sum() > max(50.0, 8 * noise * math.sqrt(2 * (last - first))):
+            if both[first:last].sum() > max(50.0, self.counts.n / 30, 8 * noise * math.sqrt(2 * (last - first))):
                 groups.append(slice(first, last))
                 first = last
         if groups and first < len(self.nodes):
@@ -303,35 +329,56 @@ class NumberEstimates:
     """What cells of residuals and labels say; `half` is the label's half-width, the unit of what was released."""
 
     def __init__(self, released: Array, noise: float, records: int, half: float) -> None:
-        ends = np.cumsum([len(RESIDUALS), len(LABELS)])
+        ends = np.cumsum([len(RESIDUALS), 2 * len(LABELS)])
         residuals, labels, self.moments = np.split(released, ends)
         self.residuals, self.labels = (Counts(cells, noise, records) for cells in (residuals, labels))
         self.noise, self.half = noise, half
 
     def metrics(self) -> dict[str, Metric]:
         """By name, in the label's own units."""
-        square = _mean_on(RESIDUALS, self.residuals, np.square)
-        size = _mean_on(RESIDUALS, self.residuals, lambda r: r)
-        # R^2 is 1 - A / V, whose two errors may depend on each other in any way: their deviations are added.
+        square, size = self.square(), _mean_on(RESIDUALS, self.residuals, lambda r: r)
+        # R^2 is 1 - A / V. The noises are independent; drawing the records moves both by r^2 and (y - mean)^2.
         n = self.labels.n
         noise = (self.noise / n) ** 2
         mean, second = self.moments / n
         spread = second - mean**2 + noise
-        fourth = _mean_on(LABELS, self.labels, lambda y: np.asarray((y - mean) ** 4)).value
+        squares, fourths = (LABELS.projection(lambda y, k=k: (y - mean) ** k) for k in (2, 4))  # type: ignore[misc]
+        fourth = float(np.tile(fourths, 2) @ self.labels.known) / n
+        both = float(squares @ self.labels.known[len(LABELS) :]) / n - square.value * spread
         sampling = max(fourth - spread**2, LEAST * fourth, 0.0) / n
-        error = Z * math.sqrt(noise * (1 + 4 * mean**2) + sampling)
-        low = 1 - square.high / (spread - error) if spread > error else -math.inf
-        value = 1 - square.value / spread if spread > 0 else math.nan
-        high = min(1 - square.low / (spread + error), 1.0) if spread + error > 0 else 1.0
+        above, below = (square.width / 2 / Z) ** 2, noise * (1 + 4 * mean**2) + sampling
+        limit = 0.9 * math.sqrt(above * sampling)
+        r2 = _less_ratio(square.value, spread, (above, min(max(both / n, -limit), limit), below))
         return {
             "mean_squared_error": _scaled(square, self.half**2),
-            "r2": Metric(value, low, high),
+            "r2": r2,
             "mean_absolute_error": _scaled(size, self.half),
         }
+
+    def square(self) -> Metric:
+        """The mean of r^2: by its projection on the sizes, and exactly by the cells of labels; weighed by errors."""
+        nearly, weights = _mean_on(RESIDUALS, self.residuals, np.square), np.repeat([0.0, 1.0], len(LABELS))
+        values = np.array([nearly.value, float(weights @ self.labels.known) / self.labels.n])
+        noise = self.residuals.noise_variance(RESIDUALS.projection(np.square, 1), nearly.value)
+        errors = np.array([noise + (UNEVEN * values[0]) ** 2, self.labels.noise_variance(weights, values[1])])
+        weighed = 1 / np.maximum(errors, 1e-300)
+        sampling = max((nearly.width / 2 / Z) ** 2 - noise, 0.0)
+        return around(float(values @ weighed / weighed.sum()), math.sqrt(sampling + 1 / float(weighed.sum())))
 
     def histogram(self) -> tuple[Array, Array]:
         """(sizes of residuals at the nodes, noisy counts)."""
         return np.array(RESIDUALS.nodes) * self.half, self.residuals.cells
+
+
+def _less_ratio(above: float, below: float, variances: tuple[float, float, float]) -> Metric:
+    """1 - A / V by Fieller's rule, not above 1: (A - q V)^2 <= Z^2 (Var A - 2 q Cov + q^2 Var V)."""
+    first, common, second = (Z**2 * variance for variance in variances)
+    scale, middle = below**2 - second, above * below - common
+    if below <= 0 or scale <= 0:
+        return Metric(math.nan, -math.inf, 1.0)
+    reach = math.sqrt(max(middle**2 - scale * (above**2 - first), 0.0))
+    low, value, high = (min(1 - q, 1.0) for q in ((middle + reach) / scale, above / below, (middle - reach) / scale))
+    return Metric(min(max(value, low), high), low, high)
 
 
 def _mean_on(line: Line, counts: Counts, function: Function) -> Metric:

@@ -30,7 +30,7 @@ from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Choice, Integers, Query, Reals, Round, Wholes, World
 from sottovoce.penalties.sets import SparsePoint
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.release import Mechanism, grid_step
+from sottovoce.plan.release import Mechanism
 from sottovoce.privacy.calibration import rho_for
 from sottovoce.privacy.events import distance, inside
 from sottovoce.queries.sums import clipped_derivative
@@ -323,12 +323,9 @@ class PublishedFrankWolfe(PrivateFrankWolfe):
         rounds = limited("rounds", given(options.rounds, max(printed, 1)), 1, MOST_ROUNDS)
         query = AtomScores(problem)
         scale = math.sqrt(8 * rounds * math.log(1 / problem.delta)) / problem.epsilon
-        return Design(
-            rounds=rounds,
-            numbers=BallNumbers(radius=radius, slope_bound=lipschitz),
-            releases=(Release.of(query, 0, rounds, scale, grid_step(query, scale), mechanism=self.mechanism),),
-            claimed_epsilon=problem.epsilon,
-        )
+        release = Release.of(query, 0, rounds, scale, mechanism=self.mechanism)
+        numbers = BallNumbers(radius=radius, slope_bound=lipschitz)
+        return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
     def path(self, plan: Plan) -> Path:
         return PublishedPath(plan)

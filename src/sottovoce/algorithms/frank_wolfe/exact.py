@@ -20,7 +20,7 @@ from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Integers, MessageArrays, Plain, Query, Reals, Round, Turn, Wholes, label_party
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.release import Mechanism, grid_step
+from sottovoce.plan.release import Mechanism
 from sottovoce.plan.split import RowPart
 from sottovoce.queries.parts import FeatureSketch, leading_value
 from sottovoce.solvers import FrankWolfe
@@ -35,7 +35,8 @@ class ExactFrankWolfe(BallAlgorithm):
 
     The point is a mean of atoms +-radius e_j and 0. A round moves weight from the worst atom of the mean to the best of
     all (pairwise steps, Lacoste-Julien and Jaggi 2015), as far as decreases the objective most. Two numbers per party,
-    the steepest slope and the sum of w_j g_j, give the duality gap sum_j w_j g_j + radius max_j |g_j|, the certificate.
+    the steepest slope and the sum of w_j g_j, give the duality gap sum_j w_j g_j + radius max_j |g_j|, the certificate;
+    where no round is left to measure it, that before the last move and what the move can have added.
 
     Guarantee: none; a party answers only where its holder allows runs without privacy.
     """
@@ -59,7 +60,7 @@ class ExactFrankWolfe(BallAlgorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Every party offers its steepest column; weight goes from the worst atom to the best, until the gap closes."""
-        point, radius, first = AtomMean(plan), plan.numbers.radius, math.inf
+        point, radius, first, change = AtomMean(plan), plan.numbers.radius, math.inf, 0.0
         for t in range(plan.rounds):
             message = point.message
             if plan.held_labels:
@@ -67,26 +68,29 @@ class ExactFrankWolfe(BallAlgorithm):
             offers = yield from answers("gap", **message)
             pair = point.choose(offers)
             gap = sum(offer[2] for offer in offers.values()) + radius * pair.steepest
-            first = gap if t == 0 else first
+            first, change = gap if t == 0 else first, 0.0
             if gap <= TOLERANCE * first:
                 break
             if pair.best not in point.columns:
                 place = offers[pair.party][:1].astype(np.int64)
                 point.add(pair.best, (yield from answer(pair.party, "column", round=t, place=place)))
-            self.move(point, pair, t)
+            change = self.move(point, pair, gap, t)
         half = plan.preparation.label_scale[1] if plan.scaled_loss.kind == "regression" else 1.0
         share = gap / first if first > 0.0 else 0.0
         far = how_far(t + 1, share, "the duality gap, as a share of the first,", TOLERANCE)
-        return Solution(point.weights, {"duality_gap": float(gap * half**2)}, unfinished=far)
+        return Solution(point.weights, {"duality_gap": float((gap + change) * half**2)}, unfinished=far)
 
-    def move(self, point: AtomMean, pair: Pair, t: int) -> None:  # noqa: ARG002
+    def move(self, point: AtomMean, pair: Pair, gap: float, t: int) -> float:  # noqa: ARG002
+        """Move the point; the objective grows by no more than what is returned."""
         point.move(pair)
+        return 0.0
 
 
 class DistributedFrankWolfe(ExactFrankWolfe):
     """dFW (Bellet et al. 2015): w <- (1 - a_t) w + a_t atom, a_t = 2 / (t + 2), the best atom of all parties.
 
-    Every party offers its best atom and its part of the duality gap; the column of the best of all is broadcast, once.
+    Every party offers its best atom and its part of the duality gap; the coordinator is sent the column of the best of
+    all, once, and tells the parties the scores.
     F(w_t) - F* <= 2 C / (t + 2) from t = 1 on (Jaggi 2013), C at most 4 radius^2 max_j mean_i x_ij^2 times kappa.
 
     Guarantee: none; a party answers only where its holder allows runs without privacy.
@@ -96,8 +100,9 @@ class DistributedFrankWolfe(ExactFrankWolfe):
     title: ClassVar[str] = "dFW, Frank-Wolfe with its published step on the l1 ball, without privacy"
     when: ClassVar[Mapping[str, str]] = {"step": "printed"}
 
-    def move(self, point: AtomMean, pair: Pair, t: int) -> None:
-        point.shrink_toward(pair.best, 2.0 / (t + 2.0))
+    def move(self, point: AtomMean, pair: Pair, gap: float, t: int) -> float:
+        step = 2.0 / (t + 2.0)
+        return step * (step * point.shrink_toward(pair.best, step) / 2 - gap)
 
 
 class Pair(NamedTuple):
@@ -149,11 +154,13 @@ class AtomMean:
         self.shares = {code: share for code, share in self.shares.items() if share > 0.0}
         self.scores = self.scores + step * move
 
-    def shrink_toward(self, best: int, step: float) -> None:
-        """The step of every other atom's share to the best."""
+    def shrink_toward(self, best: int, step: float) -> float:
+        """The step of every other atom's share to the best; how much the objective bends at most along the way."""
+        move = self.columns[best] - self.scores
         self.shares = {code: (1 - step) * share for code, share in self.shares.items() if (1 - step) * share > 0.0}
         self.shares[best] = self.shares.get(best, 0.0) + step
         self.scores = (1 - step) * self.scores + step * self.columns[best]
+        return float(self.plan.scaled_loss.curvature_bound * (move @ move) / self.plan.records)
 
     @property
     def weights(self) -> Array:
@@ -312,11 +319,8 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
         )
         scores = PublishedScores(problem, numbers, problem.label_party_name)
         feature = FeatureSketch(problem, numbers, problem.label_party_name)
-        releases = (
-            Release.of(scores, 0, rounds, scale, grid_step(scores, scale), mechanism=self.mechanism),
-            Release.of(feature, 0, rounds, std, grid_step(feature, std)),
-        )
-        return Design(rounds=rounds, numbers=numbers, releases=releases, claimed_epsilon=problem.epsilon)
+        releases = (Release.of(scores, 0, rounds, scale, mechanism=self.mechanism), Release.of(feature, 0, rounds, std))
+        return Design(rounds=rounds, numbers=numbers, releases=releases)
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         self.check_choices(plan)

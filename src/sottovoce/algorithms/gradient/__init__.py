@@ -27,7 +27,6 @@ from sottovoce.gate.query import Query
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.sets import Ball, L1Ball
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.release import grid_step
 from sottovoce.queries.joint import make_gradient_sum
 from sottovoce.queries.sums import ColumnSizes, GradientSum
 from sottovoce.solvers import Gradient
@@ -132,12 +131,8 @@ class PublishedGradient(PrivateGradient):
             )
         std = query.sensitivity(problem.relation) * math.sqrt(2 * math.log(1.25 * rounds / problem.delta)) * shares
         std /= problem.epsilon
-        return Design(
-            rounds=rounds,
-            numbers=GradientNumbers(slope_bound=query.slope_bound, step=step),
-            releases=(Release.of(query, 0, rounds, std, grid_step(query, std)),),
-            claimed_epsilon=problem.epsilon,
-        )
+        numbers = GradientNumbers(slope_bound=query.slope_bound, step=step)
+        return Design(rounds=rounds, numbers=numbers, releases=(Release.of(query, 0, rounds, std),))
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Descend; return the last iterate."""

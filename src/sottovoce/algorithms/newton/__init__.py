@@ -162,7 +162,7 @@ class ExactNewtonNumbers(Numbers):
     slope_bound: float
 
 
-STILL = 1e-12  # it has converged when no step moves the scores by more than this share of their size
+STILL = 1e-10  # it has converged when a step lowers the objective by no more than this share of it
 
 
 class AtWeights(Plain):
@@ -204,8 +204,8 @@ class LossSum(AtWeights):
 class ExactNewton(PrivateNewton):
     """w <- w + scale (u - w), u = argmin <g, u> + 1/2 |u - w|^2_H + N pen(u), H the exact curvature.
 
-    The scale is halved until the objective falls. It ends when a step is a trifle of w, both in the norm of the sum of
-    all curvatures so far, which depends neither on the units of a feature nor on those of the label.
+    The scale is halved until the objective falls. It ends when that falls no more: weights may go on for ever, where a
+    level has one class alone.
 
     Guarantee: none; a party answers only where its holder allows runs without privacy.
     """
@@ -234,7 +234,7 @@ class ExactNewton(PrivateNewton):
     def coordinate(self, plan: Plan) -> Coordination:
         """Until the weights stand still; without privacy a stopping rule may read the data."""
         regulariser, asked = plan.scaled_regulariser, itertools.count()  # all queries share one count of rounds
-        weights, seen = regulariser.prox(np.zeros(plan.dimension), 1.0), np.zeros((plan.dimension, plan.dimension))
+        weights = regulariser.prox(np.zeros(plan.dimension), 1.0)
         objective = yield from self.objective(plan, weights, asked)
         for t in range(plan.rounds):
             gradient = yield from total("gradient", round=next(asked), weights=weights)
@@ -242,15 +242,12 @@ class ExactNewton(PrivateNewton):
             curvature = GramMatrix(plan.dimension).matrix(triangle)
             target = PenalisedStep(curvature, regulariser, plan.records, 1.0)(weights, gradient)
             model = ExactQuadratic.of(curvature, weights, gradient) if plan.scaled_loss.quadratic else None
-            seen = seen + curvature
-            share = relative_length(target - weights, (weights, target), seen)
-            far = how_far(t + 1, share, "the last step, as a share of the scores,")
+            before = objective
+            weights, objective = yield from self.halve(plan, weights, target, objective, asked)
+            share = (before - objective) / before if before > 0.0 else 0.0
+            far = how_far(t + 1, share, "the last fall of the objective, as a share of it,", STILL)
             if share <= STILL:
                 break
-            lower = yield from self.halve(plan, weights, target, objective, asked)
-            if lower is None:
-                break
-            weights, objective = lower
         return Solution(weights, model=model, unfinished=far)
 
     @staticmethod
@@ -261,22 +258,17 @@ class ExactNewton(PrivateNewton):
 
     def halve(
         self, plan: Plan, weights: Array, target: Array, objective: float, asked: Iterator[int]
-    ) -> Asking[tuple[Array, float] | None]:
-        """The first point on the way back from the target at which the objective is no higher, and its value there."""
+    ) -> Asking[tuple[Array, float]]:
+        """The first point on the way back from the target at which the objective is no higher, and its value there.
+
+        Where there is none the weights stay.
+        """
         for halvings in range(40):
             trial = weights + 0.5**halvings * (target - weights)
             reached = yield from self.objective(plan, trial, asked)
             if reached <= objective + 1e-12 * abs(objective):
                 return trial, reached
-        return None
-
-
-def relative_length(move: Array, points: tuple[Array, ...], metric: Array) -> float:
-    """|move| in the metric, as a share of the longest of the points; infinite where the metric sees none of it."""
-    whole = max(float(point @ metric @ point) for point in points)
-    if whole <= 0.0:
-        return math.inf if move.any() else 0.0
-    return math.sqrt(max(float(move @ metric @ move), 0.0) / whole)
+        return weights, objective
 
 
 FORMS: tuple[Algorithm, ...] = (PrivateNewton(), ExactNewton())

@@ -16,7 +16,7 @@ from sottovoce.gate.frames import MAX_BYTES
 from sottovoce.gate.query import Query, Round, Together, World
 from sottovoce.penalties.quadratic import minimise
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.release import Count, grid_step
+from sottovoce.plan.release import Count
 from sottovoce.queries.parts import NoisyLabels, make_sketch
 from sottovoce.solvers import OneShot, Sketch
 
@@ -227,13 +227,10 @@ class PublishedOneShot(PrivateOneShot):
         most, delta = given(options.sketch_size, SIZE), limited("delta", problem.delta, 0.0, 0.5)
         std = math.sqrt(2 * (math.log(1 / (2 * delta)) + problem.epsilon)) / problem.epsilon
         rows, labels = Together(list[Query](self.sent(problem, most))), SharedLabels(problem, FLOAT)
-        releases = (
-            Release.of(rows, 0, 1, std, grid_step(rows, std)),
-            Release.of(labels, 0, 1, 2 * std, grid_step(labels, 2 * std)),
-        )
+        releases = (Release.of(rows, 0, 1, std), Release.of(labels, 0, 1, 2 * std))
         tiny = 1e-9 * problem.records  # where there are fewer records than numbers in a row
         numbers = OneShotNumbers(sketch=given(options.sketch, "count"), sketch_size=most, damping=tiny)
-        return Design(rounds=1, numbers=numbers, releases=releases, claimed_epsilon=problem.epsilon)
+        return Design(rounds=1, numbers=numbers, releases=releases)
 
 
 FORMS: tuple[Algorithm, ...] = (PrivateOneShot(), PublishedOneShot())

@@ -31,6 +31,7 @@ TAIL: Final = 0.01  # of the records, the most that a cell at an end may have an
 
 _ENDS: Final = 2.0 ** np.arange(LEAST, MOST + 2)
 LOWS: Final = np.concatenate([-_ENDS[:0:-1], [0.0], _ENDS[:-1]])  # by place; as an end, the cell of 0 is 0
+EDGES: Final = np.concatenate([-_ENDS[-2::-1], _ENDS[:-1]])  # between the cells
 HIGHS: Final = np.concatenate([-_ENDS[-2::-1], [0.0], _ENDS[1:]])
 
 

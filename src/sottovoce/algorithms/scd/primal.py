@@ -13,7 +13,7 @@ from sottovoce.algorithms.cd.walk import STILL, CoordinateAlgorithm, Size, slope
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Integers, Query, Reals, Round, Walk
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.release import Count, grid_step
+from sottovoce.plan.release import Count
 from sottovoce.privacy.calibration import moments_noise_for
 from sottovoce.privacy.events import Relation, either
 from sottovoce.queries.sums import ColumnSizes
@@ -202,10 +202,9 @@ class PublishedPrimalSCD(PrivatePrimalSCD):
         lot, rounds = design.numbers.lot, design.rounds
         clip = given(options.clip, math.sqrt(problem.records) * design.numbers.clip)
         numbers = PrimalNumbers(lot=lot, clip=clip)
-        query = PrimalState(problem, numbers)
         std = 2 * clip * math.sqrt(lot * (lot + 1)) * moments_noise_for(problem.epsilon, problem.delta, 1.0, rounds)
-        release = Release.of(query, 0, rounds, std, grid_step(query, std))
-        return Design(rounds=rounds, numbers=numbers, releases=(release,), claimed_epsilon=problem.epsilon)
+        release = Release.of(PrimalState(problem, numbers), 0, rounds, std)
+        return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (PrimalState(plan, plan.numbers),)

@@ -26,7 +26,7 @@ from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Integers, Round, Walk
 from sottovoce.losses import kernels
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.plan.release import Count, grid_step
+from sottovoce.plan.release import Count
 from sottovoce.privacy.calibration import moments_noise_for, visible_uses_epsilon
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Relation, either
 from sottovoce.privacy.guarantee import Profile, profile_of, strongest
@@ -209,9 +209,8 @@ class PublishedSCD(DualAlgorithm):
         clip = given(options.clip, rule.clip(rate, 1.0))
         numbers = PublishedSCDNumbers(ridge=lam, dual_step="newton", clip=clip, rate=rate, averaged=1)
         std = math.sqrt(2) * clip * moments_noise_for(problem.epsilon, problem.delta, rate, rounds)
-        query = PublishedState(problem, numbers)
-        release = Release.of(query, 0, rounds, std, grid_step(query, std), rate)
-        return Design(rounds=rounds, numbers=numbers, releases=(release,), claimed_epsilon=problem.epsilon)
+        release = Release.of(PublishedState(problem, numbers), 0, rounds, std, rate=rate)
+        return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
 
 class PublishedSequentialSCD(DualAlgorithm):
@@ -235,15 +234,12 @@ class PublishedSequentialSCD(DualAlgorithm):
         """Five epochs of at most 1000 lots; the clip keeps the noise's random walk below WALK."""
         lam, records = ridge_of(self.name, problem), problem.records
         lot = limited("lot", given(options.lot, max(1, math.ceil(records / 1000))), 1, min(records, LARGEST_LOT))
-        rounds = given(options.rounds, 5) * math.ceil(records / lot)
-        noise = (
-            2 * math.sqrt(lot * (lot + 1)) * moments_noise_for(problem.epsilon, problem.delta, lot / records, rounds)
-        )
+        rounds, rate = given(options.rounds, 5) * math.ceil(records / lot), lot / records
+        noise = 2 * math.sqrt(lot * (lot + 1)) * moments_noise_for(problem.epsilon, problem.delta, rate, rounds)
         clip = min(max(WALK * lam * records / (noise * math.sqrt(rounds * problem.dimension)), SMALLEST_CLIP), 1.0)
         clip = given(options.clip, clip)
         numbers = SequentialStateNumbers(
             ridge=lam, dual_step="newton", clip=clip, rate=1.0 / records, averaged=1, lot=lot
         )
-        query = SequentialState(problem, numbers)
-        release = Release.of(query, 0, rounds, clip * noise, grid_step(query, clip * noise))
-        return Design(rounds=rounds, numbers=numbers, releases=(release,), claimed_epsilon=problem.epsilon)
+        release = Release.of(SequentialState(problem, numbers), 0, rounds, clip * noise)
+        return Design(rounds=rounds, numbers=numbers, releases=(release,))

@@ -239,12 +239,8 @@ class PublishedSGD(Algorithm):
         rounds = given(options.rounds, n * n)
         std = 4 * slope * n * math.log(1.25 * n * n / problem.delta) / problem.epsilon
         query = RecordGradient(problem, problem.names[0], slope)
-        return Design(
-            rounds=rounds,
-            numbers=PublishedSGDNumbers(slope_bound=slope, radius=ball_radius(problem, RADIUS)),
-            releases=(Release.of(query, 0, rounds, std, grid_step(query, std)),),
-            claimed_epsilon=problem.epsilon,
-        )
+        numbers = PublishedSGDNumbers(slope_bound=slope, radius=ball_radius(problem, RADIUS))
+        return Design(rounds=rounds, numbers=numbers, releases=(Release.of(query, 0, rounds, std),))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         return (RecordGradient(plan, party, plan.numbers.slope_bound),)

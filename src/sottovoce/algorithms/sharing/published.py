@@ -43,10 +43,14 @@ class SpanState(ADMMState):
 
     @functools.cached_property
     def root(self) -> Array:
-        """V e^-1/2 of D'D = V diag(e) V', where e is not 0."""
-        values, vectors = np.linalg.eigh(square_of(self.products))
-        curved = values > 1e-10 * values[-1]
-        return np.asarray(vectors[:, curved] / np.sqrt(values[curved]))
+        return inverse_root(square_of(self.products))
+
+
+def inverse_root(square: Array) -> Array:
+    """V e^-1/2 of D'D = V diag(e) V', where e is not 0: D times it has orthonormal columns."""
+    values, vectors = np.linalg.eigh(square)
+    curved = values > 1e-10 * values[-1]
+    return np.asarray(vectors[:, curved] / np.sqrt(values[curved]))
 
 
 class PublishedADMM(ExactADMM):
@@ -95,8 +99,7 @@ class PublishedADMM(ExactADMM):
         strength = problem.records * bend + (1 + len(problem.parties) * rho) * norm  # lambda c_1 + (1 + M rho) b_1
         noise = tuple(width * 3 * strength / (columns * rho) for columns in problem.columns)
         numbers = PublishedADMMNumbers(rho=rho, proximal=0.0, relaxation=1.0, tolerance=0.0, noise=noise)
-        design = admm_design(problem, numbers, rounds, "shared")
-        return design.changed(claimed_epsilon=problem.epsilon)
+        return admm_design(problem, numbers, rounds, "shared")
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         return *super().queries(plan, party)[:-1], NoisyWeightUpdate(plan, plan.numbers, party)

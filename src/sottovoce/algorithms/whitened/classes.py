@@ -110,6 +110,8 @@ class PrivateClasses(PrivateWhitened):
             variance=one.variance,
             noise=noise,
             rounds=one.rounds,
+            penalty=one.penalty,
+            chance=one.chance,
             units=one.units,
             penalised=penalised,
             white=white,
@@ -135,31 +137,16 @@ def loss_of(problem: Problem) -> ClassesLoss:
 
 @dataclass
 class ClassesDescent(Descent):
-    """The same with a column, and a curvature, for each class: its own mean one, and more where gradients say so.
-
-    A class that is rare where rows are short and common where they are long bends more than its share: what the last
-    move and the change of the gradient say beyond noise is kept, up to the bound that no curvature passes.
-
-    Rows whose columns are scaled one by one bend more still in directions in which they add up, which no class does by
-    itself. There all steps are so many times as short. The first is a short probe: how short the others are is what it
-    finds.
-    """
+    """The same with a column, and a curvature, for each class: its own mean one, up to what no curvature passes."""
 
     shares: Array = field(kw_only=True)
     loss: ClassesLoss = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._more = np.ones(len(self.shares))
-        self._adds_up = self.white is not None and self.white.moments.vectors is None
-        if self._adds_up:
-            self._bent = max(1.0, min(float(self.squares.sum()), self.rounds) / 4)
 
     def along_directions(self, answer: Array) -> Array:
         return centred(self.loss, super().along_directions(answer))
 
     def bend(self) -> Any:
-        return np.minimum(self._more * self._known(), self.loss.curvature_bound)
+        return np.minimum(self._known(), self.loss.curvature_bound)
 
     def _known(self) -> Array:
         apart, bends = self.point, self.loss.mean_curvatures
@@ -167,20 +154,6 @@ class ClassesDescent(Descent):
             apart = apart - (apart @ self.shares)[:, None]
         least = bends(self.shares, np.full(len(self.shares), SPREAD)) / 4
         return np.maximum(bends(self.shares, (self.squares * apart**2).sum(axis=0)), least)
-
-    def _widen(self, gradient: Array) -> None:
-        move, change = self.point - self._last[0], gradient - self._last[1]
-        self._last = self.point, gradient
-        if self._count > 1:
-            noise = 2 * self.noise * math.sqrt(2 * self.rounds) * np.sqrt((move**2).sum(axis=0))
-            along, model = (change * move).sum(axis=0), (self.left * self.squares + self.damping) * move**2
-            model = np.maximum(self._known() * model.sum(axis=0), 1e-300)
-            more = np.minimum((along - noise) / model, self.loss.curvature_bound / self._known())
-            self._more = np.maximum(self._more, more)
-            if self._adds_up:  # beyond noise, and beyond that of the last gradient, which the move went against
-                echo = self._gain * self.rounds * self.noise**2 * float((1 / self.stiffness).sum())
-                bent = (along.sum() - math.sqrt(noise @ noise) - echo) / float(self._more @ model)
-                self._bent = max(bent, 1.0 if self._count == 2 else self._bent)
 
 
 def centred(loss: ClassesLoss, matrix: Array) -> Array:

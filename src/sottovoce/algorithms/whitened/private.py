@@ -234,6 +234,7 @@ class PrivateWhitened(Algorithm):
             rounds=plan.release("rescale").count,
             units=units,
             penalised=penalised,
+            penalty=not plan.scaled_regulariser.inner.is_none,
             mean=np.array([0.0, 1.0]) if score.constant else None,
         )
         message = {
@@ -273,6 +274,8 @@ class PrivateWhitened(Algorithm):
             noise=noise,
             rounds=plan.rounds,
             units=white.units,
+            penalty=not plan.scaled_regulariser.inner.is_none,
+            chance=min(1.0, plan.dimension / plan.records) / plan.records * plan.scaled_regulariser.inner.is_none,
             penalised=functools.partial(white.penalised, regulariser=plan.scaled_regulariser),
             mean=None if mean is None else np.sqrt(white.q) * mean,
             white=white,

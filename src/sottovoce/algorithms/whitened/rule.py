@@ -27,6 +27,10 @@ SPREAD = 2.5  # deviations within which a score is measured
 NORMAL = np.linspace(-6.0, 6.0, 241)  # points of a standard normal number
 DENSITY = np.exp(-(NORMAL**2) / 2) / np.exp(-(NORMAL**2) / 2).sum()
 FAR = 4.5  # beyond which no row (standardised score, 1) of the rescale needs to be
+EASED = 2 / 3  # power of the signal with which clips widen; what is left makes the noise smaller
+SHARPER, FLATTER = 1.0, 30.0  # how much doubt there is of a curvature above and below the one that is known
+LEAST = 0.2  # of the curvature that is known, along any move
+CERTAIN = 4.0  # deviations of the noise by which a class bends more than is known
 
 
 @dataclass(frozen=True)
@@ -144,12 +148,12 @@ class Clips:
     slope: float
 
     def widened(self, units: Units, noise: float, size: float, longest: float) -> Clips:
-        """Both grow while the noise costs less than the tolerance, so they vanish at large signal, with their bias.
+        """Both grow where the noise costs less than the tolerance, so at large signal they vanish, as it does.
 
         Noise of the standard deviation s on a mean gradient of rows of the mean square `size` costs s^2 size / (2 k).
         """
         allowed = math.sqrt(2 * units.tolerance * units.curvature / size) / noise
-        growth = max(1.0, allowed / (self.cut * self.slope))
+        growth = max(1.0, allowed / (self.cut * self.slope)) ** EASED
         steeper = min(units.steepest / self.slope, math.sqrt(growth))
         return Clips(min(self.cut * growth / steeper, max(longest, self.cut)), self.slope * steeper)
 
@@ -178,8 +182,6 @@ class White:
         return self.moments.step(stiffness / self.q, np.sqrt(self.q) * point, regulariser)
 
     def penalised(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
-        if regulariser.inner.is_none:
-            return point
         return self.moments.into(self.weights(point, stiffness, regulariser)) / np.sqrt(self.q)
 
 
@@ -227,17 +229,20 @@ class FittedScore:
 
 @dataclass
 class Descent:
-    """Estimates k H u - g of k H u*, averaged over a window, and divided by k H + noise^2 / (prior k h).
+    """Quasi-Newton steps from the mean point, along the mean gradient, of a window of rounds.
 
     The window is so long that an iterate carries noise of a quarter of the prior variance of the scores. With much
-    signal it is 1, Newton steps; with little all rounds, which add up to one release of the gradient at the constant
-    model.
-    Until the window is full the estimate of round n weighs as sqrt n: the first ones were made far from the end. The
+    signal it is 1, and steps are those of BFGS; with little all rounds, which add up to one release of the gradient at
+    the constant model. Until it is full round n weighs as sqrt n: the first ones were made far from the end. The
     point has coordinates along the directions; parties are told those along the columns of P.
 
     h = `squares` `left` is the curvature as it is known, H = h + damping what is stepped with, so that noise in h does
-    no harm. The second term makes the mean of Newton steps a posterior mean; in early rounds, of which few are
-    averaged, it is larger.
+    no harm. k H + noise^2 / (prior k h) makes the mean of steps a posterior mean; in early rounds, of which few are
+    averaged, the second term is larger. Each move, with the change of the gradient, tells of the curvature as far as
+    noise lets it be seen.
+
+    What records leave to chance is noise too, k h / N for each direction. It counts as far as there are as many
+    directions as records: there it holds a fit back that would have all labels right, whatever the budget.
     """
 
     point: Array
@@ -250,6 +255,8 @@ class Descent:
     rounds: int
     units: Units
     penalised: Callable[[Array, Array], Array]
+    penalty: bool = False
+    chance: float = 0.0  # 1 / N, times the coordinates for each record
     mean: Array | None = None  # of the rows along the coordinates, where it is known
     white: White | None = None  # of whose columns parties are told coordinates; None: of the point as it is
 
@@ -259,32 +266,79 @@ class Descent:
         # by k^2: the window of an iterate that carries noise of a quarter of the prior variance of the scores
         self._spoiled = 4 * self.rounds / self.variance * float((self.squares * (self.noise / self.left) ** 2).sum())
         self._window = min(max(self._spoiled / self.units.curvature**2, 1.0), float(self.rounds))
-        self._count, self._estimate, self._curvature = 0, np.zeros_like(self.point), 0.0
-        self._gain, self._bent = 1.0, 1.0  # the loss bends so many times as much as known: shorter steps
+        self._count, self._centre, self._slope, self._curvature = 0, 0.0 * self.point, 0.0 * self.point, 0.0
         self._bend, self._least = 0.0, min(self.units.curvature / 4, 8 * math.sqrt(self._spoiled / self.rounds))
+        self._gain, self._more = 1.0, np.ones(self.point.shape[1:])  # bends so many times as much as known
         self.taken: list[Array] = []  # points of the second half whose window was full, before a penalty moved them
         self._last = self.point, np.zeros_like(self.point)
+        self._moves: list[tuple[Array, Array]] = []  # and the changes of the gradient
         self.stiffness = np.ones_like(self.point)
 
     def step(self, gradient: Array) -> None:
         """From `point`, at which the gradient was asked, to the next one."""
         self._count += 1
-        self._widen(gradient)
         k, known = self.bend(), self.left * self.squares
-        if self.mean is not None:
-            k = self._bend = max(k, self._bend / 2)  # so no step runs far beyond the labels
-            self._window = min(max(self._spoiled / k**2, self._window), float(self.rounds))
-        gain = self._gain = min(max(1.5 / (self._count + 0.5), 1 / self._window), 1 / self._bent)
-        self._curvature = k if self._count == 1 else self._curvature
-        self._estimate += gain * (k * (known + self.damping) * self.point - gradient - self._estimate)
-        self._curvature = self._curvature + gain * (k - self._curvature)
-        k, early = self._curvature, max(1.0, self._window / self._count)
-        self.curvature = np.asarray(k * self.left * self.squares)  # what the records have of the stiffness
-        self.stiffness = k * (known + self.damping) + early * self.noise**2 / (self.prior * k * known)
-        free = self._estimate / self.stiffness
-        self.point = self.penalised(free, self.stiffness)
-        if self._count >= max(self.rounds / 2, self._window):
+        if self.mean is not None or self.point.ndim > 1:
+            k = self._bend = np.maximum(k, self._bend / 2)  # so no step runs far beyond the labels
+            self._window = np.minimum(np.maximum(self._spoiled / k**2, self._window), float(self.rounds))
+        if self._count > 1:
+            self._learn(gradient, self._more * k * (known + self.damping) + np.zeros_like(self.point))
+        self._last = self.point, gradient
+        gain = self._gain = np.maximum(1.5 / (self._count + 0.5), 1 / self._window)
+        self._curvature += (gain if self._count > 1 else 1.0) * (self._more * k - self._curvature)
+        self._centre, self._slope = (
+            (1 - gain) * self._centre + gain * self.point,
+            (1 - gain) * self._slope + gain * gradient,
+        )
+        k, early = self._curvature, np.maximum(1.0, self._window / self._count)
+        self.curvature = np.asarray(k * known)  # what the records have of the stiffness
+        chance = self.chance * known * (k if self.units.loss.kind == "classification" else self.units.slope**2)
+        restraint = (early * self.noise**2 + chance) / (self.prior * k * known)
+        self.stiffness = k * (known + self.damping) + restraint
+        free = self._centre - self._solved(self._slope + restraint * self._centre, restraint)
+        self.point = self.penalised(free, self.stiffness) if self.penalty or self.point.ndim > 1 else free
+        if self._count >= max(self.rounds / 2, np.max(self._window)):
             self.taken.append(free)
+
+    def _learn(self, gradient: Array, model: Array) -> None:
+        """What the last move says of the curvature: the change of the gradient, drawn to that of the model.
+
+        Along the move it is known far better than across. A move goes against the noise of the gradient before it: its
+        echo is taken away. A class that is rare where rows are short and common where they are long, or whose columns
+        add up, bends more than its share: so much more along all moves as is certain. That alone is used with a
+        penalty, whose metric is by directions.
+        """
+        move, change, spoiled = self.point - self._last[0], gradient - self._last[1], self.rounds * self.noise**2
+        expected = model * move
+        along, size = (change * move).sum(axis=0), (expected * move).sum(axis=0)
+        excess = along - size - spoiled * self._gain * (1 / self.stiffness).sum(axis=0)
+        hidden = 2 * spoiled * (move**2).sum(axis=0)
+        if not np.all(size > 0):
+            return
+        certain = np.maximum(1.0, 1 + (excess - CERTAIN * np.sqrt(hidden)) / size)
+        if self.point.ndim > 1:
+            self._more = self._more * certain
+        if self.penalty:
+            self._window = np.minimum(np.maximum(self._window, certain), float(self.rounds))
+            return
+        along, size, excess, hidden = along.sum(), size.sum(), excess.sum(), hidden.sum()
+        sure = size**2 / (size**2 + (SHARPER if excess > 0 else FLATTER) * hidden)
+        across = size / (size + 2 * spoiled * float((1 / model).sum()))
+        bent = max(1 + sure * excess / size, LEAST) * expected
+        self._moves.append((move, bent + across * (change - along / size * expected)))
+
+    def _solved(self, vector: Array, restraint: Array) -> Array:
+        """S^-1 vector, S what BFGS makes of the stiffness by the moves (two loops: Nocedal 1980)."""
+        found, shares = vector, list[float]()
+        for move, change in reversed(self._moves):
+            bent = change + restraint * move
+            shares.append(float((move * found).sum() / (move * bent).sum()))
+            found = found - shares[-1] * bent
+        found = found / self.stiffness
+        for move, change in self._moves:
+            bent = change + restraint * move
+            found = found + (shares.pop() - float((bent * found).sum() / (move * bent).sum())) * move
+        return found
 
     def along_columns(self, point: Array) -> Array:
         """A point as parties are told it; of several classes column by column."""
@@ -317,20 +371,6 @@ class Descent:
         scores = mean + math.sqrt(max(variance - mean**2, 0.0)) * NORMAL
         found = units.loss.curvature(scores, np.ones_like(scores))
         return max(self._least, units.weight * float(DENSITY @ found))
-
-    def _widen(self, gradient: Array) -> None:
-        """A window of r steps where the loss bends r times as much as known, beyond noise: shorter ones would diverge.
-
-        Rows whose columns are scaled one by one have directions in which they add up.
-        """
-        move, change = self.point - self._last[0], gradient - self._last[1]
-        self._last = self.point, gradient
-        if self._count > 1:
-            k = self.bend()
-            noise = 2 * self.noise * math.sqrt(2 * self.rounds) * math.sqrt(float(move @ move))
-            model = k * float((self.left * self.squares + self.damping) @ move**2)
-            ratio = (float(change @ move) - noise) / max(model, 1e-300)
-            self._window = min(max(self._window, ratio), float(self.rounds))
 
 
 @dataclass(frozen=True)

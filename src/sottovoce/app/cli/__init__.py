@@ -12,7 +12,8 @@ from sottovoce.app.cli.console import Commands, complain, show_log
 _EPILOG = """**Exit codes:** 0 done; 1 unexpected error; 2 bad input or usage; 3 refused by a budget or by a
 party's policy; 4 trouble on the wire; 5 trouble with a ledger.
 
-**First steps:** `sottovoce demo`, then `sottovoce plan job.toml` and `sottovoce fit job.toml`."""
+**First steps:** with a table of your own `sottovoce schema`, `job`, `ledger create`, `plan`, `fit`, then `predict`,
+`evaluate` and `card`; drafts and fits say what is next. Several organisations: `sottovoce demo`, then `provision`."""
 
 
 app = typer.Typer(
@@ -25,9 +26,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(starting.schema)
+app.command(name="job")(starting.draft)
 app.command(cls=training.SeveralEpsilons)(training.plan)
+app.command("describe")(starting.describe_tables)
 for command in (
-    *(training.fit, fitted.predict, starting.schema, fitted.evaluate, fitted.card, fitted.coefficients),
+    *(training.fit, fitted.predict, fitted.evaluate, fitted.card, fitted.coefficients),
     *(starting.solvers, sites.provision, sites.certificates, sites.request, sites.sign, sites.revoke, sites.pin),
     *(sites.doctor, parties.party, parties.dealer, parties.align, starting.demo, starting.example),
     *(evidence.audit, evidence.reproduce),

@@ -26,9 +26,9 @@ _ALARMS: Final = 0.05  # false alarms of the test that a comparison shows
 
 
 def compare(
-    job: Job, epsilons: list[float], like: Path | None, plot: Path | None, *, overwrite: bool, as_json: bool
+    job: Job, epsilons: list[float], like: Path | float | None, plot: Path | None, *, overwrite: bool, as_json: bool
 ) -> None:
-    """Several epsilons side by side, with simulated accuracy."""
+    """Several epsilons side by side, with accuracy simulated on a public file, or on made-up records of a strength."""
     if plot is not None:
         try:
             from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def compare(
     with progress_bar("simulating", beside) as advance:
         simulated = work.run(advance)
     if plot is not None:
-        drawn = picture(simulated.plot(axes).figure, plot.suffix.lower())
+        drawn = picture(simulated.plot(axes), plot.suffix.lower())
         write_data(plot, drawn, "--plot", overwrite=overwrite)
     if as_json:
         plans = [shown.to_dict() for shown in previews]
@@ -64,11 +64,13 @@ def compare(
     console.print(f"- found at most: how often a test with {percent(_ALARMS)} false alarms finds a given person")
     for remark in simulated.remarks:
         console.print(f"- {remark}")
+    if like is None:
+        console.print("- nobody knows here how strong the effect is; --strength 0.6 simulates a weak one")
     opened = any(shown.files_opened for shown in previews)
     console.print(f"\nNothing was charged{'' if opened else ' and no data file was opened'}.")
 
 
-def _plan_all(job: Job, epsilons: Sequence[float], like: Path | None) -> tuple[list[Preview], Any]:
+def _plan_all(job: Job, epsilons: Sequence[float], like: Path | float | None) -> tuple[list[Preview], Any]:
     """The plans of a job at these epsilons, the smallest first, and the simulation to be run. No record is read."""
     from sottovoce.lab.simulation import SimulatedFits, check_epsilons
     from sottovoce.lab.synthetic import LookAlike, MadeUp
@@ -81,8 +83,10 @@ def _plan_all(job: Job, epsilons: Sequence[float], like: Path | None) -> tuple[l
     schema, problem = job.known_schema, previews[0].plan
     if schema is not None and names:
         schema = schema.of_features(names)
-    source: Any = MadeUp.of(problem, schema) if like is None else like
-    if like is not None and schema is None:  # numbers in the columns of the job, the label as in the job's own files
+    source: Any = like if isinstance(like, Path) else MadeUp.of(problem, schema, like)
+    if (
+        isinstance(like, Path) and schema is None
+    ):  # numbers in the columns of the job, the label as in the job's own files
         label = next((source.label for source in job.sources.values() if source.label is not None), -1)
         features = sum(fact.features for fact in facts) if job.split.same_people else facts[0].features
         table = read_table(like, label=label) if format_of(like).tabular else read_table(like, features=features)
@@ -94,7 +98,7 @@ def _plan_all(job: Job, epsilons: Sequence[float], like: Path | None) -> tuple[l
                 f"--like {like} has {rows.shape[1]} features and the job {features}; give a file with the same columns."
             )
         source = rows, table.y
-    if like is not None:
+    if isinstance(like, Path):
         source = LookAlike.of(source, schema)
     return previews, SimulatedFits(jobs[0].estimator(), problem, schema, source, budgets)
 

@@ -189,7 +189,7 @@ def print_result(value: Any, text: str, *, as_json: bool) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON object; an infinite number is the text "inf"."""
-    from sottovoce.app.outputs import plain
+    from sottovoce.estimators.model_file import plain
 
     typer.echo(json.dumps(plain(value), indent=2, allow_nan=False))
 
@@ -356,10 +356,12 @@ def show_summary(
     )
     console.print(f"promise against everybody: {promise}")
     if weakest.promises and weakest.computational:
-        console.print(f"which {weakest.mark}; {'; '.join(weakest.assumes[1:])}. {weakest.if_broken}", soft_wrap=True)
-        for remark in report.remarks():
-            console.print(remark, soft_wrap=True)
+        more = f"and {len(weakest.assumes) - 1} further assumptions, which the page lists"
+        console.print(f"which {weakest.mark}, {more}", soft_wrap=True)
+        console.print(weakest.if_broken, soft_wrap=True)
     for party, rest in left.items():
         console.print(f"ledger of {party}: epsilon {rest:.4g} left")
     for key, path in paths.items():
         console.print(f"{key}: {path}", soft_wrap=True)
+    if "model" in paths:
+        console.print("next: `sottovoce predict`, `evaluate` and `card` take the model")

@@ -115,7 +115,7 @@ def reproduce(
     made = []
     for each in names:
         if not as_json:
-            console.print(f"{each}: {paper(each).source}\n")
+            console.print(f"{each}: {paper(each).told['source']}\n")
         with aside().status(each) as status:
             setup = Setup(quick, data, status.update)
             made.append(run_paper(each, setup, only=only, figure=figure, done=None if as_json else _show_table))

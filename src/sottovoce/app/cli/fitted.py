@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import io
+import itertools
 import json
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +25,10 @@ from sottovoce.errors import InputError
 from sottovoce.files import check_writable, write_stream, write_text
 
 if TYPE_CHECKING:
+    from sottovoce.app.jobs import EvaluationJob, Job
+    from sottovoce.app.outputs import RunState
+    from sottovoce.app.runs import Say
+    from sottovoce.data.schema import Schema
     from sottovoce.estimators import PrivateLinearModel
 
 
@@ -39,8 +46,8 @@ def predict(
     """Predict with a fitted model.
 
     Columns are matched by name, in any order; other columns, the label for one, are ignored. The result is a CSV
-    with one line per record, in the order of the file. DATA may be a folder or a pattern, in quotes, of files that are
-    read and answered piece by piece.
+    with one line per record, in the order of the file, beside the identifiers that the schema names. DATA may be a
+    folder or a pattern, in quotes, of files that are read and answered piece by piece.
 
     - `sottovoce predict job.json new-patients.csv`
     - `sottovoce predict job.json new-patients.csv --proba --output scores.csv`
@@ -51,8 +58,8 @@ def predict(
 
     - `sottovoce predict job.json people.toml --recipient lab`
     """
-    from sottovoce.app.outputs import load_model
     from sottovoce.app.sources import is_large
+    from sottovoce.estimators.model_file import load_model
 
     fitted = load_model(model)
     if proba and not hasattr(fitted, "predict_proba"):
@@ -96,17 +103,20 @@ def _predict_file(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dic
     from sottovoce.data.cells import table_columns
 
     rows: Any
+    kept: tuple[str, ...] = ()
     if (schema := fitted.schema_) is not None:
         rows = table_columns(data)
-        ignored = [name for name in rows if name not in schema.columns]
+        kept = _kept(schema, tuple(rows))
+        ignored = [name for name in rows if name not in (*schema.columns, *kept)]
     else:
         names = list(getattr(fitted, "feature_names_in_", []))
         rows, ignored = read_features(names, fitted.n_features_in_, data, whole=True)
+    columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in kept}
     if ignored:
         terminal.aside().print(f"note: not features of the model, ignored: {', '.join(ignored)}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # arrays have no column names; read_features matched them
-        columns: dict[str, list[Any]] = {"prediction": fitted.predict(rows).tolist()}
+        columns["prediction"] = fitted.predict(rows).tolist()
         if proba:
             shares = fitted.predict_proba(rows).T.tolist()
             labels = (f"probability of {name}" for name in fitted.classes_.tolist())
@@ -114,14 +124,23 @@ def _predict_file(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dic
     return columns
 
 
+def _kept(schema: Schema | None, names: Sequence[str]) -> tuple[str, ...]:
+    """The identifiers that a table has, which go into its predictions as they are, to be joined by them."""
+    known = () if schema is None else schema.identifiers
+    return tuple(name for name in names if name in known and not name.startswith(("prediction", "probability of ")))
+
+
 def _predict_in_pieces(
     fitted: PrivateLinearModel, data: Path, output: Path | None, *, proba: bool, overwrite: bool
 ) -> int:
     """Write the result for records in files piece by piece, and return how many there are."""
     from sottovoce.app.sources import predict_pieces
+    from sottovoce.data.files import cell_rows, column_names
     from sottovoce.estimators.progress import progress_bar
 
-    names, count = ["prediction"], 0
+    kept = () if fitted.schema_ is None else _kept(fitted.schema_, column_names(data))
+    names, count = [*kept, "prediction"], 0
+    cells = cell_rows(data, kept) if kept else itertools.repeat(())
     progress: contextlib.AbstractContextManager[Any] = contextlib.nullcontext(lambda *_: None)
     if output is not None and (console := terminal.aside()).is_terminal:  # somebody looks
         progress = progress_bar("predicting", console)
@@ -133,7 +152,8 @@ def _predict_in_pieces(
         with progress as advance:
             for labels, shares in predict_pieces(fitted, data, advance):
                 columns = [labels.tolist(), *(shares.T.tolist() if proba else ())]
-                writer.writerows([_cell_text(value) for value in row] for row in zip(*columns, strict=True))
+                whole = zip(itertools.islice(cells, len(labels)), zip(*columns, strict=True), strict=True)
+                writer.writerows([_cell_text(value) for value in (*own, *row)] for own, row in whole)
                 count += len(labels)
     return count
 
@@ -158,10 +178,12 @@ def _predict_jointly(
             terminal.aside().print(f"{recipient} has the predictions; nothing of them came here", soft_wrap=True)
         else:
             scores = fitted.scores(federation)
+        ids = None if federation.remote else federation._parties[0].written_ids  # where the files are here
         federation.dismiss()
     if recipient != COORDINATOR:
         return None
-    return Predictions(bytes.fromhex(fitted.charged_as_), scores, fitted.plan_).table(proba=proba)
+    made = Predictions(bytes.fromhex(fitted.charged_as_), scores, fitted.plan_).table(proba=proba)
+    return made if ids is None else {str(job.party[0].id): list(ids), **made}
 
 
 def _cell_text(value: Any) -> str:
@@ -202,63 +224,88 @@ def evaluate(
     - `sottovoce evaluate job.json test.toml --output evaluation.json`
     - `sottovoce evaluate job.json test.toml --plot evaluation.png`
     """
-    from sottovoce.app import outputs, runs
+    from sottovoce.app import runs
     from sottovoce.app.jobs import load_evaluation_job
-    from sottovoce.app.outputs import load_model, plain
     from sottovoce.estimators.evaluation import evaluate as evaluate_model
-    from sottovoce.estimators.plots import SUFFIXES, new_figure
+    from sottovoce.estimators.model_file import load_model, plain, to_json
 
-    fitted, test, beside = load_model(model), load_evaluation_job(job), terminal.aside()
-    if plot is not None and plot.suffix.lower() not in SUFFIXES:
-        raise InputError(f"--plot {plot} must end in {', '.join(SUFFIXES)}.")
-    with outputs.hold_run(test, fitted, restart=restart) as state:
-        for plan in state.journal.given_up:
-            beside.print(f"note: given up: {outputs.describe_lost_cost(plan)}", soft_wrap=True)
-        texts: Mapping[str, str] = state.journal.outputs
-        if texts:
-            beside.print("this evaluation had ended when it was stopped; nothing was asked or charged", soft_wrap=True)
-        else:
-            for path, what in ((output, "--output"), (plot, "--plot")):
+    fitted, test = load_model(model), load_evaluation_job(job)
+
+    def ask(state: RunState, say: Say) -> dict[str, str]:
+        with runs.open_test(test, fitted, say, state) as federation:
+            budget = test.privacy.model_dump(exclude_unset=True)
+            result = evaluate_model(fitted, federation, **budget, people=test.people)
+        return {"evaluation": json.dumps(plain(result.to_dict()), indent=2) + "\n", "said": str(result)}
+
+    evaluated = hashlib.sha256(to_json(fitted).encode()).hexdigest()
+    paths = {"--output": output, "--plot": plot}
+    Telling("evaluation", paths, restart, overwrite, as_json).once(test, {"evaluated": evaluated}, ask)
+
+
+@dataclass(frozen=True)
+class Telling:
+    """What is told of one release: asked for once, written and printed once; one that was stopped goes on."""
+
+    kind: str
+    paths: Mapping[str, Path | None]  # by option
+    restart: bool
+    overwrite: bool
+    as_json: bool
+
+    def once(
+        self, job: Job | EvaluationJob, asked: Mapping[str, Any], ask: Callable[[RunState, Say], dict[str, str]]
+    ) -> None:
+        """Its texts by `ask`, a JSON object under its kind, which the journal keeps until all of them are told."""
+        from sottovoce.app import outputs
+        from sottovoce.estimators.plots import SUFFIXES, new_figure
+
+        plot, beside = self.paths["--plot"], terminal.aside()
+        if plot is not None and plot.suffix.lower() not in SUFFIXES:
+            raise InputError(f"--plot {plot} must end in {', '.join(SUFFIXES)}.")
+        with outputs.hold_run(job, asked=asked, restart=self.restart) as state:
+            for plan in state.journal.given_up:
+                beside.print(f"note: given up: {outputs.describe_lost_cost(plan)}", soft_wrap=True)
+            texts: Mapping[str, str] = state.journal.outputs
+            if texts:
+                beside.print(f"this {self.kind} had ended when it was stopped; nothing was asked or charged")
+            else:
+                for what, path in self.paths.items():
+                    if path is not None:
+                        check_writable(path, what, overwrite=self.overwrite)
+                if plot is not None:
+                    new_figure()  # it can be drawn
+                for text in filter(None, (state.resumed, job.uncounted and f"note: {job.uncounted}")):
+                    beside.print(text, soft_wrap=True)
+                with report_interruption(job, state):
+                    texts = ask(state, lambda text: beside.print(text, soft_wrap=True))
+                state.journal.keep_outputs(texts)
+            self._write(texts)
+            state.journal.remove()
+
+    def _write(self, texts: Mapping[str, str]) -> None:
+        from sottovoce.app.outputs import write_once
+        from sottovoce.estimators import plots
+
+        result = json.loads(texts[self.kind])
+        draw = plots.draw if self.kind == "evaluation" else plots.draw_description
+        made: dict[str, Callable[[Path], bytes]] = {
+            "--output": lambda _: texts[self.kind].encode(),
+            "--page": lambda _: texts["page"].encode(),
+            "--plot": lambda path: plots.picture(draw(result, plots.new_figure()), path.suffix.lower()),
+        }
+        try:
+            for what, path in self.paths.items():
                 if path is not None:
-                    check_writable(path, what, overwrite=overwrite)
-            if plot is not None:
-                new_figure()  # it can be drawn
-            if state.resumed:
-                beside.print(state.resumed, soft_wrap=True)
-            with (
-                report_interruption(test, state),
-                runs.open_test(test, fitted, lambda text: beside.print(text, soft_wrap=True), state) as federation,
-            ):
-                budget = test.privacy.model_dump(exclude_unset=True)
-                result = evaluate_model(fitted, federation, **budget, people=test.people)
-            texts = {"evaluation": json.dumps(plain(result.to_dict()), indent=2) + "\n", "said": str(result)}
-            state.journal.keep_outputs(texts)
-        _write_evaluation(texts, output, plot, overwrite=overwrite, as_json=as_json)
-        state.journal.remove()
-
-
-def _write_evaluation(
-    texts: Mapping[str, str], output: Path | None, plot: Path | None, *, overwrite: bool, as_json: bool
-) -> None:
-    """Write and print the results, which the journal keeps until all of that is done."""
-    from sottovoce.app.outputs import write_once
-    from sottovoce.estimators.plots import draw, new_figure, picture
-
-    result = json.loads(texts["evaluation"])
-    try:
-        if output is not None:
-            write_once(output, texts["evaluation"].encode(), "--output", overwrite=overwrite)
-        if plot is not None:
-            write_once(plot, picture(draw(result, new_figure()), plot.suffix.lower()), "--plot", overwrite=overwrite)
-        terminal.print_result(result, texts["said"], as_json=as_json)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except (InputError, OSError) as error:
-        why = f"the standard output cannot be written ({error.strerror})." if isinstance(error, OSError) else error
-        raise InputError(
-            f"{why} The evaluation is done and paid for: start the same again, at no further cost."
-        ) from None
+                    write_once(path, made[what](path), what, overwrite=self.overwrite)
+            terminal.print_result(result, texts["said"], as_json=self.as_json)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except (InputError, OSError) as error:
+            why = f"the standard output cannot be written ({error.strerror})." if isinstance(error, OSError) else error
+            raise InputError(
+                f"{why} The {self.kind} is done and paid for: start the same again, at no further cost."
+            ) from None
 
 
 def card(
@@ -279,7 +326,7 @@ def card(
     - `sottovoce card job.json --output card.md`
     """
     from sottovoce.app import page
-    from sottovoce.app.outputs import load_model
+    from sottovoce.estimators.model_file import load_model
 
     path = output or model.with_name(f"{model.stem}.card.html")
     if path.suffix.lower() not in page.FORMATS:
@@ -309,8 +356,8 @@ def coefficients(model: ModelPath, as_json: AsJson = False) -> None:
 
     - `sottovoce coefficients job.json`
     """
-    from sottovoce.app.outputs import load_model
     from sottovoce.estimators.coefficients import WithStandardErrors
+    from sottovoce.estimators.model_file import load_model
 
     fitted = load_model(model)
     if not isinstance(fitted, WithStandardErrors):

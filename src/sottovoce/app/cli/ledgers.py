@@ -16,7 +16,7 @@ import typer
 
 from sottovoce.app.cli import console as terminal
 from sottovoce.app.cli.console import AsJson, Overwrite, argument, cli_option, group
-from sottovoce.app.texts import rests_of, secure_balance
+from sottovoce.app.texts import secure_balance
 from sottovoce.errors import InputError
 from sottovoce.files import check_writable, write_text
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 app = group("Budgets on disk: what may be spent on a data set, and what was.")
 
 LedgerPath = Annotated[Path, argument("PATH", "The ledger file.")]
-ABOUT = ("analyst", "dataset", "purpose", "note")
 
 
 _Relation = StrEnum("_Relation", {"zero_out": "zero-out", "replace_one": "replace-one"})
@@ -40,7 +39,7 @@ Neighbours = Annotated[_Relation | None, typer.Option(help="Which data sets are 
 Adding = Annotated[
     _Composition | None,
     typer.Option(
-        help="How plans add up: renyi takes every plan, gaussian is tightest but takes Gaussian plans only, "
+        help="How plans add up: renyi takes every plan, gaussian is a little tighter but takes Gaussian plans only, "
         "basic adds epsilons and deltas.",
         show_default="renyi",
     ),
@@ -137,6 +136,7 @@ def show_ledger(path: LedgerPath, as_json: AsJson = False) -> None:
 
     - `sottovoce ledger show budget.db`
     """
+    from sottovoce.app.charges import charges_of, mixed_kinds
     from sottovoce.privacy.ledger import Ledger
 
     accounts = Ledger(path).accounts()
@@ -145,7 +145,7 @@ def show_ledger(path: LedgerPath, as_json: AsJson = False) -> None:
         terminal.print_json({"ledger": str(path), "accounts": numbers})
         return
     console = terminal.out()
-    listing = terminal.table("account", "total>", "spent>", "left>", "delta>", "relation", "plans>", "used")
+    listing = terminal.table("account", "total>", "spent>", "left>", "delta>", "relation", "runs>", "used")
     for account in accounts:
         balance, terms = account.balance(), account.terms()
         listing.add_row(
@@ -155,12 +155,14 @@ def show_ledger(path: LedgerPath, as_json: AsJson = False) -> None:
             f"{balance.left:.4g}",
             f"{balance.delta:g}",
             terms.relation,
-            f"{balance.plans}",
+            f"{len(list(charges_of(account)))}",
             f"{terminal.bar(balance.share, console)} {100 * balance.share:.0f}%",
         )
     console.print(listing)
     console.print("spent and left are epsilons; they do not add up to the total, since costs compose better than sums.")
     for account in accounts:
+        if why := mixed_kinds(account):
+            console.print(why, soft_wrap=True)
         if rests := account.balance().rests_on:
             marked = sum(bool(known.rests_on) for known in account.book().reservations)
             console.print(f"{account.dataset}: {secure_balance(marked, rests)}", soft_wrap=True)
@@ -173,11 +175,12 @@ def history(
     since: Annotated[datetime | None, cli_option("Only entries from this day on.", formats=["%Y-%m-%d"])] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what was opened and charged, by whom and what for, and how much was released under each charge.
+    """List what was opened and charged, fit by fit: who and what for, what it promises, what was spent by then.
 
     - `sottovoce ledger history budget.db`
     - `sottovoce ledger history budget.db --analyst anna --since 2026-01-01`
     """
+    from sottovoce.app.charges import ABOUT, NUMBERS, charges_of
     from sottovoce.privacy.ledger import Ledger
 
     accounts = Ledger(path).accounts()
@@ -186,32 +189,38 @@ def history(
     shown = [entry for entry in entries if since is None or entry.written[:10] >= since.date().isoformat()]
     if analyst is not None:
         shown = [entry for entry in shown if entry.details.get("about", {}).get("analyst") == analyst]
+    numbers = {entry.number for entry in shown}
+    charges = {each.entries[0].number: each for account in accounts for each in charges_of(account)}
+    charges = {number: each for number, each in charges.items() if number in numbers}
     if as_json:
         lines = [asdict(entry) for entry in shown]
         for line in lines:
             line["details"].pop("receipt_key", None)
-        terminal.print_json({"ledger": str(path), "entries": lines})
+        fits = [each.to_dict() for _, each in sorted(charges.items())]
+        terminal.print_json({"ledger": str(path), "charges": fits, "entries": lines})
         return
-    listing = terminal.table("entry>", "written", "account", "what", "epsilon>", "releases>", "plan")
     console = terminal.out()
     narrow = console.width < 100
+    counted = () if narrow else ("releases>",)
+    listing = terminal.table("entry>", "written", "account", "what", "epsilon>", "spent>", *counted, "plan")
     for column in listing.columns:
         column.no_wrap, column.overflow = column.header not in ("account", "what"), "fold"
+    row: tuple[str, ...]
     for entry in shown:
-        details: Any = entry.details
         if entry.kind == "opening":
-            row = ("opened", f"{details['epsilon']:g}", "", "")
-        elif entry.kind in ("reservation", "under"):
-            below, about = entry.kind == "under", details.get("about", {})
-            who = [f"on {details['account']}"] if below else []
-            said = [about[name] for name in ABOUT if name in about]
-            what = "; ".join([details["summary"], *rests_of(details), *who, *said])
-            count = released[details["account"] if below else entry.dataset, entry.plan]
-            row = (what, f"{details['epsilon']:.4g}", f"{count}", entry.plan[: 6 if narrow else 12])
+            row = ("opened", f"{entry.details['epsilon']:g}")
+        elif (charge := charges.get(entry.number)) is not None:
+            who = [f"on {charge.account}"] if charge.account else []
+            what = "; ".join([charge.text, *who, *(charge.about[name] for name in ABOUT if name in charge.about)])
+            count = sum(released[charge.account or entry.dataset, each.plan] for each in charge.entries)
+            plans = "\n".join(each.plan[: 6 if narrow else 12] for each in charge.entries)
+            row = (what, f"{charge.epsilon:.4g}", f"{charge.spent:.4g}", *([] if narrow else [f"{count}"]), plans)
         else:
             continue
         listing.add_row(f"{entry.number}", entry.written[: 10 if narrow else 16].replace("T", " "), entry.dataset, *row)
     console.print(listing)
+    if charges:
+        console.print(NUMBERS)
 
 
 @app.command()

@@ -1,7 +1,8 @@
-"""`sottovoce demo`, `example`, `schema` and `solvers`: first steps, before a job is written."""
+"""`sottovoce demo`, `example`, `schema`, `describe`, `job` and `solvers`: first steps, before a model is fitted."""
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, get_args
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, Overwrite, argument, cli_option, out, print_json, table
+from sottovoce.app.cli.console import AsJson, Overwrite, argument, aside, cli_option, out, print_json, table
+from sottovoce.errors import InputError
 from sottovoce.files import check_writable, write_text
 
 if TYPE_CHECKING:
+    from sottovoce.app.outputs import RunState
+    from sottovoce.app.runs import Say
     from sottovoce.solvers.options import Option
 
 
@@ -70,8 +74,7 @@ def schema(
     """Draft a schema for a table, from its header and the types of its columns, for a person to fill in.
 
     No range and no level is copied from the file: they would tell its records. What is left empty must be filled in
-    from public knowledge, and until then the schema is refused. A job has the schema as its table [schema], or names
-    its file there.
+    from public knowledge, and until then the schema is refused. `sottovoce job` then drafts a job that names it.
 
     - `sottovoce schema patients.csv --label readmitted --output schema.toml`
     - `sottovoce schema census-public.csv --public`
@@ -80,11 +83,101 @@ def schema(
 
     if output is not None:
         check_writable(output, "--output", overwrite=overwrite)
-    text = draft_schema(file, label=label, public=public, smooth=smooth)
+    _write_draft(draft_schema(file, label=label, public=public, smooth=smooth), output, overwrite=overwrite)
+    fill = "look it over" if public else "fill in what is empty, from public knowledge"
+    if label is None:
+        fill += ", name the label"
+    _show_next(f"{fill}, then `sottovoce job {file} --schema {output or 'schema.toml'} --output job.toml`")
+
+
+def draft(
+    file: Annotated[Path, argument("FILE", "A table: CSV or Parquet.")],
+    schema: Annotated[Path, cli_option("The schema of its columns, filled in.", "--schema")],
+    output: Annotated[Path | None, cli_option("Write here; default: the standard output.", "--output", "-o")] = None,
+    test: Annotated[bool, cli_option("Test records: draft the file that `evaluate` takes.", "--test")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Draft a job for a table and its schema, every key with a comment, for a person to change.
+
+    `plan` and `fit` take it. With --test it is about test records, and `evaluate` takes it. Only the header and the
+    number of records are read. For several organisations `sottovoce provision` drafts the files.
+
+    - `sottovoce job patients.csv --schema schema.toml --output job.toml`
+    - `sottovoce job others.csv --schema schema.toml --test --output test.toml`
+    """
+    from sottovoce.app.cli.drafts import draft_job
+
+    if output is not None:
+        check_writable(output, "--output", overwrite=overwrite)
+    text, then = draft_job(file, schema, output, test=test)
+    _write_draft(text, output, overwrite=overwrite)
+    _show_next(then)
+
+
+def _write_draft(text: str, output: Path | None, *, overwrite: bool) -> None:
     if output is None:
         sys.stdout.write(text)
     else:
         write_text(output, text, "--output", overwrite=overwrite)
+
+
+def describe_tables(
+    data: Annotated[Path, argument("DATA", "A table: CSV or Parquet; or a job, DATA.toml.")],
+    epsilon: Annotated[float, typer.Option(help="The budget of the description.")],
+    delta: Annotated[float, typer.Option(help="The delta of the budget.")] = 1e-5,
+    schema: Annotated[Path | None, cli_option("The schema of a table; a job has its own.")] = None,
+    ledger: Annotated[Path | None, cli_option("The ledger to charge for a table; a job has its own.")] = None,
+    by: Annotated[str | None, cli_option("The label column: tell everything for each class too.")] = None,
+    output: Annotated[Path | None, cli_option("Write all numbers here, as JSON.", "--output", "-o")] = None,
+    page: Annotated[Path | None, cli_option("Write a page with small pictures here (.html).")] = None,
+    plot: Annotated[Path | None, cli_option("Draw the shares to this file (.png, .svg, .pdf).")] = None,
+    overwrite: Overwrite = False,
+    restart: Annotated[bool, cli_option("Give an interrupted description up; it stays charged.", "--restart")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Describe the columns of private tables, before a model is fitted: one noisy release, charged before it.
+
+    Of each column the missing and unmatched shares, mean, deviation, quantiles and a small histogram, with 95%
+    intervals. DATA is a table with its schema, or a job, such as that of a later fit: its [schema], and its [data],
+    [[party]] tables or [federation]. Where ledgers pay, one that was stopped goes on when it is started again.
+
+    - `sottovoce describe patients.csv --schema schema.toml --epsilon 0.2 --page patients.html`
+    - `sottovoce describe job.toml --epsilon 0.2 --by readmitted`
+    """
+    from sottovoce.app import outputs, runs
+    from sottovoce.app.cli.fitted import Telling
+    from sottovoce.app.jobs import load_tables_job
+    from sottovoce.app.texts import render
+    from sottovoce.estimators.description import describe
+    from sottovoce.estimators.model_file import plain
+
+    options: dict[str, dict[str, str]] | None = None
+    if data.suffix.lower() != ".toml":
+        if schema is None:
+            raise InputError(f"--schema: {data} is a table, and a schema says what its columns hold; give it.")
+        own = {"file": data.name} | ({} if ledger is None else {"ledger": str(ledger.absolute())})
+        options = {"data": own, "schema": {"file": str(schema.absolute())}}
+    elif schema is not None or ledger is not None:
+        raise InputError(f"--schema, --ledger: {data} is a job, which has its own; leave them out.")
+    job = load_tables_job(data, options)
+
+    def ask(state: RunState, say: Say) -> dict[str, str]:
+        with runs.open_federation(job, say, state) as federation:
+            try:
+                found = describe(federation, epsilon=epsilon, delta=delta, schema=job.known_schema, by=by)
+            finally:
+                outputs.store_receipts(job, federation.receipts)
+        text = json.dumps(plain(found.to_dict()), indent=2) + "\n"
+        page = render("description.html", title=data.stem, found=found)
+        return {"description": text, "said": str(found), "page": page}
+
+    paths = {"--output": output, "--page": page, "--plot": plot}
+    asked = {"described": [epsilon, delta, by]}
+    Telling("description", paths, restart, overwrite, as_json).once(job, asked, ask)
+
+
+def _show_next(what: str) -> None:
+    aside().print(f"next: {what}", soft_wrap=True)
 
 
 def solvers(

@@ -59,7 +59,14 @@ def plan(
     like: Annotated[
         Path | None, cli_option("A public file to simulate on, with the columns of the job's data.")
     ] = None,
+    strength: Annotated[
+        float | None,
+        cli_option("Of made-up records: how often the true model is right, 0.8 if left out; of numbers its R², 0.5."),
+    ] = None,
     plot: Annotated[Path | None, cli_option("Draw the simulated accuracy into this file.")] = None,
+    look: Annotated[
+        bool, cli_option("Read the files of this job too, and tell you alone what does not fit.", "--look")
+    ] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -71,28 +78,41 @@ def plan(
     the parties have different columns of the same people, else different people.
 
     With several epsilons the noise and the ledgers at each, and how much worse the model would be: simulated on made-up
-    records of the same shape, or on a public file that you name. No private record is read for it.
+    records of the same shape, or on a public file that you name. No private record is read for it. How strong the
+    effect is in made-up records is your guess, `--strength`.
+
+    With `--look` the files that are here are read as a fit reads them: for each column how many cells fit no level, are
+    cut, missing or no number. That tells of the records, so it is for the holder's eyes.
 
     - `sottovoce plan job.toml`
+    - `sottovoce plan job.toml --look`
     - `sottovoce plan job.toml --json`
-    - `sottovoce plan job.toml --epsilon 0.1 0.5 1 3 --plot accuracy.png`
+    - `sottovoce plan job.toml --epsilon 0.1 0.5 1 3 --strength 0.65 --plot accuracy.png`
     """
+    from sottovoce.app import doctor
     from sottovoce.app.cli import comparison
     from sottovoce.app.jobs import load_job
     from sottovoce.app.previews import plan_job
 
     if epsilon:
-        comparison.compare(load_job(job), epsilon, like, plot, overwrite=overwrite, as_json=as_json)
+        if like is not None and strength is not None:
+            raise InputError(f"--strength {strength:g} is of made-up records; leave it out with --like.")
+        comparison.compare(
+            load_job(job), epsilon, strength if like is None else like, plot, overwrite=overwrite, as_json=as_json
+        )
         return
-    if like is not None or plot is not None:
-        raise InputError("--like and --plot belong to a simulation; give epsilons, --epsilon 0.1 0.5 1 3.")
-    shown = plan_job(load_job(job))
+    if (like, plot, strength) != (None, None, None):
+        raise InputError("--like, --strength and --plot belong to a simulation; give epsilons, --epsilon 0.1 0.5 1 3.")
+    loaded = load_job(job)
+    shown = plan_job(loaded)
+    for finding in doctor.look(loaded) if look else ():
+        terminal.aside().print(f"{finding.state:8}{finding.check}: {finding.text}", soft_wrap=True)
     if as_json:
         terminal.print_json(shown.to_dict())
         return
     console = terminal.out()
     terminal.show_preview(shown, console)
-    console.print(f"\nNothing was charged{'' if shown.files_opened else ' and no data file was opened'}.")
+    console.print(f"\nNothing was charged{'' if shown.files_opened or look else ' and no data file was opened'}.")
 
 
 def fit(
@@ -152,7 +172,8 @@ def fit(
                     terminal.out().print(f"{key}: {path}", soft_wrap=True)
             return
         outputs.check_outputs(loaded, overwrite=state.overwrite)
-        for text in filter(None, (loaded.set_elsewhere, state.resumed)):
+        uncounted = loaded.uncounted and not quiet and f"note: {loaded.uncounted}"
+        for text in filter(None, (loaded.set_elsewhere, state.resumed, uncounted)):
             beside.print(text, soft_wrap=True)
         with (
             report_interruption(loaded, state),

@@ -25,11 +25,11 @@ from pydantic import ValidationError
 from sottovoce import __version__, algorithms
 from sottovoce.app.job_file import ViewTable
 from sottovoce.app.jobs import Job
-from sottovoce.app.outputs import plain
 from sottovoce.app.sources import accounts_of
 from sottovoce.app.view.events import CODES, Event, State, metric_lines, nothing
 from sottovoce.app.view.server import new_token, read_token, serve_view
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
+from sottovoce.estimators.model_file import plain
 from sottovoce.federation.party import Party
 from sottovoce.federation.replies import Accepted, RefusedFacts
 from sottovoce.federation.secure_columns.dealer import Dealer
@@ -328,7 +328,7 @@ class WatchedEnd:
         if asked.query == self.name:
             if not isinstance(party, Party) or party.predictions is None or self._predictions is None:
                 return
-            table = {} if party.ids is None else {"id": list(party.ids)}
+            table = {} if party.written_ids is None else {"id": list(party.written_ids)}
             table |= party.predictions.table(proba=party.predictions.plan.loss.name == "logistic")
             write_text(self._predictions, csv_text(table), "party.predictions")
             file = str(self._predictions)

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.data.block import Block, tell_null_rows
+from sottovoce.data.coded import Coded
 from sottovoce.data.matrix import Matrix, Slope, is_sparse
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.resources import Resources
@@ -195,7 +196,7 @@ class Arrays:
     """Rows and labels in memory as a source of pieces."""
 
     def __init__(self, X: Matrix, y: ArrayLike) -> None:
-        self._rows: Matrix = X.tocsr() if is_sparse(X) else np.asarray(X)
+        self._rows: Matrix = X.tocsr() if is_sparse(X) else X if isinstance(X, Coded) else np.asarray(X)
         self._labels, self.shape = np.asarray(y), self._rows.shape
         if self._labels.shape != self.shape[:1]:
             raise InputError(
@@ -204,6 +205,8 @@ class Arrays:
 
     @property
     def density(self) -> float:
+        if isinstance(self._rows, Coded):
+            return float(self._rows.entries)
         return float(self._rows.nnz / max(self.shape[0], 1) if is_sparse(self._rows) else self.shape[1])
 
     def pieces(self, rows: int) -> Iterator[tuple[Matrix, NDArray[Any]]]:
@@ -226,7 +229,7 @@ def stored(source: Any, recipe: Preparation, resources: Resources) -> tuple[list
     if store.filled != count:
         raise InputError(f"X was said to have {count} rows but gave {store.filled}; read it again.")
     if store.null:
-        tell_null_rows(store.null, count)
+        tell_null_rows(store.null, count, resources)
     return store.pieces, store.host
 
 

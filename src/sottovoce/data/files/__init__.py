@@ -5,8 +5,9 @@ A format is a class: `Csv`, `Parquet`, `Libsvm`, `Npy`. Its suffixes say which f
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from sottovoce.data.cells import table_columns
+from sottovoce.data.cells import column_cells, table_columns
+from sottovoce.data.coded import Coded
 from sottovoce.data.files.csv import Csv, read_or_none
 from sottovoce.data.files.format import (
     COMPRESSED,
@@ -42,7 +44,7 @@ FORMATS: Final[dict[str, type[Format]]] = {
 
 @dataclass(frozen=True, eq=False)
 class FileTable:
-    """Rows `X` (dense; CSR from LIBSVM), labels `y` (float, or text where one is not a number) and names."""
+    """Rows `X` (CSR from LIBSVM, cells of a sparse schema), labels `y` (float, or text where one is none) and names."""
 
     X: Matrix
     y: NDArray[Any] | None
@@ -203,7 +205,8 @@ def read_table(  # noqa: PLR0913
     if not rows:
         raise InputError(f"{path} has no rows.")
     report_spoilt(opened.sources)
-    X, y = sp.vstack(rows, format="csr") if kind.sparse else np.concatenate(rows), None
+    join: Any = functools.partial(sp.vstack, format="csr") if kind.sparse else np.concatenate
+    X, y = Coded.joined(rows) if isinstance(rows[0], Coded) else join(rows), None
     if opened.labelled:  # what they are in a table follows from all of them
         y = tables[0].label_values(tables[0].join_cells(labels), whole=True) if tables else np.concatenate(labels)
     return FileTable(X, y, opened.names)
@@ -233,13 +236,30 @@ def read_cells(path: str | Path, names: Sequence[str] | None = None, most: int =
     return {name: kind.join_cells([piece[name] for piece in pieces]) for name in wanted}
 
 
+def column_names(path: Path) -> tuple[str, ...]:
+    """The header of a file, or of the first of several."""
+    first = list_files(path)[0]
+    return format_of(first).shape(first, UNCOUNTED).names
+
+
+def cell_rows(path: Path, names: Sequence[str], rows: int = 2**16) -> Iterator[tuple[Any, ...]]:
+    """The cells of these columns record by record, as they are written, of a file or of all that a folder has."""
+    for file in list_files(path):
+        kind = format_of(file)
+        assert issubclass(kind, TableFormat), "columns have names"  # noqa: S101
+        shape = kind.shape(file, UNCOUNTED)
+        for part in shape.parts:
+            for piece in kind(file, shape, part, Wanted()).cells(names, rows):
+                yield from zip(*(column_cells(piece[name]).tolist() for name in names), strict=True)
+
+
 def read_columns(path: str | Path) -> dict[str, NDArray[Any]]:
     """The columns of a mixed CSV or Parquet file: float where every cell is a number or missing, else text.
 
     Text columns are object arrays of `str`, with the cells as they are written (a missing one too), ready for
     scikit-learn's OneHotEncoder in a ColumnTransformer.
     """
-    columns = table_columns(read_cells(path))
+    columns = dict(table_columns(read_cells(path)))
     for name, column in columns.items():
         if column.dtype.kind in "fiu":
             columns[name] = column.astype(np.float64)

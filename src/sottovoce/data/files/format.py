@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from sottovoce.data.cells import table_columns
 from sottovoce.data.matrix import Matrix
+from sottovoce.data.misfits import Misfits, tell_all
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.files import LONGEST_LINE, check_plain
@@ -62,6 +63,8 @@ class Source(ABC):
     entries: int | None = None
     texts: bool = False  # whether a label that is no number makes labels texts
     spoilt: tuple[int, tuple[int, ...]] = (0, ())
+    misfits: Misfits | None = None  # with the last rows that were read, of the first reading to the end
+    told: bool = False  # whether the holder knows
 
     @abstractmethod
     def pieces(self, rows: int) -> Iterator[Piece]:
@@ -127,6 +130,7 @@ class FileShape:
     columns: int
     parts: tuple[FilePart, ...]
     types: tuple[Any, ...] = ()  # of the columns, where the file has them
+    separator: str = ","  # of the cells of a line, where it is of text
 
     @property
     def records(self) -> int:
@@ -148,13 +152,14 @@ class Wanted:
     def names(self) -> tuple[str, ...]:
         return self.features if self.label is None else (*self.features, self.label)
 
-    def encode(self, cells: Any) -> Piece:
-        """The features and labels of a table, by the schema."""
+    def encode(self, cells: Any, misfits: Misfits | None = None) -> Piece:
+        """The features and labels of a table, by the schema; what does not fit it is added to `misfits`."""
         if self.schema is None:
             raise InputError("schema: there is none to encode by.")
-        table = table_columns(cells)
-        table.pop(self.left_out or "", None)
-        return self.schema.encode(table, others=self.others), None if self.label is None else self.schema.labels(table)
+        table = table_columns(cells).without(self.left_out)
+        if misfits is not None:
+            misfits.add(table)
+        return self.schema.rows(table, others=self.others), None if self.label is None else self.schema.labels(table)
 
 
 class Format(Source):
@@ -170,7 +175,10 @@ class Format(Source):
 
     def __init__(self, path: Path, shape: FileShape, part: FilePart, wanted: Wanted) -> None:
         self.path, self.names, self.part, self.wanted = path, shape.names, part, wanted
+        self.separator = shape.separator
         self.records, self.entries = part.records, part.entries
+        if wanted.schema is not None and wanted.schema.sparse:
+            self.entries = part.records * wanted.schema.entries
 
     @classmethod
     @abstractmethod
@@ -218,7 +226,8 @@ class TableFormat(Format):
 
     def pieces(self, rows: int) -> Iterator[Piece]:
         if self.wanted.schema is not None:
-            return map(self.wanted.encode, self.cells(self.wanted.names, rows))
+            self.misfits = None if self.wanted.others or self.told else Misfits(self.wanted.schema)
+            return (self.wanted.encode(cells, self.misfits) for cells in self.cells(self.wanted.names, rows))
         return ((X, None if cells is None else self.label_values(cells)) for X, cells in self.written(rows))
 
     def labels(self, rows: int) -> Iterator[Labels]:
@@ -306,13 +315,17 @@ def check_features(features: int | None, count: int, path: Path) -> None:
 
 
 def report_spoilt(sources: Sequence[Source]) -> None:
-    """Tell the holder which lines of files became null rows: how many, and the first of them."""
+    """Tell the holder of each file which lines became null rows, how many and the first, and what fits no schema."""
     by_file: dict[Path, list[Source]] = {}
     for source in sources:
-        if source.path is not None and source.spoilt[0]:
+        if source.path is not None:
             by_file.setdefault(source.path, []).append(source)
+        source.told = True
     for path, parts in by_file.items():
+        tell_all([part.misfits for part in parts if part.misfits is not None], str(path))
         count = sum(part.spoilt[0] for part in parts)
+        if not count:
+            continue
         records = sum(source.records for source in sources if source.path == path)
         text = ", ".join([str(line) for part in parts for line in part.spoilt[1]][:LINES_NAMED])
         text += ", ..." if count > LINES_NAMED else ""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.cells import arrow_texts
+from sottovoce.data.cells import arrow_texts, is_index
 from sottovoce.data.files import format as formats
 from sottovoce.data.files.format import UNCOUNTED, FilePart, FileShape, Labels, TableFormat, Wanted
 from sottovoce.data.matrix import Matrix
@@ -28,6 +28,7 @@ class Parquet(TableFormat):
         with _open_parquet(path) as file:
             meta, schema = file.metadata, file.schema_arrow
             groups = [meta.row_group(place) for place in range(meta.num_row_groups)]
+            named = [field for field in schema if not is_index(field.name)]
         total = sum(group.num_rows for group in groups)
         if records not in (None, UNCOUNTED, total):
             raise InputError(f"records={records} is declared for {path}, which has {total}; correct it.")
@@ -37,7 +38,8 @@ class Parquet(TableFormat):
             if size >= formats.PART or place == len(groups) - 1:
                 parts += [FilePart(count, start, place + 1 - start)] if count else []
                 start, count, size = place + 1, 0, 0
-        return FileShape(tuple(schema.names), len(schema.names), tuple(parts), tuple(schema.types))
+        names, types = tuple(field.name for field in named), tuple(field.type for field in named)
+        return FileShape(names, len(names), tuple(parts), types)
 
     @classmethod
     def check_alike(cls, path: Path, shape: FileShape, wanted: Wanted, first: Path) -> None:

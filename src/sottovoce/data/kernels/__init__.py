@@ -6,13 +6,15 @@ Leave to reorder is given to sums only, and these are exact: their terms are on 
 options is compiled with its caller's leave, so every one has them.
 
 numba compiles a loop at its first call on a machine and keeps it on disk. Nothing is said of loops that are there
-already, nor of what takes less than `PATIENCE` seconds; else a line at INFO to the logger `sottovoce.kernels`. numba's
-own events tell; no call of a loop is wrapped.
+already, nor of what takes less than `PATIENCE` seconds; else a line at INFO to the logger `sottovoce.kernels`, or to
+the standard error where that logger shows no such lines and nobody set its level. numba's own events tell; no call of a
+loop is wrapped.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from typing import Any, Final
@@ -72,7 +74,10 @@ class Notice(Listener):
 
     def _say(self) -> None:
         self.said = True
-        _log.info(TEXT)
+        if _log.isEnabledFor(logging.INFO):
+            _log.info(TEXT)
+        elif not (_log.level or logging.getLogger("sottovoce").level) and sys.stderr is not None:
+            sys.stderr.write(f"{TEXT}\n")  # nobody asked for silence
 
 
 _watching: list[Notice] = []

@@ -223,7 +223,7 @@ def gram_sparse(rows: SparseRows, chosen: Integers, width: int, start: int, stop
     return total
 
 
-@njit(cache=True, fastmath=False, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def lengths_dense(rows: Entries) -> Array:
     """|x_i| of every row, its squares added in the order of the columns: no leave to reorder, they are on no grid."""
     found = np.empty(len(rows))
@@ -236,7 +236,7 @@ def lengths_dense(rows: Entries) -> Array:
     return found
 
 
-@njit(cache=True, fastmath=False, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def lengths_sparse(starts: Integers, entries: Entries) -> Array:
     """The same of the rows of a CSR matrix."""
     found = np.empty(len(starts) - 1)
@@ -247,35 +247,6 @@ def lengths_sparse(starts: Integers, entries: Entries) -> Array:
             total += entry * entry
         found[place] = np.sqrt(total)
     return found
-
-
-@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
-def clip_raw_rows(
-    raw: Array, shift: Array, factor: Array, low: Array, high: Array, usable: NDArray[np.bool_], made: Array
-) -> None:
-    """(x + shift) factor clipped to [low, high]; with a NaN or an infinity, 0 in its place, a row is not usable."""
-    for row in range(len(raw)):
-        entries, cut = raw[row], made[row]
-        lost = 0
-        for column in range(len(shift)):
-            entry = (entries[column] + shift[column]) * factor[column]
-            finite = entry - entry == 0.0
-            lost |= 0 if finite else 1
-            entry = entry if finite else 0.0
-            entry = entry if entry > low[column] else low[column]
-            cut[column] = entry if entry < high[column] else high[column]
-        if lost:
-            usable[row] = False
-
-
-@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
-def round_rows(cut: Array, factors: Array, grid: float, made: NDArray[np.float32]) -> None:
-    """Factor x rounded toward zero to multiples of 1 / grid, into the first columns of `made`."""
-    fine = 1.0 / grid
-    for row in range(len(cut)):
-        entries, rounded, factor = cut[row], made[row], factors[row]
-        for column in range(cut.shape[1]):
-            rounded[column] = np.trunc(entries[column] * factor * grid) * fine
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)

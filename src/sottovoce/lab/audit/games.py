@@ -11,7 +11,6 @@ import contextlib
 import functools
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -177,13 +176,6 @@ def verdict(game: Game, claim: ClaimedValue, first: Array, second: Array, second
     view = (game.name, game.adversary, game.relation, claim.measure, plan.delta)
     published, runs = plan.claimed_epsilon is not None, len(first) + len(second)
     return Result(*view, claim.value, measured, said, published, game.holds, runs, seconds)
-
-
-def play(game: Game, runs: int | None = None, seed: int | None = None) -> Result:
-    """The whole game in this process."""
-    start = time.perf_counter()
-    first, second = (game.statistics(which, runs or game.runs, source(seed, game.name, which)) for which in (0, 1))
-    return verdict(game, game.claim(), first, second, time.perf_counter() - start)
 
 
 def source(seed: int | None, *labels: object) -> Callable[[str], Randomness]:

@@ -6,10 +6,11 @@ import itertools
 import math
 import multiprocessing
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from sottovoce.lab.audit.games import Game, Result, source, verdict
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.split import SPLITS, SecureAggregation
-from sottovoce.privacy.events import RELATIONS, Relation, either
+from sottovoce.privacy.events import RELATIONS, Relation
 from sottovoce.solvers import by_name
 
 Array = NDArray[np.float64]
@@ -168,7 +169,6 @@ def plot(results: Sequence[Result], path: Path) -> None:
 RECORDS = 8
 EPSILON, DELTA = 8.0, 1e-3  # mu = 2.1: attacks have most power there
 MANY, SOME, FEW = 400, 240, 160  # runs of each side, as a run is short or long
-CHOICES = 24  # enough for a composition of choices to be Gaussian within 1%
 
 RIDGE = Named(name="l2", parameters={"alpha": 0.01})
 STIFF = Named(name="l2", parameters={"alpha": 0.2})  # the weights follow slowly
@@ -176,50 +176,13 @@ BALL = Named(name="l1_ball", parameters={"radius": 0.5})
 UNIT_BALL = Named(name="l1_ball", parameters={"radius": 1.0})
 ENTRIES = Bounds.declare(entry_bound=1.0, label_bound=1.0)
 NORM = Bounds.declare(row_norm=1.0, label_bound=1.0)
-PAPER = {"calibration": "paper"}
+DECLARED = {"stiff": STIFF, "ball": BALL, "unit ball": UNIT_BALL, "entries": ENTRIES}  # as games.toml calls them
+GAMES: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("games.toml").read_text(encoding="utf-8"))
 SCORED = "5c" * 32  # by columns: the plan of a model whose scores are evaluated
 EVALUATED: Mapping[str, Mapping[str, Any]] = {  # what is told of a model decides what is counted
     "numbers": {},
     "classes": {"loss": Named(name="logistic"), "classes": (-1, 1)},
     "several classes": {"loss": Named(name="softmax", parameters={"classes": 3.0}), "classes": (0, 1, 2)},
-}
-
-CENTRAL: Mapping[str, Mapping[str, Any]] = {
-    "newton": {"rounds": 2},
-    "whitened": {"rounds": 2},
-    "gradient": {"rounds": 3},
-    "sgd": {"rounds": 4, "rate": 0.3},
-    "scd": {"rounds": 4, "rate": 0.3, "clip": 1e-3},
-    "scd-sequential": {"rounds": 3, "lot": 1, "records": 2, "clip": 1e-3},
-    "cd": {"rounds": 1, "inner": 4, "clip": 0.3, "features": 1, "bounds": ENTRIES},
-    "greedy-cd": {"rounds": 8, "clip": 0.3, "step": 1e-6, "bounds": ENTRIES},
-    "frank-wolfe": {"rounds": CHOICES, "features": 1, "bounds": ENTRIES, "regulariser": BALL},
-}
-SECURE: Mapping[str, Mapping[str, Any]] = {  # who attacks a secure run
-    "world": {"adversary": "world"},
-    "coordinator": {},
-    "all other parties": {"adversary": "parties"},
-    "coordinator with all other parties": {"coalitions": True, "holds": False},
-}
-# Neighbours that agree on what the second party has. Zero-out: the slope of the canary has one sign with the first
-# party's part, and the other without it, at its bound both times. Replace-one: so it has by the label alone.
-KNOWN_PART: Mapping[str, Any] = {
-    "adversary": "parties",
-    "records": ((1.0, 1.0, 0.0), (math.nan, 1.0, math.nan), (math.nan, math.nan, math.nan)),
-    "script": ((6.0, -3.0),) * 3,
-}
-REPLACED_PART: Mapping[str, Any] = {
-    "adversary": "parties",
-    "records": ((1.0, 1.0, 1.0), (1.0, 1.0, -1.0), (math.nan, math.nan, math.nan)),
-    "script": ((0.0, 0.0),) * 3,
-}
-COLUMNS: Mapping[str, Mapping[str, Any]] = {
-    "frank-wolfe": {"rounds": CHOICES, "regulariser": BALL, "records": 16, "slope_bound": 0.5},
-    "one-shot": {},
-    "admm": {"rounds": 3, "row_share": 0.8},
-    "admm fresh": {"rounds": 2, "rows": "fresh"},
-    "fdml": {"rounds": 3},
-    "score": {"rounds": 2},
 }
 
 
@@ -237,6 +200,9 @@ def audit_plan(  # noqa: PLR0913
     `parties` is how many, or the records of each. `changes` are fields of a problem, and options of the solver. With
     "evaluation" in the place of a solver some model is evaluated.
     """
+    for key in ("bounds", "regulariser"):
+        if isinstance(changes.get(key), str):
+            changes[key] = DECLARED[changes[key]]
     fields = {key: changes.pop(key) for key in tuple(changes) if key in Problem.model_fields}
     counts = (records,) * parties if isinstance(parties, int) else parties
     columns = (features,) * len(counts) if SPLITS[split].same_people else ()
@@ -280,7 +246,7 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
     def game(name: str, plan: Mapping[str, Any], **fields: Any) -> None:
         made[name] = lambda: Game(name, audit_plan(**plan), **fields)
 
-    for solver, plan in CENTRAL.items():
+    for solver, plan in GAMES["central"].items():
         runs = FEW if solver in ("frank-wolfe", "greedy-cd") else MANY
         for relation in ("replace-one", "zero-out"):
             # A choice tells most where the others make both coordinates as good.
@@ -290,7 +256,7 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
     game("scd-primal", {"solver": "scd-primal", "rounds": 3, "clip": 0.1, "features": 1}, runs=MANY)
     # Two holders: whoever sees each message, and the world, for whom their noises add.
     for solver in ("newton", "whitened", "gradient", "sgd", "scd", "cd"):
-        plan = {"solver": solver, "split": "rows", "parties": 2, "relation": "zero-out", **CENTRAL[solver]}
+        plan = {"solver": solver, "split": "rows", "parties": 2, "relation": "zero-out", **GAMES["central"][solver]}
         game(f"{solver} by rows", plan, runs=MANY if solver in ("sgd", "scd") else SOME)
         game(f"{solver} by rows, model", plan, adversary="world", sees="model", runs=MANY)
     _add_by_columns(game)
@@ -302,13 +268,14 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
         game(f"evaluation of {what}, replace-one", plan, runs=MANY, records=others)
         game(f"evaluation of {what}, zero-out", {**plan, "relation": "zero-out"}, runs=MANY)
         game(f"evaluation of {what} by rows", {**plan, "split": "rows", "parties": 2}, runs=SOME, records=others)
-    _add_published(game)
+    for name, published in GAMES["published"].items():
+        game(name, {**published["plan"], "calibration": "paper"}, **published["game"])
     return made
 
 
 def _add_by_columns(game: Callable[..., None]) -> None:
     """Two holders of a column each; a person is with both."""
-    for name, options in COLUMNS.items():
+    for name, options in GAMES["columns"].items():
         solver = name.split()[0]
         plan = {"solver": solver, "split": "columns", "parties": 2, "features": 1, "relation": "zero-out", **options}
         fields: dict[str, Any] = {"runs": FEW if solver == "score" else SOME}
@@ -332,20 +299,19 @@ def _add_secure(game: Callable[..., None]) -> None:
     # A coalition beyond the promise has a third of the noise.
     for solver in ("newton", "whitened", "gradient", "sgd", "cd"):
         plan = {"solver": solver, "split": "rows", "parties": 3, "relation": "zero-out"}
-        plan |= {**CENTRAL[solver], "aggregation": SecureAggregation(colluding=2)}
-        views = SECURE if solver == "gradient" else {"coordinator": SECURE["coordinator"]}
+        plan |= {**GAMES["central"][solver], "aggregation": SecureAggregation(colluding=2)}
+        views = GAMES["secure"] if solver == "gradient" else {"coordinator": {}}
         for view, fields in views.items():
             for name, account in accounts("zero-out") if fields.get("holds", True) else [("", None)]:
                 game(f"{solver} by rows, secure, {view}{name}", plan, runs=SOME, account=account, **fields)
     for solver in ("newton", "whitened", "gradient"):
         plan = {"solver": solver, "split": "columns", "parties": 2, "features": 1}
-        plan |= {**CENTRAL[solver], "aggregation": SecureAggregation(colluding=1), "labels": "held"}
+        plan |= {**GAMES["central"][solver], "aggregation": SecureAggregation(colluding=1), "labels": "held"}
         seen = ("world", "coordinator", "parties") if solver == "gradient" else ("coordinator",)
         for view, relation in itertools.product(seen, RELATIONS):
             said = f"{solver} by columns, secure, {view}{', replace-one' if relation == 'replace-one' else ''}"
             for name, account in accounts(relation):
-                parts = either(account or relation, zero_out=KNOWN_PART, replace_one=REPLACED_PART)
-                fields = parts if view == "parties" else {"adversary": view}
+                fields = GAMES["known_part"][account or relation] if view == "parties" else {"adversary": view}
                 game(said + name, {**plan, "relation": relation}, runs=SOME, account=account, **fields)
 
 
@@ -353,42 +319,3 @@ def accounts(relation: Relation) -> Iterator[tuple[str, Relation | None]]:
     """Those that are charged for a plan of that relation: under the same one, and under another, with a name for it."""
     yield "", None
     yield from ((f", charged under {other}", other) for other in RELATIONS if other != relation)
-
-
-def _add_published(game: Callable[..., None]) -> None:
-    """The papers' own calibrations; some of them cannot hold, at a setting where few runs show it."""
-    game("gradient as published (SGD2)", {"solver": "gradient", "rounds": 3, "epsilon": 2.0, **PAPER}, runs=MANY)
-    # One of 300 people is with a holder alone, and is named 340 times: as often as the most named of so many is.
-    sgd = {"solver": "sgd", "split": "rows", "features": 1, **PAPER}
-    named = {"parties": (1, 299), "epsilon": 12.0, "delta": 1e-6, "coin": "audit 261"}
-    game("sgd as published (SGD1)", {**sgd, **named}, sees="uses", measure="mu", holds=False, runs=200)
-    world: dict[str, Any] = {"adversary": "world", "sees": "model", "runs": SOME}
-    game("sgd as published (SGD1), model", {**sgd, "parties": (2, 2), "epsilon": 2.0}, **world)
-    scd = {"solver": "scd", "clip": 1e-3, "epsilon": 1.0, "features": 1, "records": 1, "regulariser": STIFF, **PAPER}
-    unseen = {**scd, "rounds": 8, "rate": 0.1}
-    game("scd as published, duals unseen", unseen, adversary="parties", sees="moves", runs=120)
-    seen, signs = {**scd, "rounds": 50, "rate": 0.04, "delta": 0.05}, ((1.0, 1.0), (1.0, -1.0), (math.nan, 1.0))
-    game("scd as published, duals seen", seen, sees="duals", holds=False, runs=360, records=signs)
-    lots = {
-        **scd,
-        "solver": "scd-sequential",
-        "records": 10,
-        "lot": 1,
-        "rounds": 1,
-        "delta": 0.05,
-        "coin": "audit 5702",
-    }
-    game("scd-sequential as published", lots, measure="mu", holds=False, runs=300, records=signs)
-    game("scd-primal as published", {"solver": "scd-primal", "rounds": 3, "features": 1, **PAPER}, runs=120)
-    cd = {"solver": "cd", "features": 1, "bounds": ENTRIES, "rounds": 1, "clip": 0.3, "epsilon": 1.0, **PAPER}
-    game("cd as published, all steps counted", {**cd, "inner": 4}, runs=SOME)
-    game("cd as published, outer loops counted", {**cd, "inner": 256, "counted": "outer"}, holds=False, runs=SOME)
-    central = {"solver": "frank-wolfe", **CENTRAL["frank-wolfe"], "epsilon": 2.0, **PAPER}
-    game("frank-wolfe as published", central, runs=120)
-    columns = {"split": "columns", "features": 1, "rounds": 1, "epsilon": 1.0, **PAPER}
-    divided = {"solver": "frank-wolfe", "parties": 24, "regulariser": UNIT_BALL, **columns}
-    game("frank-wolfe by columns as published", divided, holds=False, runs=160)
-    whole = {"solver": "one-shot", "split": "columns", "parties": 24, "features": 4, "epsilon": 1.0, **PAPER}
-    game("one-shot as published", whole, holds=False, runs=160)  # the claim is about one attribute
-    admm, others = {"solver": "admm", "parties": 2, **columns}, ((1.0, 1.0), (-1.0, -1.0), (1.0, 1.0))
-    game("admm by columns as published", admm, sees="span", holds=False, runs=SOME, records=others)

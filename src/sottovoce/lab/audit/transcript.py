@@ -83,7 +83,7 @@ class Side:
         self.plan = plan
         self.form = algorithms.of(plan)
         self.blocks = {name: Block.prepare(X, y, plan.part(name).preparation) for name, (X, y) in data.items()}
-        if plan.numbers.evaluates and plan.split.same_people:  # of joint predictions, by a model of ones
+        if plan.numbers.result == "evaluation" and plan.split.same_people:  # of joint predictions, by a model of ones
             holder = plan.label_party_name
             scores = np.sum([np.sum(X, axis=1) for X, _ in data.values()], axis=0)
             self.blocks[holder] = Block.prepare(scores[:, None], data[holder][1], score_recipe(plan))

@@ -12,7 +12,6 @@
 
 from sottovoce.lab.bcfw.curvature import block_curvatures as block_curvatures
 from sottovoce.lab.bcfw.curvature import curvature_bound as curvature_bound
-from sottovoce.lab.bcfw.curvature import curvature_estimate as curvature_estimate
 from sottovoce.lab.bcfw.curvature import distributed_bound as distributed_bound
 from sottovoce.lab.bcfw.curvature import eso_bound as eso_bound
 from sottovoce.lab.bcfw.curvature import exact_curvature as exact_curvature

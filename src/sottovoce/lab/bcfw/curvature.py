@@ -32,6 +32,7 @@ from sottovoce.lab.bcfw.samplings import (
     Sampling,
     Vector,
     check_pairs,
+    check_probability,
     check_proper,
 )
 from sottovoce.penalties import ConstraintSet
@@ -39,7 +40,6 @@ from sottovoce.penalties import ConstraintSet
 CORNERS = 12  # coordinates of a box whose corners are gone through
 LARGE = 2000  # size of a matrix above which its largest eigenvalue is bounded rather than computed
 MOST_CORNERS = 2**18  # of all blocks together
-ASCENTS = 50
 
 
 def theorem_bound(
@@ -74,8 +74,7 @@ def recursion_bound(
 
 
 def _check_bound(gap0: float, curvature: float, p_min: float, rho: float) -> None:
-    if not 0 < p_min <= 1:
-        raise InputError(f"p_min={p_min!r} must be above 0 and at most 1; it is the least probability of a block")
+    check_probability(p_min)
     for argument, value in (("gap0", gap0), ("curvature", curvature), ("rho", rho)):
         if not 0 <= value < math.inf:
             raise InputError(f"{argument}={value!r} must be zero or a positive finite number")
@@ -102,8 +101,10 @@ def pair_curvatures(objective: Objective, constraint: ConstraintSet) -> Matrix:
 class _Majorant:
     """The matrix A of f, block by block. The differences M_i - M_i are symmetric, so only half their corners count."""
 
-    def __init__(self, objective: Objective, constraint: ConstraintSet) -> None:
+    def __init__(self, objective: Objective, constraint: ConstraintSet, sampling: Sampling | None = None) -> None:
         self.blocks = Blocks(constraint, objective.dimension)
+        if sampling is not None:
+            self.blocks.check(sampling)
         self.matrix = objective.majorant()
         if self.matrix.shape[1] != objective.dimension:
             raise InputError(f"majorant() has {self.matrix.shape[1]} columns, not {objective.dimension}; one for each")
@@ -184,7 +185,7 @@ class _Majorant:
             return 0.0
         kinds = {int(blocks.kinds[i]), int(blocks.kinds[j])}
         if kinds == {kernels.SIMPLEX}:
-            widest = kernels.simplex_product(np.ascontiguousarray(gram))
+            widest = max(np.ptp(row - gram, axis=1).max() for row in gram)  # (e_a - e_b)' gram (e_c - e_d)
             return float(blocks.high[i] * blocks.high[j] * widest)
         if kinds == {kernels.L2}:
             return float(4 * blocks.high[i] * blocks.high[j] * np.linalg.norm(gram, 2))
@@ -236,7 +237,7 @@ def eso_bound(objective: Objective, constraint: ConstraintSet, sampling: Samplin
     c is the largest eigenvalue of a matrix normalised by its diagonal (of A'A: by its diagonal blocks), D_i the
     diameter of M_i and |A_i| the spectral norm.
     """
-    majorant = _Majorant(objective, constraint)
+    majorant = _Majorant(objective, constraint, sampling)
     p, factor = _separable(majorant, sampling)
     norms = np.array([np.linalg.norm(majorant.block(i), 2) for i in range(majorant.blocks.count)])
     return factor * float(p @ np.square(norms * majorant.blocks.diameters()))
@@ -244,13 +245,12 @@ def eso_bound(objective: Objective, constraint: ConstraintSet, sampling: Samplin
 
 def separable_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
     """min(c(P), c(A'A)) sum_i p_i u_i: Proposition 1 with the curvatures of the blocks, at most `eso_bound`."""
-    majorant = _Majorant(objective, constraint)
+    majorant = _Majorant(objective, constraint, sampling)
     p, factor = _separable(majorant, sampling)
     return factor * float(p @ majorant.squares)
 
 
 def _separable(majorant: _Majorant, sampling: Sampling) -> tuple[Vector, float]:
-    _check_blocks(sampling, majorant.blocks)
     p, pairs = check_proper(sampling), check_pairs(sampling)
     if np.count_nonzero(pairs) == len(p):  # drawn one by one: no pairs, and neither factor is below 1
         return p, 1.0
@@ -262,16 +262,13 @@ def _separable(majorant: _Majorant, sampling: Sampling) -> tuple[Vector, float]:
 
 
 def nice_bound(objective: Objective, constraint: ConstraintSet, sampling: Nice) -> float:
-    """The bound tau mu_1 + tau (tau - 1) mu_2 for tau-nice sampling (Proposition 3).
+    """The bound tau mu_1 + tau (tau - 1) mu_2 for tau-nice sampling (Proposition 3): `distributed_bound` of one user.
 
     mu_1 is the largest u_i, mu_2 the largest m_ij of two blocks.
     """
     if not isinstance(sampling, Nice):
         raise InputError(f"nice_bound is for Nice and UniformSerial, not {type(sampling).__name__}; use pairwise_bound")
-    products = _products(objective, constraint, sampling)
-    other = ~np.eye(len(products), dtype=bool)
-    tau = sampling.tau
-    return float(tau * np.diag(products).max() + tau * (tau - 1) * products.max(where=other, initial=0.0))
+    return distributed_bound(objective, constraint, sampling)
 
 
 def distributed_bound(objective: Objective, constraint: ConstraintSet, sampling: Distributed) -> float:
@@ -282,7 +279,7 @@ def distributed_bound(objective: Objective, constraint: ConstraintSet, sampling:
     """
     if not isinstance(sampling, Distributed):
         raise InputError(f"distributed_bound is for Distributed, not {type(sampling).__name__}; use pairwise_bound")
-    products = _products(objective, constraint, sampling)
+    products = _Majorant(objective, constraint, sampling).products
     same = np.equal.outer(sampling.owners(), sampling.owners())
     other = ~np.eye(len(products), dtype=bool)
     mu_1 = float(np.diag(products).max())
@@ -293,14 +290,12 @@ def distributed_bound(objective: Objective, constraint: ConstraintSet, sampling:
 
 def pairwise_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
     """sum_ij P_ij m_ij, any sampling; at most Propositions 3 and 4, and C itself for a quadratic drawn one by one."""
-    return float((check_pairs(sampling) * _products(objective, constraint, sampling)).sum())
+    return float((check_pairs(sampling) * _Majorant(objective, constraint, sampling).products).sum())
 
 
 def curvature_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
     """The least of the bounds: `pairwise_bound` and `separable_bound`, which the others are never below."""
-    majorant = _Majorant(objective, constraint)
-    p, factor = _separable(majorant, sampling)
-    return min(factor * float(p @ majorant.squares), float((check_pairs(sampling) * majorant.products).sum()))
+    return min(bound(objective, constraint, sampling) for bound in (pairwise_bound, separable_bound))
 
 
 def exact_curvature(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
@@ -308,9 +303,7 @@ def exact_curvature(objective: Objective, constraint: ConstraintSet, sampling: S
 
     Of another f it is a bound. For `Elementary` it is the global curvature C_f (Lou and Cheung 2018, eq. 1).
     """
-    majorant = _Majorant(objective, constraint)
-    _check_blocks(sampling, majorant.blocks)
-    return majorant.largest(check_pairs(sampling))
+    return _Majorant(objective, constraint, sampling).largest(check_pairs(sampling))
 
 
 def set_curvature(objective: Objective, constraint: ConstraintSet, chosen: Integers | Sequence[int]) -> float:
@@ -324,93 +317,3 @@ def expected_set_curvature(objective: Objective, constraint: ConstraintSet, tau:
     """C_f^tau, the mean of C_f^(S) over sets S of tau blocks (Wang et al. 2016): at least C of tau-nice sampling."""
     sets = Nice(Blocks(constraint, objective.dimension).count, tau).sets()
     return math.fsum(share * set_curvature(objective, constraint, chosen) for chosen, share in sets)
-
-
-def _products(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> Matrix:
-    majorant = _Majorant(objective, constraint)
-    _check_blocks(sampling, majorant.blocks)
-    return majorant.products
-
-
-def _check_blocks(sampling: Sampling, blocks: Blocks) -> None:
-    if sampling.blocks != blocks.count:
-        raise InputError(f"the sampling has {sampling.blocks} blocks and the constraint {blocks.count}; match the two")
-
-
-def curvature_estimate(  # noqa: PLR0913
-    objective: Objective,
-    constraint: ConstraintSet,
-    sampling: Sampling,
-    *,
-    tries: int = 32,
-    draws: int = 512,
-    generator: np.random.Generator | int | None = None,
-) -> float:
-    """An estimate of the expected curvature from below: the largest value that random tries find.
-
-    For a quadratic the expectation is exact and each try climbs: d is replaced by the corner where the linearisation of
-    the convex E_T |A d_T|^2 is largest, which never lowers it. Else x is random, s a random corner and u in
-    {1, 1/3, 1/10, 1/30}; the expectation is exact where the sampling lists at most `draws` sets, and a mean over
-    `draws` fresh sets otherwise, at the point that was best for others.
-    """
-    blocks = Blocks(constraint, objective.dimension)
-    _check_blocks(sampling, blocks)
-    source = np.random.default_rng(generator)
-    if objective.quadratic:
-        pairs = check_pairs(sampling)
-        A = objective.majorant()
-        values = []
-        for number in range(tries):  # from a random direction on, after some power steps or none
-            value, direction = 0.0, source.standard_normal(blocks.dimension)
-            for _ in range(10 * (number % 2)):
-                _, direction = _mean_square(A, blocks, pairs, direction / max(float(np.linalg.norm(direction)), 1e-300))
-            for _ in range(ASCENTS):
-                d = blocks.oracle(blocks.all, -direction) - blocks.oracle(blocks.all, direction)
-                found, direction = _mean_square(A, blocks, pairs, d)
-                if found <= value * (1 + 1e-12):
-                    break
-                value = found
-            values.append(value)
-        return max(values)
-    check_proper(sampling)
-    sets, exact = _draw_sets(sampling, draws, source)
-    points = []
-    for _ in range(tries):
-        corner, other, s = (blocks.oracle(blocks.all, source.standard_normal(blocks.dimension)) for _ in range(3))
-        weight = source.choice([0.0, source.random()])
-        points.append((corner + weight * (other - corner), s, float(source.choice([1.0, 1 / 3, 0.1, 1 / 30]))))
-    best = max(points, key=lambda point: _expected_bend(objective, blocks, point, sets))
-    return _expected_bend(objective, blocks, best, sets if exact else _draw_sets(sampling, draws, source)[0])
-
-
-def _mean_square(A: Any, blocks: Blocks, pairs: Matrix, d: Vector) -> tuple[float, Vector]:
-    """E_T |A d_T|^2 = sum_ij P_ij <A_i d_i, A_j d_j> and half its gradient."""
-    moved = np.column_stack([A[:, blocks.slice(i)] @ d[blocks.slice(i)] for i in range(blocks.count)])
-    mixed = moved @ pairs
-    gradient = np.concatenate([A[:, blocks.slice(i)].T @ mixed[:, i] for i in range(blocks.count)])
-    return float((moved * mixed).sum()), gradient
-
-
-def _draw_sets(
-    sampling: Sampling, draws: int, source: np.random.Generator
-) -> tuple[list[tuple[Integers, float]], bool]:
-    try:
-        sets = sampling.sets()
-    except InputError:
-        sets = []
-    if 0 < len(sets) <= draws:
-        return sets, True
-    return [(np.asarray(sampling.draw(source)), 1 / draws) for _ in range(draws)], False
-
-
-def _expected_bend(
-    f: Objective, blocks: Blocks, point: tuple[Vector, Vector, float], sets: list[tuple[Integers, float]]
-) -> float:
-    x, s, u = point
-    gradient, value, total = f.gradient(x), f.value(x), 0.0
-    for chosen, probability in sets:
-        columns = blocks.columns(chosen)
-        moved = x.copy()
-        moved[columns] += u * (s - x)[columns]
-        total += probability * (f.value(moved) - value - float((moved - x) @ gradient))
-    return 2 / u**2 * total

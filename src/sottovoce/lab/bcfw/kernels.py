@@ -22,17 +22,6 @@ watch()
 
 
 @njit(cache=True, nogil=True)
-def usable(chosen: Integers, blocks: int) -> bool:
-    """Whether the chosen blocks are distinct and in range."""
-    seen = np.zeros(blocks, dtype=np.bool_)
-    for i in chosen:
-        if i < 0 or i >= blocks or seen[i]:
-            return False
-        seen[i] = True
-    return True
-
-
-@njit(cache=True, nogil=True)
 def list_columns(chosen: Integers, offsets: Integers) -> Integers:
     """The coordinates of the chosen blocks, block after block; likewise the entries of chosen columns of a matrix."""
     total = 0
@@ -114,20 +103,13 @@ def oracle(
         if kinds[i] == BOX:
             for j in range(size):
                 answer[j] = low[i] if part[j] > 0.0 else high[i]
-        elif kinds[i] == L1:
-            best = 0
+        elif kinds[i] == L1 or kinds[i] == SIMPLEX:
+            best, either_sign = 0, kinds[i] == L1
             for j in range(size):
                 answer[j] = 0.0
-                if abs(part[j]) > abs(part[best]):
+                if abs(part[j]) > abs(part[best]) if either_sign else part[j] < part[best]:
                     best = j
-            answer[best] = math.copysign(radius, -part[best])
-        elif kinds[i] == SIMPLEX:
-            best = 0
-            for j in range(size):
-                answer[j] = 0.0
-                if part[j] < part[best]:
-                    best = j
-            answer[best] = radius
+            answer[best] = math.copysign(radius, -part[best]) if either_sign else radius
         elif kinds[i] == L2:
             largest = 0.0
             for j in range(size):
@@ -140,17 +122,3 @@ def oracle(
             scale = -radius / math.sqrt(squares) if squares > 0.0 else 0.0
             for j in range(size):
                 answer[j] *= scale
-
-
-@njit(cache=True, nogil=True)
-def simplex_product(gram: NDArray[Any]) -> float:
-    """The largest (e_a - e_b)' gram (e_c - e_d) over all a, b, c and d."""
-    found = 0.0
-    for a in range(len(gram)):
-        for b in range(a):
-            low = high = gram[a, 0] - gram[b, 0]
-            for c in range(1, gram.shape[1]):
-                value = gram[a, c] - gram[b, c]
-                low, high = min(low, value), max(high, value)
-            found = max(found, high - low)
-    return found

@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
+from scipy.optimize import minimize_scalar
 
 from sottovoce import losses
 from sottovoce.errors import InputError
 from sottovoce.lab.bcfw import kernels
-from sottovoce.lab.bcfw.samplings import Integers, Vector
+from sottovoce.lab.bcfw.samplings import Integers, Sampling, Vector
 from sottovoce.losses import Loss
 from sottovoce.penalties import BoxSet, ConstraintSet, L1Ball, L2Ball, Product, Simplex
 
 REFRESH = 1000  # passes over the matrix after which Ax is computed anew, so that rounding errors cannot pile up
-GOLDEN = (math.sqrt(5) - 1) / 2
-SEARCHES = 30  # of golden section: the best step to 1e-6
 
 Gradients = Callable[[Integers], Vector]  # of one iterate: the partial derivatives at coordinates
 
@@ -42,10 +41,7 @@ class Objective(ABC):
 
     def majorant(self) -> Any:
         """A matrix A, dense or sparse, with f(y) <= f(x) + <y - x, grad f(x)> + |A (y - x)|^2 / 2."""
-        raise InputError(
-            f"{type(self).__name__} has no majorant(), which bounds of the curvature need; "
-            "define it, or use curvature_estimate, which does without"
-        )
+        raise InputError(f"{type(self).__name__} has no majorant(), which bounds of the curvature need; define it")
 
     def follow(self, x: Vector, offsets: Integers) -> Iterate:
         """An iterate that starts at x; block i has the coordinates from offsets[i] to offsets[i + 1]."""
@@ -80,7 +76,7 @@ class Iterate:
             trial[columns] = self.x[columns] + u * direction
             return self.objective.value(trial)
 
-        best = golden_section(value, step)
+        best = best_step(value, step)
         self.move(columns, direction, best)
         return best
 
@@ -123,7 +119,7 @@ class Smooth(ABC):
     def gradient(self, q: Vector) -> Vector:
         """The gradient of g at q."""
 
-    def gradient_at(self, q: Vector, rows: Integers) -> Vector:
+    def gradient_at(self, q: Vector, rows: Integers | slice) -> Vector:
         """The entries of the gradient in these rows, which may repeat; cheaper where g is a sum over rows."""
         return self.gradient(q)[rows]
 
@@ -146,11 +142,9 @@ class MeanLoss(Smooth):
         return float(self.loss.value(q, self.y).mean())
 
     def gradient(self, q: Vector) -> Vector:
-        slopes = self.loss.derivative(q, self.y)
-        slopes /= len(self.y)
-        return slopes
+        return self.gradient_at(q, slice(None))
 
-    def gradient_at(self, q: Vector, rows: Integers) -> Vector:
+    def gradient_at(self, q: Vector, rows: Integers | slice) -> Vector:
         slopes = self.loss.derivative(q[rows], self.y[rows])
         slopes /= len(self.y)
         return slopes
@@ -259,7 +253,7 @@ class _LinearIterate(Iterate):
             bend = float((g.gradient(self.q + along) - g.gradient(self.q)) @ along)
             best = min(1.0, -slope / bend) if slope < 0 < bend else float(slope < 0)
         else:
-            best = golden_section(lambda u: g.value(self.q + u * along), step)
+            best = best_step(lambda u: g.value(self.q + u * along), step)
         self.x[columns] += best * direction
         self.q += best * along
         self._count(columns)
@@ -271,21 +265,10 @@ class _LinearIterate(Iterate):
             self.q, self.moved = np.asarray(self.objective.matrix @ self.x, dtype=np.float64), 0
 
 
-def golden_section(value: Callable[[float], float], step: float) -> float:
+def best_step(value: Callable[[float], float], step: float) -> float:
     """The u in [0, 1] of least value, for a convex function, to 1e-6; never worse than u = step, 0 or 1."""
-    low, high = 0.0, 1.0
-    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    at_left, at_right = value(left), value(right)
-    for _ in range(SEARCHES):
-        if at_left <= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - GOLDEN * (high - low)
-            at_left = value(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + GOLDEN * (high - low)
-            at_right = value(right)
-    return min((0.5 * (low + high), step, 1.0, 0.0), key=value)
+    found = minimize_scalar(value, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-6})
+    return min((float(found.x), step, 1.0, 0.0), key=value)
 
 
 def least_squares(A: Any, y: ArrayLike) -> Composite:
@@ -338,6 +321,16 @@ class Blocks:
         self.others = bool(np.any(self.kinds == kernels.OTHER))
         self.all = np.arange(self.count)
         self.all_columns = np.arange(dimension)
+
+    def check(self, sampling: Sampling) -> None:
+        """Refuse a sampling of other blocks."""
+        if not isinstance(sampling, Sampling):
+            raise InputError(f"sampling={sampling!r} must be a Sampling, such as Nice(blocks=8, tau=2) or a subclass")
+        if sampling.blocks != self.count:
+            raise InputError(
+                f"the sampling has {sampling.blocks} blocks and the constraint {self.count}; "
+                "a Product has one block for each part"
+            )
 
     def slice(self, block: int) -> slice:
         return slice(int(self.offsets[block]), int(self.offsets[block + 1]))

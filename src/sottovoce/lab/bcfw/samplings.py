@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,16 @@ class Sampling(ABC):
     @abstractmethod
     def draw(self, generator: np.random.Generator) -> Integers:
         """The blocks of one round, each once."""
+
+    def drawn(self, generator: np.random.Generator) -> Integers:
+        """`draw`, refused where it gives something else."""
+        chosen = np.asarray(self.draw(generator))
+        if not are_blocks(chosen, self.blocks):
+            raise InputError(
+                f"draw() of {type(self).__name__} gave {chosen.tolist()}; "
+                f"it must give different block numbers from 0 to {self.blocks - 1}"
+            )
+        return chosen.astype(np.int64, copy=False)
 
     @abstractmethod
     def probabilities(self) -> Vector:
@@ -84,6 +94,20 @@ def check_proper(sampling: Sampling) -> Vector:
     return np.minimum(p, 1.0)
 
 
+def are_blocks(chosen: ArrayLike, blocks: int) -> bool:
+    """Whether these are numbers of different blocks."""
+    found = np.asarray(chosen)
+    numbers = found.tolist()
+    whole = found.ndim == 1 and (not numbers or found.dtype.kind in "iu")
+    return whole and len(set(numbers)) == len(numbers) and all(0 <= i < blocks for i in numbers)
+
+
+def check_probability(p_min: float) -> None:
+    """Refuse what is no least probability of a block."""
+    if not 0 < p_min <= 1:
+        raise InputError(f"p_min={p_min!r} must be above 0 and at most 1; it is the least probability of a block")
+
+
 def check_pairs(sampling: Sampling) -> Matrix:
     """The matrix P of a sampling, checked against its probabilities."""
     p, pairs = check_proper(sampling), np.asarray(sampling.pairs(), dtype=np.float64)
@@ -98,55 +122,6 @@ def check_pairs(sampling: Sampling) -> Matrix:
             "probabilities p on its diagonal and max(0, p_i + p_j - 1) <= P_ij <= min(p_i, p_j)"
         )
     return pairs
-
-
-class Elementary(Sampling):
-    """T = all blocks, always: the classical Frank-Wolfe method (Jaggi 2013)."""
-
-    def __init__(self, blocks: int) -> None:
-        self.blocks = check_whole("blocks", blocks, 1)
-        self._all = np.arange(self.blocks)
-
-    def draw(self, _generator: np.random.Generator) -> Integers:
-        return self._all
-
-    def probabilities(self) -> Vector:
-        return np.ones(self.blocks)
-
-    def sets(self) -> list[tuple[Integers, float]]:
-        return [(self._all, 1.0)]
-
-
-class Nice(Sampling):
-    """tau of the blocks, every such set alike: p_i = tau/d, P_ij = tau (tau - 1) / (d (d - 1))."""
-
-    def __init__(self, blocks: int, tau: int) -> None:
-        self.blocks = check_whole("blocks", blocks, 1)
-        self.tau = check_whole("tau", tau, 1, self.blocks, "so many different blocks are drawn")
-
-    def draw(self, generator: np.random.Generator) -> Integers:
-        if self.tau == 1:
-            return np.array([generator.integers(self.blocks)])
-        return np.asarray(generator.choice(self.blocks, self.tau, replace=False, shuffle=False), dtype=np.int64)
-
-    def probabilities(self) -> Vector:
-        return np.full(self.blocks, self.tau / self.blocks)
-
-    def pairs(self) -> Matrix:
-        other = self.tau * (self.tau - 1) / (self.blocks * max(self.blocks - 1, 1))
-        return _with_diagonal(np.full((self.blocks, self.blocks), other), self.probabilities())
-
-    def sets(self) -> list[tuple[Integers, float]]:
-        count = math.comb(self.blocks, self.tau)
-        self._number(count)
-        return [(np.array(chosen), 1 / count) for chosen in itertools.combinations(range(self.blocks), self.tau)]
-
-
-class UniformSerial(Nice):
-    """One block, each with p_i = 1/d (Lacoste-Julien et al. 2013)."""
-
-    def __init__(self, blocks: int) -> None:
-        super().__init__(blocks, 1)
 
 
 class Distributed(Sampling):
@@ -198,6 +173,36 @@ class Distributed(Sampling):
         return np.repeat(np.arange(self.users), self.held)
 
 
+class Nice(Distributed):
+    """tau of the blocks, every such set alike: p_i = tau/d, P_ij = tau (tau - 1) / (d (d - 1)); that is one user."""
+
+    def __init__(self, blocks: int, tau: int) -> None:
+        super().__init__(blocks, 1, tau)
+
+    def draw(self, generator: np.random.Generator) -> Integers:
+        if self.tau == 1:
+            return np.array([generator.integers(self.blocks)])
+        return np.asarray(generator.choice(self.blocks, self.tau, replace=False, shuffle=False), dtype=np.int64)
+
+
+class Elementary(Nice):
+    """T = all blocks, always: the classical Frank-Wolfe method (Jaggi 2013)."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__(blocks, blocks)
+        self._all = np.arange(self.blocks)
+
+    def draw(self, _generator: np.random.Generator) -> Integers:
+        return self._all
+
+
+class UniformSerial(Nice):
+    """One block, each with p_i = 1/d (Lacoste-Julien et al. 2013)."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__(blocks, 1)
+
+
 class IndependentImportance(Sampling):
     """Every block on its own with probability p_i, so P_ij = p_i p_j; T may be empty."""
 
@@ -229,15 +234,13 @@ class IndependentImportance(Sampling):
 class Listed(Sampling):
     """Any sampling, by its sets of blocks and their probabilities."""
 
-    def __init__(self, blocks: int, sets: Iterable[Sequence[int]], probabilities: ArrayLike) -> None:
+    def __init__(self, blocks: int, sets: Iterable[ArrayLike], probabilities: ArrayLike) -> None:
         self.blocks = check_whole("blocks", blocks, 1)
         self._sets: list[Integers] = []
         for chosen in sets:
-            found = np.asarray(chosen)
-            good = found.ndim == 1 and (not len(found) or found.dtype.kind in "iu")
-            if not good or len(np.unique(found)) != len(found) or not bool(np.all((found >= 0) & (found < blocks))):
-                raise InputError(f"the set {list(chosen)} must have different whole numbers from 0 to {blocks - 1}")
-            self._sets.append(found.astype(np.int64))
+            if not are_blocks(chosen, blocks):
+                raise InputError(f"the set {chosen!r} must have different whole numbers from 0 to {blocks - 1}")
+            self._sets.append(np.array(chosen, dtype=np.int64))
         weights = _check_vector("probabilities", probabilities)
         sums_to_one = abs(weights.sum() - 1) <= ROUNDING
         if len(weights) != len(self._sets) or not bool(np.all(weights >= 0)) or not sums_to_one:
@@ -269,14 +272,7 @@ class SerialImportance(Listed):
         found = _check_vector("weights", weights)
         if not bool(np.all((found >= 0) & (found < math.inf))) or not 0 < found.sum() < math.inf:
             raise InputError("weights must be finite and not negative; block i is drawn in proportion to its weight")
-        self.blocks = len(found)
-        self._sets = list(np.arange(self.blocks)[:, None])
-        self._weights: Vector = found / found.sum()
-        check_proper(self)
-        self._cumulated = _cumulate(self._weights)
-
-    def probabilities(self) -> Vector:
-        return self._weights.copy()
+        super().__init__(len(found), np.arange(len(found))[:, None], found / found.sum())
 
 
 def _cumulate(p: Vector) -> Vector:

@@ -6,9 +6,8 @@ AP-BCFW: block oracles computed by threads on replicated data, applied tau at a 
 from __future__ import annotations
 
 import math
-import queue
-import threading
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -16,14 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.errors import InputError
-from sottovoce.lab.bcfw import kernels
 from sottovoce.lab.bcfw.objectives import Blocks, Gradients, Iterate, Objective
-from sottovoce.lab.bcfw.samplings import Integers, Nice, Sampling, Vector, check_proper, check_whole
+from sottovoce.lab.bcfw.samplings import Integers, Nice, Sampling, Vector, check_probability, check_proper, check_whole
 from sottovoce.penalties import ConstraintSet, Product
 
 Step = Literal["universal", "line-search"] | Callable[[int], float]
 
-PATIENCE = 0.05  # seconds after which a waiting thread looks whether the run is over
 SLACK = 1e-9  # relative rounding error that a hook is forgiven
 
 
@@ -34,7 +31,7 @@ class Inexact:
     With gamma the universal step of the round, C = `curvature` and Euclidean norms:
     `gradient(i, exact, tolerance)` answers g~_i with |g~_i - exact| <= tolerance = rho_gradient gamma C / 2;
     `oracle(i, g~_i, tolerance)` answers s~_i in M_i with <s~_i, g~_i> <= min_s <s, g~_i> + tolerance,
-    tolerance = rho_oracle gamma C / 2. An answer outside is an InputError unless `enforced` is False.
+    tolerance = rho_oracle gamma C / 2. An answer outside is an InputError.
     The answer for a block must not depend on which other blocks were drawn: C is a supremum of expectations.
     """
 
@@ -43,7 +40,6 @@ class Inexact:
     oracle: Callable[[int, Vector, float], ArrayLike] | None = None
     rho_gradient: float = 0.0
     rho_oracle: float = 0.0
-    enforced: bool = True
 
     def __post_init__(self) -> None:
         for argument in ("curvature", "rho_gradient", "rho_oracle"):
@@ -54,7 +50,7 @@ class Inexact:
     def rho(self, constraint: Product, sampling: Sampling) -> float:
         """The rho of the bound: sum_i p_i (D_i rho_gradient + rho_oracle), D_i the diameter of M_i."""
         blocks = Blocks(constraint, sum(constraint.sizes))
-        _check_sampling(sampling, blocks)
+        blocks.check(sampling)
         return float(check_proper(sampling) @ (blocks.diameters() * self.rho_gradient + self.rho_oracle))
 
 
@@ -81,8 +77,7 @@ class BlockSolution:
 
 def universal_step(p_min: float) -> Callable[[int], float]:
     """gamma_t = 2 / (p_min t + 2): 2/(t + 2) if all blocks move, 2d/(t + 2d) if one of d does."""
-    if not 0 < p_min <= 1:
-        raise InputError(f"p_min={p_min!r} must be above 0 and at most 1; it is the least probability of a block")
+    check_probability(p_min)
     return lambda t: 2.0 / (p_min * t + 2.0)
 
 
@@ -109,7 +104,7 @@ def solve(  # noqa: PLR0913
     the point nearest to 0. `inexact` puts errors into gradients and oracles.
 
     `step`: "universal" is 2 / (p_min t + 2). "line-search" takes the best point on the way to s, exactly if f is
-    quadratic, else by golden section to 1e-6; it is never worse than the universal step from the same point, so the
+    quadratic, else to 1e-6; it is never worse than the universal step from the same point, so the
     bound of `theorem_bound` holds for it too. A function gives the step of round t, from 0 to 1.
 
     f and, unless `gaps` is False, the duality gap (a full gradient; else NaN but at the end) are recorded `every` so
@@ -117,7 +112,7 @@ def solve(  # noqa: PLR0913
     once a pass if `every` is 0.
     """
     blocks = Blocks(constraint, objective.dimension)
-    _check_sampling(sampling, blocks)
+    blocks.check(sampling)
     p_min = sampling.smallest
     check_whole("rounds", rounds, 0)
     if every < 0 or not tolerance >= 0:
@@ -137,7 +132,7 @@ def solve(  # noqa: PLR0913
             recorded.append((t, iterate.value(), gap))
             if gap <= tolerance:
                 break
-        chosen = _draw_blocks(sampling, source)
+        chosen = sampling.drawn(source)
         done = t + 1
         if not len(chosen):
             continue
@@ -181,28 +176,6 @@ def make_trace(recorded: list[tuple[int, float, float]]) -> Trace:
     return Trace(np.array(rounds, dtype=np.int64), np.array(values), np.array(gaps))
 
 
-def _check_sampling(sampling: Sampling, blocks: Blocks) -> None:
-    if not isinstance(sampling, Sampling):
-        raise InputError(f"sampling={sampling!r} must be a Sampling, such as Nice(blocks=8, tau=2) or a subclass")
-    if sampling.blocks != blocks.count:
-        raise InputError(
-            f"the sampling has {sampling.blocks} blocks and the constraint {blocks.count}; "
-            "a Product has one block for each part"
-        )
-
-
-def _draw_blocks(sampling: Sampling, source: np.random.Generator) -> Integers:
-    chosen = np.asarray(sampling.draw(source))
-    numbers = chosen.ndim == 1 and (not len(chosen) or chosen.dtype.kind in "iu")
-    found = chosen.astype(np.int64, copy=False) if numbers else np.array([-1])
-    if not kernels.usable(found, sampling.blocks):
-        raise InputError(
-            f"draw() of {type(sampling).__name__} gave {chosen.tolist()}; "
-            f"it must give different block numbers from 0 to {sampling.blocks - 1}"
-        )
-    return found
-
-
 def _ask_hooks(hooks: Inexact, blocks: Blocks, chosen: Integers, gradient: Vector, step: float) -> Vector:
     """The hooks' answers for the chosen blocks, one after the other."""
     noisy, answer = gradient.copy(), np.empty_like(gradient)
@@ -214,7 +187,7 @@ def _ask_hooks(hooks: Inexact, blocks: Blocks, chosen: Integers, gradient: Vecto
             allowed = 0.5 * hooks.rho_gradient * step * hooks.curvature
             noisy[part] = hooks.gradient(block, gradient[part].copy(), allowed)
             error = float(np.linalg.norm(noisy[part] - gradient[part]))
-            _check_error(hooks, "gradient", block, error, (allowed, float(np.linalg.norm(gradient[part]))))
+            _check_error("gradient", block, error, (allowed, float(np.linalg.norm(gradient[part]))))
         exact = blocks.oracle(np.array([block]), noisy[part])
         if hooks.oracle is None:
             answer[part] = exact
@@ -224,13 +197,13 @@ def _ask_hooks(hooks: Inexact, blocks: Blocks, chosen: Integers, gradient: Vecto
         if not blocks.parts[block].contains(answer[part]):
             raise InputError(f"the oracle hook answered with a point outside block {block}; return one in its set")
         error = float((answer[part] - exact) @ noisy[part])
-        _check_error(hooks, "oracle", block, error, (allowed, float(np.abs(exact) @ np.abs(noisy[part]))))
+        _check_error("oracle", block, error, (allowed, float(np.abs(exact) @ np.abs(noisy[part]))))
     return answer
 
 
-def _check_error(hooks: Inexact, name: str, block: int, error: float, limit: tuple[float, float]) -> None:
+def _check_error(name: str, block: int, error: float, limit: tuple[float, float]) -> None:
     allowed, scale = limit
-    if hooks.enforced and not error <= allowed + SLACK * (scale + allowed):
+    if not error <= allowed + SLACK * (scale + allowed):
         raise InputError(
             f"the {name} hook erred by {error:g} at block {block}, more than the {allowed:g} that "
             f"rho_{name} allows; raise rho_{name}, or keep to the tolerance it is given"
@@ -324,29 +297,24 @@ def solve_parallel(  # noqa: PLR0913
 
 
 class _AnswerServer:
-    """The queue, the published gradients and the threads."""
+    """The published gradients, and two answers for each thread on their way: one that waits grows old."""
 
     def __init__(self, blocks: Blocks, first: Gradients, workers: int, source: np.random.Generator) -> None:
         self.blocks = blocks
         self.published = (0, first)  # replaced as a whole, so that a reader never sees half of it
-        # Short: an answer that waits grows old.
-        self.answers: queue.Queue[_Answer | BaseException] = queue.Queue(maxsize=2 * workers)
-        self.over = threading.Event()
         self.delays = self.largest_delay = self.replaced = self.discarded = 0
-        self.threads = [
-            threading.Thread(target=self._work, args=(own,), name=f"bcfw-{number}", daemon=True)
-            for number, own in enumerate(source.spawn(workers))
-        ]
-        for thread in self.threads:
-            thread.start()
+        self.pool = ThreadPoolExecutor(workers, thread_name_prefix="bcfw")
+        self.asked = {self.pool.submit(self._work, own): own for own in source.spawn(2 * workers)}
 
     def collect(self, version: int, tau: int) -> list[_Answer]:
         """The answers of tau different blocks."""
         found: dict[int, _Answer] = {}
         while len(found) < tau:
-            answer = self.answers.get()
-            if isinstance(answer, BaseException):
-                raise answer
+            done, _ = wait(self.asked, return_when=FIRST_COMPLETED)
+            future = next(future for future in self.asked if future in done)
+            own = self.asked.pop(future)
+            self.asked[self.pool.submit(self._work, own)] = own
+            answer = future.result()
             if version - answer.version > version / 2:
                 self.discarded += 1
                 continue
@@ -358,26 +326,10 @@ class _AnswerServer:
         return list(found.values())
 
     def close(self) -> None:
-        self.over.set()
-        for thread in self.threads:
-            thread.join()
+        self.pool.shutdown(cancel_futures=True)
 
-    def _work(self, source: np.random.Generator) -> None:
-        while not self.over.is_set():
-            answer: _Answer | BaseException
-            try:
-                block = int(source.integers(self.blocks.count))
-                version, gradients_at = self.published
-                chosen = np.array([block])
-                gradient = gradients_at(self.blocks.columns(chosen))
-                answer = _Answer(block, self.blocks.oracle(chosen, gradient), version)
-            except BaseException as error:
-                answer = error
-            while not self.over.is_set():
-                try:
-                    self.answers.put(answer, timeout=PATIENCE)
-                except queue.Full:
-                    continue
-                break
-            if isinstance(answer, BaseException):
-                return
+    def _work(self, source: np.random.Generator) -> _Answer:
+        chosen = source.integers(self.blocks.count, size=1)
+        version, gradients_at = self.published
+        gradient = gradients_at(self.blocks.columns(chosen))
+        return _Answer(int(chosen[0]), self.blocks.oracle(chosen, gradient), version)

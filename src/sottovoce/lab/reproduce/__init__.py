@@ -6,10 +6,11 @@ beside the claimed growth. Noise comes from fixed seeds, so a run can be repeate
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tomllib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -25,8 +26,6 @@ from sottovoce.solvers.names import in_letters
 
 NAMES: Final = ("dp-cd", "dp-scd", "admm", "frank-wolfe", "sgd")
 SUPPLIED = ("year_prediction_msd", "gisette")  # large and not fetched without being asked: the user supplies them
-# The tuned settings and the published numbers of the papers, by their names.
-SETTINGS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8"))
 
 
 class MissingDataError(InputError):
@@ -64,12 +63,13 @@ class PaperTable:
         return {name: [row for row in self.rows if row.series == name] for name in names}
 
     def cells(self, most: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Heads and rows as texts, a setting where it changes; of a longer series `most` rows, from first to last."""
+        """Heads and rows as texts, a setting where it changes; of a longer series `most` rows and those published."""
         named, before, texts = any(self.series), "", []
         for name, rows in self.series.items():
             step = (len(rows) - 1) / (most - 1)
-            shown = rows if len(rows) <= most else [rows[round(step * place)] for place in range(most)]
-            for row in shown:
+            marked = {k for k, row in enumerate(rows) if row.published is not None}
+            shown = range(len(rows)) if len(rows) <= most else sorted(marked | {round(step * k) for k in range(most)})
+            for row in (rows[k] for k in shown):
                 at = row.at if isinstance(row.at, str) else format_number(row.at)
                 ours = format_number(row.ours) if row.spread is None else f"{row.ours:.3g} ± {row.spread:.2g}"
                 how, before = "" if row.how == before else row.how, row.how
@@ -110,25 +110,48 @@ class Claim:
     measured: str
 
 
-def judge(where: str, says: str, holds: bool | None, measured: str) -> Claim:
-    """A claim that holds, is false or, for None, holds with another constant."""
-    verdicts: dict[bool | None, Verdict] = {True: "holds", False: "false", None: "holds with another constant"}
-    return Claim(where, says, verdicts[holds], measured)
-
-
 @dataclass(frozen=True)
 class Paper:
-    """A paper's experiment: its parts by name, in order, and what of it cannot be reproduced, with the reason.
+    """A paper's experiment: what is told of it in NAME.toml beside this file, and what makes its parts, in order.
 
-    `figures` has, by its number in the paper ("1", "table 2"), the parts that make a figure or table again. `claims`
-    are worked out, in seconds.
+    Its `tables` and `claims` have places for numbers, as of `str.format`; data and settings are there too. `figures`
+    have, by their number in the paper ("1", "table 2"), the parts that make them again; `not_reproduced` has what
+    cannot be made, with the reason.
     """
 
-    source: str
-    parts: dict[str, Callable[[Setup], PaperTable]]
-    not_reproduced: tuple[str, ...] = ()
-    figures: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    claims: Callable[[Setup], tuple[Claim, ...]] = field(default=lambda _: ())
+    told: dict[str, Any]
+    parts: dict[str, Callable[[Setup], PaperTable]] = field(default_factory=dict)
+    judges: tuple[Callable[[Setup], Iterable[Claim]], ...] = ()
+
+    @classmethod
+    def of(cls, name: str) -> Paper:
+        return cls(tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8")))
+
+    @property
+    def figures(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = self.told.get("figures", {})
+        return found
+
+    def claims(self, setup: Setup) -> tuple[Claim, ...]:
+        """Those of each judge whose data are at hand, worked out in seconds."""
+        found = list[Claim]()
+        for judge in self.judges:
+            with contextlib.suppress(MissingDataError):
+                found += tuple(judge(setup))
+        return tuple(found)
+
+    def table(self, name: str, rows: Iterable[Row], **numbers: Any) -> PaperTable:
+        """A table of these rows, with numbers in its title and note."""
+        said = {"heads": ["published", "ours"], "log": False, "note": ""} | self.told["tables"][name]
+        title, note = (said[key].format(**numbers) for key in ("title", "note"))
+        return PaperTable(title, said["measure"], said["axis"], tuple(rows), tuple(said["heads"]), said["log"], note)
+
+    def claim(self, name: str, holds: bool | Verdict | None, **numbers: Any) -> Claim:
+        """A claim that holds, is false, for None holds with another constant, or has the verdict given."""
+        verdicts: dict[bool | None, Verdict] = {True: "holds", False: "false", None: "holds with another constant"}
+        said, verdict = self.told["claims"][name], holds if isinstance(holds, str) else verdicts[holds]
+        where, measured = (said[key].format(**numbers) for key in ("where", "measured"))
+        return Claim(where, said["says"], verdict, measured)
 
 
 @dataclass(frozen=True)
@@ -190,16 +213,12 @@ def run_paper(
     `only`, or if no part could be made, that is an error. The claims belong to a run of all parts.
     """
     chosen, setup = paper(name), setup or Setup()
-    parts: tuple[str, ...] = tuple(chosen.parts)
-    if only is not None:
-        if only not in chosen.parts:
-            raise InputError(f"only={only!r} is no part of {name}. Its parts are: {', '.join(chosen.parts)}.")
-        parts = (only,)
-    elif figure is not None:
-        if figure not in chosen.figures:
-            known = f"known are: {', '.join(chosen.figures)}" if chosen.figures else "the paper has none"
-            raise InputError(f"figure={figure!r} is no figure of {name}; {known}.")
-        parts = chosen.figures[figure]
+    if only is not None and only not in chosen.parts:
+        raise InputError(f"only={only!r} is no part of {name}. Its parts are: {', '.join(chosen.parts)}.")
+    if figure is not None and figure not in chosen.figures:
+        known = f"known are: {', '.join(chosen.figures)}" if chosen.figures else "the paper has none"
+        raise InputError(f"figure={figure!r} is no figure of {name}; {known}.")
+    parts = [only] if only is not None else chosen.parts if figure is None else chosen.figures[figure]
     tables, missing = dict[str, PaperTable](), []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(delta|epsilon)=")  # above 1/N where the paper has it so
@@ -210,7 +229,8 @@ def run_paper(
             except MissingDataError as error:
                 if only:
                     raise
-                missing.append(f"{part}: {error}")
+                where = f"`sottovoce reproduce {name} --only {part}` says where it is looked for"
+                missing.append(f"{part}: {str(error).partition(':')[0]} is not at hand; {where}.")
                 continue
             if done:
                 done(tables[part])
@@ -218,13 +238,27 @@ def run_paper(
             raise MissingDataError(" ".join(missing))
         setup.say(f"{name}, claims")
         claims = chosen.claims(setup) if only is None and figure is None else ()
-    return Reproduction(name, chosen.source, tables, (*chosen.not_reproduced, *missing), claims)
+    told = chosen.told
+    return Reproduction(name, told["source"], tables, (*told["not_reproduced"], *missing), claims)
 
 
 def true_epsilon(model: PrivateLinearModel, federation: Federation, adversary: Adversary) -> float:
     """What the releases of a model's plan cost against an adversary, whatever a paper claims of them."""
     plan = model.plan(federation)
     return algorithms.epsilons(plan, plan.relation)[adversary]
+
+
+def replay(model: Any) -> Iterator[tuple[algorithms.Ask, Any]]:
+    """Each ask of a run in one place and what it was told: the coordinator's text with the released values again."""
+    text = algorithms.of(model.plan_).coordinate(model.plan_)
+    ask = next(text)
+    for message in model.transcript_:
+        if message.name == ask.query:
+            yield ask, message.payload
+            try:
+                ask = text.send({message.sender: message.payload})
+            except StopIteration:
+                return
 
 
 def format_number(value: float | None) -> str:

@@ -11,7 +11,7 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ import sottovoce as sv
 from sottovoce.federation.federation import Federation
 from sottovoce.gate.query import Round
 from sottovoce.lab.audit.transcript import Side, play_rounds
-from sottovoce.lab.reproduce import Claim, Paper, PaperTable, Row, Setup, judge, true_epsilon
+from sottovoce.lab.reproduce import Claim, Paper, PaperTable, Row, Setup, true_epsilon
 from sottovoce.lab.theorems import sgd as theorems
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.accounting import gaussian_delta, gaussian_epsilon
@@ -32,6 +32,7 @@ from sottovoce.privacy.events import inside
 
 Array = NDArray[np.float64]
 
+TEXTS = Paper.of("sgd")
 AGENTS = 2
 SGD2 = sv.solvers.Gradient(rounds=50)
 GIVEN: dict[str, Any] = {"row_norm": 1.0, "classes": (0, 1), "fit_intercept": False}
@@ -73,7 +74,7 @@ def compare_sgd_epsilons(setup: Setup) -> PaperTable:
         model = sv.PrivateLogisticRegression(1.0, delta=1e-5, calibration="paper", **options)
         true = true_epsilon(model, federation, "coordinator")
         rows.append(Row("SGD2", f"{rounds} rounds", 1.0, true, "solver='gradient', calibration='paper', delta = 1e-5"))
-    return PaperTable("True epsilon", "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True)
+    return TEXTS.table("epsilons", rows)
 
 
 def noise(_setup: Setup) -> PaperTable:
@@ -91,9 +92,7 @@ def noise(_setup: Setup) -> PaperTable:
         ours = plan.releases[0].std / (math.sqrt(plan.rounds) * (plan.releases[0].rate or 1.0))
         printed = theorems.sgd1_noise(n, epsilon, delta) / n
         rows.append(Row(series, f"epsilon {epsilon:g}", printed, ours, f"{solver}"))
-    note = f"n = {n:,}, delta = {delta:g}, zero-out; SGD1 has {n * n:,} rounds of one record."
-    title, heads = "Noise of the averaged gradient sum, in units of L", ("SGD1 as printed", "sound")
-    return PaperTable(title, "Standard deviation / L", "epsilon", tuple(rows), heads, True, note)
+    return TEXTS.table("noise", rows, n=n, delta=delta, rounds=n * n)
 
 
 @dataclass(frozen=True)
@@ -151,6 +150,10 @@ class Trial:
 
         return self.total(play_rounds(plan, side.form, side.form.coordinate(plan), answer).weights) - self.least
 
+    def mean_excess(self, runs: int) -> float:
+        """Of so many runs."""
+        return float(np.mean([self.run(seed) for seed in range(runs)]))
+
     def row(self, series: str, at: float | str, runs: int) -> Row:
         """The mean of some runs, of a published form beside its bound: Theorem 2 with constants, or Theorem 4."""
         found = [self.run(seed) for seed in range(runs)]
@@ -167,14 +170,14 @@ class Trial:
         return sizes.sgd2(std, rounds)
 
 
-def run_trials(setup: Setup, title: str, axis: str, runs: int, trials: Any) -> PaperTable:
+def run_trials(setup: Setup, name: str, runs: int, trials: Any, more: str = "") -> PaperTable:
     """A row for each of {(series, place): trial}."""
     rows = []
     for (series, at), trial in trials.items():
-        setup.say(f"{title}: {series} {at}")
+        setup.say(f"{name}: {series} {at}")
         rows.append(trial.row(series, at, runs))
-    note = f"{AGENTS} agents, 3 features, epsilon = 0.9 if not told, delta = 0.1/n^3, zero-out."
-    return PaperTable(title, "Excess", axis, tuple(rows), ("bound", "measured"), True, note)
+    about = f"{AGENTS} agents, 3 features, epsilon = 0.9 if not told, delta = 0.1/n^3, zero-out."
+    return TEXTS.table(name, rows, about=about + more)
 
 
 def measure_sgd_excess(setup: Setup) -> PaperTable:
@@ -185,9 +188,8 @@ def measure_sgd_excess(setup: Setup) -> PaperTable:
         ("", at): Trial(solver, n, convexity=0.01, calibration="paper" if "printed" in at else "tight")
         for at, solver in forms.items()
     }
-    found = run_trials(setup, "Excess of the sum of the losses", "method", setup.of(3, 1), trials)
     zero = (trial := trials["", "newton"]).total(np.zeros(3)) - trial.least
-    return replace(found, note=f"{found.note} The zero model has {zero:.3g}.")
+    return run_trials(setup, "excess", setup.of(3, 1), trials, f" The zero model has {zero:.3g}.")
 
 
 def follow_records(setup: Setup) -> PaperTable:
@@ -195,14 +197,14 @@ def follow_records(setup: Setup) -> PaperTable:
     series = {"Theorem 2.1, ball": 0.0, "Theorem 2.2, ridge": 1.0}
     places = itertools.product(series, setup.of((25, 50, 100, 200), (15, 30)))
     trials = {(name, n): Trial("sgd", n, convexity=series[name]) for name, n in places}
-    return run_trials(setup, "SGD1: excess against n", "n", setup.of(4, 2), trials)
+    return run_trials(setup, "records", setup.of(4, 2), trials)
 
 
 def follow_rounds(setup: Setup) -> PaperTable:
     """Excess of SGD2 against T, beside Theorem 4."""
     counts = setup.of((5, 10, 20, 50, 100, 200, 500), (5, 20, 50))
     trials = {("SGD2, n = 1,000", T): Trial(sv.solvers.Gradient(rounds=T), 1000) for T in counts}
-    return run_trials(setup, "SGD2: excess against T", "T", setup.of(10, 3), trials)
+    return run_trials(setup, "rounds", setup.of(10, 3), trials)
 
 
 def follow_epsilon(setup: Setup) -> PaperTable:
@@ -210,74 +212,64 @@ def follow_epsilon(setup: Setup) -> PaperTable:
     places = (0.1, 0.2, 0.5, 1.0, 2.0)
     trials = {("SGD2, n = 1,000, T = 50", at): Trial(SGD2, 1000, at) for at in places}
     trials |= {("newton", at): Trial("newton", 1000, at, calibration="tight") for at in places}
-    return run_trials(setup, "SGD2: excess against epsilon", "epsilon", setup.of(10, 3), trials)
+    return run_trials(setup, "epsilon", setup.of(10, 3), trials)
 
 
-def judge_sgd(_setup: Setup) -> tuple[Claim, ...]:
-    """A verdict on every lemma, theorem and bound."""
+def _judge_lemmas(_setup: Setup) -> Iterator[Claim]:
     coins = []
     for epsilon, times, slack in itertools.product((0.01, 0.1, 0.5, 0.9), (1, 10, 100, 1000), (1e-3, 1e-9)):
         total, _ = theorems.strong_composition(epsilon, 0.0, times, slack)
         coins.append(theorems.composed_coins(epsilon, times, total) / slack)
+    yield TEXTS.claim("lemma 1", max(coins) <= 1, most=max(coins))
 
     def exceeds(epsilon: float) -> float:
         """The true delta of Lemma 2's noise as a share of the delta it is for, the largest of some."""
         return max(gaussian_delta(1 / theorems.gaussian_lemma(epsilon, d), epsilon) / d for d in (1e-2, 1e-5, 1e-10))
+
+    below = max(map(exceeds, (0.01, 0.1, 0.5, 0.99)))
+    yield TEXTS.claim("lemma 2", below <= 1, below=below, above=exceeds(20.0))
+
+
+def _judge_sgd1(_setup: Setup) -> Iterator[Claim]:
+    seen, hidden = first(1000, 1.0)
+    yield TEXTS.claim("theorem 1", max(seen, hidden) <= 1, seen=seen, hidden=hidden)
+    sums = {k: theorems.sgd1_composed(k, 0.999, 0.99 / k**3)[0] / 0.999 for k in range(2, 1001)}
+    since = max((k for k in sums if sums[k] > 1), default=1) + 1
+    yield TEXTS.claim("epsilons add up", since <= 2 or None, since=since, two=sums[2], then=sums[since])
+    _, total = theorems.sgd1_composed(1000, 1.0, 1e-10)
+    yield TEXTS.claim("deltas add up", total <= 1e-10, total=total)
 
     def speaks(n: int) -> bool:
         """Whether Theorem 2.1 with constants is below n L |C|, which no excess is above."""
         noise = theorems.sgd1_noise(n, 0.9, 0.1 * n**-3.0)
         return theorems.Agents(n, 3, diameter=2.0).last_iterate(noise, n * n)[0] < 2.0 * n
 
-    below, above, n, T = max(map(exceeds, (0.01, 0.1, 0.5, 0.99))), exceeds(20.0), 1000, 50
-    seen, hidden = first(n, 1.0)
-    _, total = theorems.sgd1_composed(n, 1.0, 1e-10)
-    sums = {k: theorems.sgd1_composed(k, 0.999, 0.99 / k**3)[0] / 0.999 for k in range(2, 1001)}
-    since = max((k for k in sums if sums[k] > 1), default=1) + 1
-    added = (
-        f"holds from n = {since} on; at delta = 0.99/n^3 {sums[2]:.3g} of it for n = 2, {sums[since]:.3g} for {since}"
-    )
-    ball, ridge, sgd2 = Trial("sgd", 40, convexity=0.0), Trial("sgd", 40, convexity=4.0), Trial(SGD2, n)
-    means = [
-        float(np.mean([each.run(seed) for seed in range(4)]))
-        for each in (ball, ridge, sgd2, replace(ridge, epsilon=0.3))
-    ]
-    shares = [mean / each.bound for mean, each in zip(means, (ball, ridge, sgd2), strict=False)]
-    growth, spoken = means[3] / means[1], bisect.bisect_left(range(10**8), True, lo=2, key=speaks)
-    recipe = theorems.sgd2_composed(1.0, 1e-5, T)
+    ball, ridge = Trial("sgd", 40, convexity=0.0), Trial("sgd", 40, convexity=4.0)
+    convex, strong = (each.mean_excess(4) for each in (ball, ridge))
+    spoken = bisect.bisect_left(range(10**8), True, lo=2, key=speaks)
+    yield TEXTS.claim("convex bound", convex <= ball.bound, share=convex / ball.bound, spoken=spoken)
+    growth = replace(ridge, epsilon=0.3).mean_excess(4) / strong
+    holds = strong <= ridge.bound and growth <= 10
+    yield TEXTS.claim("strongly convex bound", holds, share=strong / ridge.bound, growth=growth)
+
+
+def _judge_sgd2(_setup: Setup) -> Iterator[Claim]:
+    n, T = 1000, 50
     true = gaussian_epsilon(math.sqrt(T) / theorems.gaussian_lemma(*theorems.sgd2_share(1.0, 1e-5, T)), inside(1e-5))
+    yield TEXTS.claim("theorem 3", true <= 1, T=T, true=true)
+    epsilon, delta = theorems.sgd2_composed(1.0, 1e-5, T)
+    yield TEXTS.claim("step 5", epsilon <= 1, epsilon=epsilon, delta=delta / 1e-5)
+    trial = Trial(SGD2, n)
+    share = trial.mean_excess(4) / trial.bound
+    yield TEXTS.claim("theorem 4", share <= 1, n=n, T=T, share=share)
     noises = np.random.default_rng(0).standard_normal((10_000, AGENTS, 3)).sum(axis=1)
     last = float((noises**2).sum(axis=1).mean()) / 2  # F = |theta|^2 / 2, steps of 1: the last iterate is a noise
     last /= theorems.descent_bound(0.0, 1.0, 1.0, T)
-    told = (
-        f"n = {n:,}, replace-one: {seen:.3g} against the coordinator, {hidden:.2g} for who sees the last iterate alone"
-    )
-    convex = f"{shares[0]:.2g} of the bound with constants at n = 40; that is below n L |C| from n = {spoken:,}"
-    strong = f"{shares[1]:.2g} of the bound with constants at n = 40; {growth:.2g} times it at epsilon / 3, 9 allowed"
-    quadratic = f"{last:.3g} of it, by a quadratic, m = {AGENTS}, p = 3; {last / 3 / AGENTS:.2g} with m p sigma^2"
-    found = (
-        (
-            "Lemma 1, eq. 7",
-            "strong composition",
-            max(coins) <= 1,
-            f"at most {max(coins):.2g} of delta'; bracket read as in eq. 6",
-        ),
-        ("Lemma 2, eq. 8", "Gaussian noise", below <= 1, f"at most {below:.2g} of delta; {above:.3g} at epsilon = 20"),
-        ("Theorem 1", "all that SGD1 sends is private", max(seen, hidden) <= 1, f"claimed 1, {told}"),
-        ("Theorem 1, eq. 5", "epsilons add up to at most epsilon", since <= 2 or None, added),
-        ("Theorem 1, eq. 6", "deltas add up to at most delta", total <= 1e-10, f"{total:.2g} for 1e-10"),
-        ("Theorem 2.1, eq. 9", "excess of SGD1, convex losses", shares[0] <= 1, convex),
-        ("Theorem 2.2, eq. 10", "excess of SGD1, strongly convex losses", shares[1] <= 1 and growth <= 10, strong),
-        ("Theorem 3", "SGD2 is private", true <= 1, f"claimed 1, T = {T}, delta = 1e-5, zero-out: {true:.3g}"),
-        ("Theorem 3, step 5", "by Lemma 1", recipe[0] <= 1, f"{recipe[0]:.3g} epsilon, {recipe[1] / 1e-5:.3g} delta"),
-        ("Theorem 4, eq. 11", "excess of SGD2", shares[2] <= 1, f"n = {n:,}, T = {T}: {shares[2]:.2g} of the bound"),
-        ("Theorem 4, eq. 12", "excess of k constant steps", last <= 1, quadratic),
-    )
-    return tuple(itertools.starmap(judge, found))
+    yield TEXTS.claim("constant steps", last <= 1, last=last, agents=AGENTS, told=last / 3 / AGENTS)
 
 
 PAPER = Paper(
-    "An unpublished write-up on multi-party stochastic gradient descent (SGD1 and SGD2).",
+    TEXTS.told,
     {
         "epsilons": compare_sgd_epsilons,
         "noise": noise,
@@ -286,9 +278,5 @@ PAPER = Paper(
         "rounds": follow_rounds,
         "epsilon": follow_epsilon,
     },
-    (
-        "There is no experiment and no figure. What it claims is measured instead.",
-        "SGD1 at large n: it takes n^2 rounds.",
-    ),
-    claims=judge_sgd,
+    (_judge_lemmas, _judge_sgd1, _judge_sgd2),
 )

@@ -50,6 +50,7 @@ class SharedProblem:
     weight: float  # lambda
     rho: float
     regulariser: SmoothRegulariser = HALF_SQUARE
+    box: float = math.inf  # compact X_m of parts of one column, without a regulariser: |x_m| <= box
 
     def lagrangian(self, state: SharedState) -> float:
         """(5): l(z) + lambda sum_m R(x_m) + <y, S - z> + (rho / 2) |S - z|^2, S = sum_m D_m x_m."""
@@ -96,7 +97,7 @@ def iterate_sharing(
             pull = part.T @ (duals + rho * (others - copies))
             for _ in range(500):  # steps below a bound of curvature `most`; the first is exact for a square
                 move = sl.cho_solve(factors[m], pull + squares[m] @ weights[m] + weight * regulariser.slope(weights[m]))
-                weights[m] = weights[m] - move
+                weights[m] = np.clip(weights[m] - move, -problem.box, problem.box)
                 if regulariser.least == regulariser.most or np.abs(move).max() <= 1e-13:
                     break
             messages[m] = part @ weights[m] + (noise(m) if noise else 0.0)
@@ -116,7 +117,7 @@ def assumed_rho(problem: SharedProblem) -> float:
     least, curved = problem.weight * problem.regulariser.least, problem.loss.curvature_bound
     needed = (1.0 if problem.loss.quadratic else math.sqrt(2) if problem.loss.convex else 2.0) * curved
     for part in problem.parts:
-        low, high = _spectrum(part)
+        low, high = np.linalg.eigvalsh(square_of_part(part))[[0, -1]]
         if not low > 1e-12 * high:
             return math.inf
         needed = max(needed, (2 * high - least) / low)
@@ -221,8 +222,3 @@ def square_of_part(part: Any) -> Array:
     """D'D, dense."""
     square = part.T @ part
     return np.asarray(square.toarray() if sp.issparse(part) else square)
-
-
-def _spectrum(part: Any) -> Array:
-    """The smallest and the largest eigenvalue of D'D."""
-    return np.asarray(np.linalg.eigvalsh(square_of_part(part))[[0, -1]])

@@ -32,6 +32,11 @@ def order_of_sigma(epsilon: float, delta: float, rate: float, rounds: int) -> fl
     return rate * math.sqrt(rounds * math.log(1 / delta)) / epsilon
 
 
+def printed_gap(v: Vector, theta: Vector, ridge: float) -> float:
+    """<X alpha, theta> + (lambda/2) |theta|^2 + (lambda/2) |theta|^2, the second line of eq. 4: not the gap."""
+    return float(v @ theta + ridge * theta @ theta)
+
+
 def share_of_update(mu: float, ridge: float, records: int, lot: int) -> float:
     """E S falls by mu lambda L / (mu lambda N + L) of it at least in an update (Lemma 2, eq. 9).
 
@@ -144,8 +149,14 @@ class RidgeDual:
         found[batch] += np.clip(steps, -clip, clip)
         return found
 
-    def descend(self, lot: int, rounds: int, clip: float, std: float, rng: np.random.Generator) -> Vector:
-        """V of Algorithm 1 with noise of this std on v and on the duals of the batch."""
+    def settled(self, lot: int, rounds: int, clip: float, std: float, rng: np.random.Generator) -> float:
+        """The mean S(alpha) of 20 runs of `descend`."""
+        return float(np.mean([self.excess(self.descend(lot, rounds, clip, std, rng)[0]) for _ in range(20)]))
+
+    def descend(
+        self, lot: int, rounds: int, clip: float, std: float, rng: np.random.Generator
+    ) -> tuple[Vector, Vector]:
+        """Alpha and v of Algorithm 1 with noise of this std on v and on the duals of the batch."""
         duals, v = np.zeros(len(self.y)), np.zeros(self.X.shape[1])
         for _ in range(rounds):
             batch = rng.choice(len(self.y), lot, replace=False)
@@ -153,4 +164,4 @@ class RidgeDual:
             v = v + self.X.T @ (moved - duals) + std * rng.standard_normal(len(v))
             moved[batch] += std * rng.standard_normal(lot)
             duals = moved
-        return v
+        return duals, v

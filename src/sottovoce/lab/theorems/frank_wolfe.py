@@ -113,7 +113,8 @@ class Sparse:
         """((C_g + C_l)^2 C)^(1/3) log(2 G eta K n) / (p^2 (n epsilon)^(2/3)) (Theorem 3, eq. 16).
 
         False for problem (12) as epsilon goes to infinity, where this goes to 0: the point is in the product of K
-        balls of radius eta / K, and need not come near. With dense columns it does not go to 0 in n, as nnz grows.
+        balls of radius eta / K, and need not come near. With dense columns it does not go to 0 in n, as nnz grows; with
+        sparse ones slower than printed, as s(J)^2 in C_g is about n / m.
         """
         constants = (self.gradient_constant() + self.oracle_constant()) ** 2 * self.curvature
         log = math.log(2 * self.slope * self.radius * self.parties * self.people)

@@ -1,0 +1,86 @@
+"""Entries of a schema, each read as a column; which kind it is, its keys say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from sottovoce.arguments import is_number, is_whole
+from sottovoce.data.column_kinds import KINDS, PRIVATE, SHAPES, Category, Column, Curve, Number, YesNo
+from sottovoce.data.curves import KNOTS
+from sottovoce.data.levels import plain_level, resolve_levels
+from sottovoce.errors import InputError, did_you_mean
+
+
+def read_column(name: str, entry: Any, level_sets: Mapping[str, Any]) -> Column:
+    """A column of its entry; which kind it is, the entry's keys say."""
+    if not isinstance(entry, Mapping):
+        raise InputError(
+            f"columns.{name} = {entry!r} must be a table that says what the column holds: {{ range = [low, high] }}, "
+            "{ levels = [...] } or { yes = ..., no = ... }."
+        )
+    given = resolve_levels(name, entry, level_sets)
+    kinds = [kind for kind in KINDS if kind.keys[0] in given or (kind is Category and "groups" in given)]
+    if len(kinds) != 1:
+        raise InputError(
+            f"columns.{name} must have one of range (a number), levels, groups or levels_file (a category), yes and no."
+        )
+    kind = kinds[0]
+    for key, value in given.items():
+        if key not in kind.keys:
+            meant = did_you_mean(str(key), kind.keys)
+            raise InputError(f"columns.{name} has no key {key!r}{meant} Beside {kind.keys[0]}: {', '.join(kind.keys)}.")
+        if key in ("missing", "other", "narrow") and not isinstance(value, bool):
+            raise InputError(f"columns.{name}: {key} = {value!r} must be true or false.")
+    if kind is Number:
+        return _number_column(name, given)
+    if kind is Category:
+        return _category(name, given)
+    if "no" not in given:
+        raise InputError(f"columns.{name} lacks no: what a cell holds where it is not {given['yes']!r}.")
+    return YesNo(name, plain_level(name, given.pop("yes")), plain_level(name, given.pop("no")), **given)
+
+
+def _category(name: str, given: dict[str, Any]) -> Category:
+    if (groups := given.pop("groups", None)) is not None:
+        lists = list(groups.values()) if isinstance(groups, Mapping) else [groups]
+        if not all(isinstance(codes, list | tuple) and codes for codes in lists) or lists == [groups]:
+            raise InputError(f'columns.{name}: groups must be a table of lists: {{ heart = ["I20-I25", "I5*"], ... }}.')
+        given["groups"] = tuple(tuple(plain_level(name, code) for code in codes) for codes in groups.values())
+    levels = given.pop("levels", groups)
+    if levels is not groups and (isinstance(levels, str | Mapping) or not isinstance(levels, Iterable)):
+        raise InputError(f"columns.{name}: levels = {levels!r} must be a list of texts or numbers.")
+    return Category(name, tuple(plain_level(name, level) for level in levels), **given)
+
+
+def _number_column(name: str, given: dict[str, Any]) -> Number:
+    declared, fill, kind = given.pop("range"), given.pop("fill", None), Number
+    if (shape := given.pop("shape", SHAPES[0])) not in SHAPES:
+        raise InputError(f"columns.{name}: shape = {shape!r} must be {' or '.join(map(repr, SHAPES))}.")
+    if shape == "smooth":
+        kind, given["knots"] = Curve, _read_knots(given.get("knots", KNOTS))
+    elif own := {"knots", "scale", "monotone"} & set(given):
+        raise InputError(f'columns.{name}: {min(own)} is of a curve; say shape = "smooth" too, or leave it out.')
+    if not (fill is None or is_number(fill)):
+        raise InputError(f"columns.{name}: fill = {fill!r} must be a number within the range.")
+    fill = None if fill is None else float(fill)
+    if isinstance(declared, str) and declared == PRIVATE:
+        if "narrow" in given:
+            raise InputError(f'columns.{name}: range = "private" has no range to narrow; leave narrow out.')
+        return kind(name, fill=fill, **given)
+    pair = list(declared) if isinstance(declared, Iterable) and not isinstance(declared, str | Mapping) else []
+    if len(pair) != 2 or not all(map(is_number, pair)):
+        raise InputError(
+            f"columns.{name}: range = {declared!r} must be two numbers, low and high. Choose them from what is "
+            'publicly known, not from these data; cells beyond are cut. Where nobody knows them: range = "private".'
+        )
+    return kind(name, float(pair[0]), float(pair[1]), fill=fill, **given)
+
+
+def _read_knots(given: Any) -> Any:
+    """Places as numbers; what is neither these nor a number is refused where the range is known."""
+    if is_whole(given) or not isinstance(given, list | tuple | np.ndarray) or not all(map(is_number, given)):
+        return int(given) if is_whole(given) else 0
+    return tuple(map(float, given))
