@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from sottovoce import solvers
+    from sottovoce.data.beside import labels_with
     from sottovoce.data.dataset import Dataset
     from sottovoce.data.resources import Resources
     from sottovoce.data.schema import Schema
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 
 # A name is imported when it is first used, so that the command line and a ledger start without scikit-learn.
 _HOMES: Final = {
+    "data.beside": ("labels_with",),
     "data.dataset": ("Dataset",),
     "data.resources": ("Resources",),
     "data.schema": ("Schema",),
@@ -107,6 +109,7 @@ __all__ = [
     "WireError",
     "describe",
     "evaluate",
+    "labels_with",
     "load",
     "load_model",
     "simulate",

@@ -14,13 +14,14 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sottovoce.data.beside import NOTHING, columns_beside
 from sottovoce.data.cells import label_key
 from sottovoce.data.coded import Coded
 from sottovoce.data.kernels import column_loops
@@ -192,7 +193,9 @@ class Block:
         usable: NDArray[np.bool_] | None = None,
         records: int | None = None,
         resources: Resources = NO_RESOURCES,
+        beside: Mapping[str, NDArray[Any]] = NOTHING,
     ) -> None:
+        self.beside = beside  # the labels, by name: whose record each is, its exposure, its weight
         self.rows, self.labels, self.bits = rows, labels, bits
         self.chosen, self._whole = chosen, whole
         self.dimension = int(rows.shape[1])
@@ -236,7 +239,8 @@ class Block:
         if records is None and (null := count - int(usable.sum())):
             tell_null_rows(null, count, resources, X)
         bits = recipe.bits if recipe.exact else None
-        return cls(rows, labels, bits, layout=recipe.layout, usable=usable, records=records, resources=resources)
+        about: Any = {"layout": recipe.layout, "records": records, "resources": resources}
+        return cls(rows, labels, bits, usable=usable, beside=columns_beside(y), **about)
 
     def with_rows(self, rows: Matrix, labels: Array, usable: NDArray[np.bool_] | None = None) -> Block:
         """Other rows of the same holder, prepared alike."""

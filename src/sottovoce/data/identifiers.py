@@ -69,7 +69,7 @@ def identifiers(values: Sequence[Any] | NDArray[Any], records: int, party: str, 
     write = RULES[rule]
     cells = (values if isinstance(values, np.ndarray) else np.asarray(values, dtype=object)).ravel()
     pieces = (cells[start : start + _PIECE].astype(object).tolist() for start in range(0, len(cells), _PIECE))
-    texts = Identifiers(write(_identifier_text(one)) for one in chain.from_iterable(pieces))
+    texts = Identifiers(write(identifier_text(one)) for one in chain.from_iterable(pieces))
     if len(texts) != records:
         raise InputError(f"{party}: ids has {len(texts)} values for {records} records; give each record one.")
     missing = [place for place, text in enumerate(texts, 1) if not text]
@@ -92,7 +92,7 @@ def identifiers(values: Sequence[Any] | NDArray[Any], records: int, party: str, 
 
 def as_written(values: Sequence[Any] | NDArray[Any]) -> Identifiers:
     """The identifiers as the file has them: for results that their holder joins with its own records."""
-    return Identifiers(map(_identifier_text, np.asarray(values, dtype=object).ravel()))
+    return Identifiers(map(identifier_text, np.asarray(values, dtype=object).ravel()))
 
 
 def hash_of_list(texts: Iterable[str], head: bytes = b"") -> str:
@@ -121,7 +121,8 @@ def common_places(lists: Sequence[Iterable[str]]) -> list[NDArray[np.int64]]:
     return found
 
 
-def _identifier_text(one: Any) -> str:
+def identifier_text(one: Any) -> str:
+    """An identifier as a text, before any rule; an empty one where it is missing."""
     if isinstance(one, float | np.floating):
         if not abs(float(one)) < 2**53:
             return ""

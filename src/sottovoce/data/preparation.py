@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from sottovoce.data.beside import columns_beside, labels_of
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.cells import class_places, read_numbers
 from sottovoce.data.coded import Coded
@@ -279,14 +280,20 @@ class Preparation:
 
     def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
         """Labels as the losses want them and which are usable: -1/+1, places of classes, or cut and in [-1, 1]."""
+        y = np.asarray(y)
+        if columns := columns_beside(y):
+            raise InputError(f"the plan does not take {', '.join(columns)} beside labels; leave it out.")
+        return self._labels(labels_of(y))
+
+    def _labels(self, y: NDArray[Any]) -> tuple[Array, NDArray[np.bool_]]:
         if not self.labelled:
-            return np.zeros(len(np.asarray(y))), np.ones(len(np.asarray(y)), dtype=np.bool_)
+            return np.zeros(len(y)), np.ones(len(y), dtype=np.bool_)
         if self.classes is not None:
-            places = class_places(np.asarray(y), self.classes)
+            places = class_places(y, self.classes)
             if len(self.classes) == 2:
                 return np.where(places == 1, 1.0, -1.0), places >= 0
             return np.maximum(places, 0).astype(np.float64), places >= 0
-        values = read_numbers(np.asarray(y))
+        values = read_numbers(y)
         usable = np.isfinite(values)
         values[~usable] = 0.0
         if self.bounds.label_low is not None:

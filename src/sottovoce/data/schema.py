@@ -38,6 +38,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.beside import labels_with
 from sottovoce.data.cells import Cells, cell_key, label_array, read_numbers, table_columns
 from sottovoce.data.coded import MOST_FILLED, Coded, Placed, Rows, places_of
 from sottovoce.data.column_entries import read_column
@@ -54,7 +55,7 @@ Array = NDArray[np.float64]
 
 NO_LEVEL: Final = 2.0**31
 ROW_ENTRY: Final = 12  # bytes of an entry of dense rows, as they are encoded and as they are prepared
-_KEYS: Final = ("columns", "label", "identifiers", "shape", "level_sets")
+_KEYS: Final = ("columns", "label", "identifiers", "person", "shape", "level_sets")
 
 
 class Schema:
@@ -76,6 +77,8 @@ class Schema:
         The column of the labels. Its entry among the columns, if it has one, declares the classes or the range.
     identifiers : list of str
         Columns that are no features: numbers of records, names, weights.
+    person : str or None
+        The column that says whose record each row is, where people have several; it is no feature.
     shape : 'linear', 'smooth' or None
         The shape of all numbers that do not say their own; the label has none.
     level_sets : mapping
@@ -92,12 +95,13 @@ class Schema:
     2.0
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         columns: Mapping[str, Any],
         *,
         label: str | None = None,
         identifiers: Sequence[str] = (),
+        person: str | None = None,
         shape: str | None = None,
         level_sets: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
@@ -121,7 +125,10 @@ class Schema:
         if isinstance(self.target, Curve):
             raise InputError(f'columns.{label}: the label has no shape; leave shape = "smooth" out of its entry.')
         self.columns: dict[str, Column] = declared
-        self.identifiers = tuple(identifiers)
+        if not (person is None or (isinstance(person, str) and person)):
+            raise InputError(f"person={person!r} must be the name of a column; leave it out where there is none.")
+        self.person = person
+        self.identifiers = tuple(dict.fromkeys([*identifiers, *([] if person is None else [person])]))
         for name in self.identifiers:
             if name in self.columns or name == self.label:
                 raise InputError(f"identifiers: {name!r} is a column of features or the label too; take it out of one.")
@@ -223,7 +230,10 @@ class Schema:
         wanted = set(names)
         entries = {name: entry for name, entry in self.table()["columns"].items() if name in wanted}
         label = self.label if self.label in wanted else None
-        return Schema(entries, label=label, identifiers=[name for name in self.identifiers if name in wanted])
+        person = self.person if self.person in wanted else None
+        return Schema(
+            entries, label=label, identifiers=[name for name in self.identifiers if name in wanted], person=person
+        )
 
     def of_features(self, features: Sequence[str]) -> Schema:
         """The schema of the columns that make exactly these features, in their order; no features of one are apart."""
@@ -241,7 +251,7 @@ class Schema:
         entries = {column.name: column.entry() for column in columns}
         if self.label is not None and self.target is not None:
             entries[self.label] = self.target.entry()
-        return Schema(entries, label=self.label, identifiers=self.identifiers)
+        return Schema(entries, label=self.label, identifiers=self.identifiers, person=self.person)
 
     def party_norms(self, row_norm: float, columns: Sequence[int]) -> tuple[float, ...]:
         """By columns: the bound of each party's part of a row, the parties having so many features one after another.
@@ -313,14 +323,20 @@ class Schema:
     def labels(self, table: Any) -> NDArray[Any] | None:
         """The label of each row: of declared ones the declared value, or None where a cell is none of them.
 
-        None if there is no label column. Without an entry for it labels are as the table has them.
+        None if there is no label column. Without an entry for it labels are as the table has them. Beside them stands
+        whose record each is, if the schema says who.
         """
         if self.label is None:
             return None
         cells = table_columns(table)
         if self.label not in cells:
             return None
-        raw = cells[self.label]
+        if self.person is not None and self.person not in cells:
+            raise InputError(f"the table lacks {self.person!r}, which says whose record each row is. Add the column.")
+        people = None if self.person is None else cells[self.person]
+        return np.asarray(labels_with(self._labels(cells[self.label]), person=people))
+
+    def _labels(self, raw: NDArray[Any]) -> NDArray[Any]:
         if isinstance(self.target, Number):
             return read_numbers(raw, cell_key)
         if not isinstance(self.target, Category | YesNo):
@@ -334,7 +350,9 @@ class Schema:
         if self.label is not None and self.target is not None:
             columns[self.label] = self.target.entry()
         label = {} if self.label is None else {"label": self.label}
-        return label | ({"identifiers": list(self.identifiers)} if self.identifiers else {}) | {"columns": columns}
+        person = {} if self.person is None else {"person": self.person}
+        others = [name for name in self.identifiers if name != self.person]
+        return label | ({"identifiers": others} if others else {}) | person | {"columns": columns}
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], folder: Path = Path()) -> Schema:

@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sottovoce.algorithms import Solution
+from sottovoce.data.beside import labels_of, labels_with, relabelled
 from sottovoce.data.bounds import Bounds, in_order
 from sottovoce.data.cells import table_columns
 from sottovoce.data.coded import Coded
@@ -125,10 +126,11 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
     insecure_seed: int | None = None
     resources: Resources | None = None
 
-    def fit(self, X: Any, y: ArrayLike | None = None, **refused: Any) -> Self:
+    def fit(self, X: Any, y: ArrayLike | None = None, *, person: Any = None, **refused: Any) -> Self:
         """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`. Sample weights are refused.
 
-        A memory map that would not fit in memory is read as a `Dataset`.
+        `person` says whose record each is, where people have several. A memory map that would not fit in memory is
+        read as a `Dataset`.
         """
         if refused.pop("sample_weight", None) is not None:  # no parameter of `fit`, so that scikit-learn knows
             raise InputError(
@@ -137,7 +139,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             )
         if refused:
             raise TypeError(f"fit() got an unexpected keyword argument {next(iter(refused))!r}")
-        fit = Fit(self, self.as_federation(X, y), runs=True)
+        fit = Fit(self, self.as_federation(X, y, person=person), runs=True)
         session, counted, family = fit.session, fit.federation.counted, getattr(self, "_family", None)
         with contextlib.closing(session.coordinator.journal):
             try:
@@ -150,10 +152,19 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             warn_of_repeats(self.plan_, self.privacy_.weakest, family=family)
         return self
 
-    def as_federation(self, X: Any, y: ArrayLike | None = None) -> Federation:
-        """The data as `fit` takes them, as a federation: that of one party where they are in one place."""
+    def as_federation(self, X: Any, y: ArrayLike | None = None, **beside: Any) -> Federation:
+        """The data as `fit` takes them, as a federation: that of one party where they are in one place.
+
+        What stands `beside` the labels is told with them.
+        """
         check_estimator(self)
         self._take_schema(X)
+        told = [name for name, column in beside.items() if column is not None]
+        if told and isinstance(X, Federation | Dataset):
+            raise InputError(
+                f"{told[0]}: a {type(X).__name__} has it beside its labels, sv.labels_with(y, {told[0]}=...), or by "
+                "its schema; leave it out here."
+            )
         if isinstance(X, Federation):
             if y is not None:
                 raise InputError("y must be None when X is a Federation; the labels are inside it.")
@@ -165,7 +176,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
                 )
             return X
         if self.schema is None and y is not None and too_large(X):
-            X, y = Dataset.from_arrays(X, y), None
+            X, y = Dataset.from_arrays(X, labels_with(y, **beside)), None
         if isinstance(X, Dataset):
             self._keep_names(X.feature_names)
             return Federation.central(X, y, ledger=self.ledger).called()
@@ -176,12 +187,15 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             y = self.schema.labels(cells) if y is None else y
         if y is None:
             raise InputError(self._no_labels(X))
+        y = labels_with(y, **beside)
         if self.schema is not None:
             self.n_features_in_ = len(self.schema.feature_names)
             self._keep_names(self.schema.feature_names)
         else:
             rows = validate_rows(self, X, dtype=(np.float64, np.float32), ensure_all_finite=False)
-        federation = Federation.central(rows, self._check_labels(label_vector(y, rows)), ledger=self.ledger)
+        labels = label_vector(y, rows)
+        labels = relabelled(labels, self._check_labels(labels_of(labels)))
+        federation = Federation.central(rows, labels, ledger=self.ledger)
         federation.feature_names = self._feature_names
         return federation.called()
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.algorithms import served
+from sottovoce.data.beside import labels_of
 from sottovoce.data.block import RecordRows, kind_of_rows
 from sottovoce.data.cells import MISSING, is_class, label_array, label_key, no_numbers, number_rows
 from sottovoce.data.coded import Coded
@@ -307,6 +308,7 @@ class StandIn:
 
 def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
     """The distinct labels of a classification, at most a few; missing ones do not count."""
+    labels = labels_of(labels)
     if labels.dtype.kind not in "fiub":
         present = {
             value if isinstance(value, str | int | float) else label_key(value)  # as a plan has it
