@@ -79,6 +79,8 @@ HELD: dict[str, Any] = {"labels": "held", "aggregation": SecureAggregation(collu
 MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and what only fields and options reach
     "whitened, class weights": ("whitened", "central", {**TWO, "class_weight": (1e-3, 1.0)}),
     "whitened, intercept": ("whitened", "central", {"fit_intercept": True}),
+    "whitened, prior": ("whitened", "central", {**TWO, "prior": ((3.0, -1.0), 0.5)}),
+    "whitened, prior, numbers": ("whitened", "rows", {"fit_intercept": False, "prior": ((3.0, -1.0), 0.0)}),
     "whitened, many columns": ("whitened", "central", {"features": 2001}),
     "whitened, one-vs-rest": ("whitened", "central", ONE_VS_REST),
     "gradient, class weights": ("gradient", "central", {**ONE_VS_REST, "class_weight": (0.1, 0.5, 1.0), **CUT}),
@@ -516,6 +518,9 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "PartScores": (OPPOSITE, LOUD),
     "PartSums": (OPPOSITE, Canary(rows=("all", "-all"))),
     "PowerCounts": (APART,),
+    "PriorGradient": (Canary(told={"projection": 1e6, "unit": 1.0, "cut": 1e-3, "slope": 1e-3}),),
+    "PriorScore": (Canary(told={"weights": ("along", 1e4)}),),
+    "PriorSquare": (Canary(rows=("far", "zero"), told={"weights": ("along", 1e4)}),),
     "ProjectedGradient": (Canary(told={"slope": 1e-3, "cut": 1e-3}, before={**WHITE, "radius": 1.0}),),
     "PrimalState": (
         Canary(("far", "far"), ("high", "low"), others="far", told={"weights": 5.5 / 6 / 0.5}),

@@ -283,6 +283,9 @@ def test_shares_are_above_zero_and_sum_to_one(signal: float, numbers: int) -> No
         assert found[moments] == share
         assert min(found.values()) > 0.0
         assert sum(found.values()) == pytest.approx(1.0)
+        more = private.PrivateWhitened().shares(signal, [*names, "prior_score", "prior_square", "prior"])
+        assert sum(more.values()) == pytest.approx(1.0)
+        assert 0.0 < more["gradient"] < found["gradient"]
 
 
 @pytest.mark.parametrize(

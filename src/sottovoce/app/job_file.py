@@ -282,6 +282,8 @@ class SolverTable(JobTable, extra="allow"):
         for name in options:
             if name not in allowed:
                 raise job.fault(unknown_key("solver", name, ["name", *allowed], f" of name = {self.name!r}"))
+        if isinstance(prior := options.get("prior"), str):
+            options["prior"] = str(job.resolve(prior))
         try:
             return by_name(self.name, **options) if options else self.name
         except InputError as error:

@@ -42,6 +42,7 @@ Ledgers = Sequence[tuple[str, Balance, Balance]]  # party, before, after
 SIGN = 0.01  # the rate of false alarms at which suspicions are shown
 PRIORS = (0.01, 0.1, 0.25, 0.5)  # beliefs that the chart begins with
 _MOMENTS: Final = 100  # at which the released part of a budget is drawn
+_PRIORS: Final = {"numbers": "public numbers", "private": "a private model", "unprotected": "a model without privacy"}
 _TITLES: Final = {"world": "The world", "coordinator": "The coordinator", "parties": "The other parties"}
 
 
@@ -138,6 +139,9 @@ def public_facts(plan: Plan, model: PrivateLinearModel) -> list[tuple[str, str]]
     if plan.class_weight:
         each = zip(plan.classes or (), plan.class_weight, strict=True)
         facts.append(("Weights of the classes", ", ".join(f"{label}: {weight:g}" for label, weight in each)))
+    if (prior := getattr(plan.numbers, "prior", None)) is not None:
+        whose = f"; its plan: {prior.plan}" if prior.plan else ""
+        facts.append(("Prior", f"{_PRIORS[prior.source]}; {len(prior.weights)} public weights{whose}"))
     if bounds.label_low is not None:
         facts.append(("Range of the label", f"{bounds.label_low:g} to {bounds.label_high:g}"))
     if bounds.row_norm is not None:

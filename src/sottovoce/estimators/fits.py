@@ -28,6 +28,7 @@ from sottovoce.estimators.declarations import (
     warn_of,
     warn_of_norms,
 )
+from sottovoce.estimators.prior import prior_for
 from sottovoce.estimators.report import privacy_report
 from sottovoce.estimators.shapes import check_monotone
 from sottovoce.federation.coordinator import Progress
@@ -272,7 +273,7 @@ class Fit:
             columns = unknown_columns(model, self.names, problem.features)
             if columns:
                 problem, ranged = share_budget(problem, columns)
-            self.solver = self._choose_solver(problem, facts)
+            self.solver = prior_for(self._choose_solver(problem, facts), problem, self.names)
             self.form = algorithms.find(self.solver.name, problem, self.solver.given())
             if problem.epsilon < model.epsilon:
                 session.within = Whole(name=secrets.token_hex(16), mu=mu_for(float(model.epsilon), inside(model.delta)))

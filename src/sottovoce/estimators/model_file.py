@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -138,6 +138,8 @@ def load_model(path: str | Path) -> PrivateLinearModel:
 
 def plain(value: Any) -> Any:
     """Plain numbers, texts, lists and tables, as JSON knows them; an infinite number is the text "inf"."""
+    if is_dataclass(value):
+        value = vars(value)
     if isinstance(value, Mapping):
         return dict(zip(map(str, value), map(plain, value.values()), strict=True))
     if isinstance(value, np.ndarray | np.generic):

@@ -37,6 +37,16 @@ ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
     ("protects", "feature"): "which records a party cannot use is no secret",
     ("classes", True): "the class labels are public",
     ("named records", True): "who sees the model alone does not know which records the coordinator's coin named",
+    ("prior", ("numbers", "others")): "the prior, which the plan shows, was not computed from these people's records",
+    ("prior", ("unprotected", "others")): "nobody here was in the data of the prior, a model that promises its people "
+    "nothing: the plan shows it, and to one who was, this fit promises nothing either",
+    ("prior", ("private", "others")): "nobody here was in the data of the prior, a private model that the plan shows; "
+    "to one who was, both promises hold together, as both charges add in one ledger",
+    (
+        "prior",
+        ("private", "same"),
+    ): "people here were in the data of the prior, a private model that the plan shows: to "
+    "them both promises hold together, as both charges add; this is what the fit adds, and one ledger should have both",
 }
 
 # Of an evaluation of others than the people of a fit that promises these nothing.
@@ -61,7 +71,7 @@ fit_groups: list[FitGroup] = []  # of this process, the newest last
 
 def assumptions(plan: Plan) -> tuple[str, ...]:
     """The lines of `ASSUMPTIONS` that hold of this plan."""
-    evaluates = plan.numbers.result == "evaluation"
+    evaluates, prior = plan.numbers.result == "evaluation", getattr(plan.numbers, "prior", None)
     so = {
         **dict.fromkeys(("any number", "any use", "any draw"), True),
         "several": plan.split.several,
@@ -73,6 +83,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "protects": plan.protects,
         "classes": plan.classes is not None,
         "named records": plan.numbers.names_records,
+        "prior": None if prior is None else (prior.source, prior.people),
     }
     return tuple(map(ASSUMPTIONS.__getitem__, filter(so.items().__contains__, ASSUMPTIONS)))
 
@@ -92,7 +103,7 @@ def privacy_report(
     void = (
         "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
     )
-    profiles = algorithms.profiles(plan, beside=beside)
+    profiles, prior = algorithms.profiles(plan, beside=beside), getattr(plan.numbers, "prior", None)
     secure: Plan | None = next(filter(attrgetter("channel.secure"), (plan, *beside)), None)
     curve = {} if secure is None else algorithms.colluding(plan, beside=beside)
     guarantees = dict[str, Any]()
@@ -122,6 +133,7 @@ def privacy_report(
             "bounds": plan.bounds.model_dump(exclude_none=True),
             "solver": plan.algorithm,
             "rounds": plan.rounds,
+            **({} if prior is None else {"prior": {"source": prior.source, "plan": prior.plan}}),
         },
         colluding=curve,
         noise=None if secure is None else math.sqrt(secure.channel.variance),

@@ -21,6 +21,7 @@ from sottovoce.errors import InputError
 from sottovoce.solvers.names import meant_solver
 from sottovoce.solvers.options import Options as Options
 from sottovoce.solvers.options import PerFeature, above, declare_option, number, one_of, whole
+from sottovoce.solvers.prior import PriorModel, as_prior
 
 Schedule = Literal["all", "one-party"]
 DualStep = Literal["slope", "exact", "newton"]
@@ -32,6 +33,7 @@ AtomStep = Literal["pairwise", "printed"]
 Rows = Literal["persistent", "fresh"]
 Unit = Literal["record", "feature"]
 Models = Literal["shared", "kept"]
+People = Literal["others", "same"]
 
 
 class Newton(Options):
@@ -116,11 +118,26 @@ class Whitened(Options):
     rounds : int from 1
         Gradients of whitened rows, at least 2 of them; without privacy the most Newton steps. Default: 32, or 100
         without privacy.
+    prior : path of a saved model, fitted model or (coef, intercept)
+        What is known before these records are looked at, such as the model of last year. The fit rescales it and starts
+        there; it becomes public with the plan. For two classes and for numbers. Default: none.
+    prior_people : 'others' or 'same'
+        Whether people of this fit were among those of the prior. Then the prior must be private, and both charges add.
+        Default: 'others'.
     """
 
     name: ClassVar[str] = "whitened"
 
     rounds: int | None = whole(1)
+    prior: Any = declare_option(PriorModel())
+    prior_people: People | None = one_of(People)
+
+    def __post_init__(self) -> None:
+        if self.prior is not None:  # at once, as a clone of a fitted model is not fitted
+            object.__setattr__(self, "prior", as_prior(self.prior))
+        elif self.prior_people is not None:
+            raise InputError(f"prior_people={self.prior_people!r} is for a prior, and there is none.")
+        super().__post_init__()
 
 
 class SCD(Options):

@@ -30,7 +30,7 @@ from sottovoce.data.block import SumRows
 from sottovoce.gate.query import Plain, Query, Round
 from sottovoce.losses import ClassesLoss
 from sottovoce.penalties.quadratic import QuadraticMetric
-from sottovoce.plan import Design, Plan, Problem, Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.queries import sums
 from sottovoce.solvers import Whitened
 
@@ -50,6 +50,8 @@ class PrivateClasses(PrivateWhitened):
     form: ClassVar[str] = "classes"
     title: ClassVar[str] = "whitened descent for several classes"
     several: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...] | None] = ("rounds",)
+    numbers: ClassVar[type[Numbers]] = NoNumbers
     asks: ClassVar[tuple[type[Query], ...]] = (
         sums.GramMatrix,
         sums.ColumnSquares,
@@ -179,6 +181,7 @@ class ExactWhitened(ExactNewton):
     """Newton's method with step halving: whitening changes nothing where nothing is noisy."""
 
     name: ClassVar[str] = "whitened"
+    options: ClassVar[tuple[str, ...] | None] = ("rounds",)
 
 
 ROUNDS = 2000
@@ -200,6 +203,7 @@ class ExactClasses(Algorithm):
     title: ClassVar[str] = "accelerated descent for several classes, without privacy"
     private: ClassVar[bool | None] = False
     several: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...] | None] = ("rounds",)
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
     asks: ClassVar[tuple[type[Query], ...]] = (WholeGram, sums.GradientSum)

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import NEWTON_FEATURES
-from sottovoce.algorithms.base import Array, Asking, total
+from sottovoce.algorithms.base import Array, Asking, NoNumbers, total
 from sottovoce.algorithms.whitened.private import PrivateWhitened, mean_of
 from sottovoce.algorithms.whitened.rule import Clips, Descent, White
 from sottovoce.data.matrix import shrink_slopes
 from sottovoce.errors import InputError
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
-from sottovoce.plan import Design, Plan, Problem
+from sottovoce.plan import Design, Numbers, Plan, Problem
 from sottovoce.queries import joint
 from sottovoce.queries.sums import GramMatrix, ProjectionShape
 from sottovoce.secure import ring
@@ -42,6 +42,8 @@ class ColumnsWhitened(PrivateWhitened):
     secure = ("columns",)
     asks: ClassVar[tuple[type[Query], ...]] = (Query,)
     rescales: ClassVar[int] = 6
+    options: ClassVar[tuple[str, ...] | None] = ("rounds",)
+    numbers: ClassVar[type[Numbers]] = NoNumbers
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         """As in one place, with gradients on a grid that leaves room in a word."""

@@ -20,18 +20,18 @@ from sottovoce.algorithms.base import (
     Asking,
     Coordination,
     Need,
-    NoNumbers,
     Solution,
     given,
     limited,
     total,
 )
-from sottovoce.algorithms.whitened import rule
+from sottovoce.algorithms.whitened import prior, rule
+from sottovoce.algorithms.whitened.prior import PriorGradient, PriorNumbers, PriorScore, PriorSquare, with_prior
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedScore, Moments, Units, White
 from sottovoce.data.block import Block
 from sottovoce.gate.query import MessageArrays, Query
 from sottovoce.losses import Weighted
-from sottovoce.plan import Design, Plan, Problem, Release
+from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.queries import sums
 from sottovoce.solvers import Whitened
 
@@ -46,6 +46,8 @@ class ConstantModel:
     offset: Array  # of several classes one for each
     units: Units
     shares: Array | None = None  # of several classes
+    prior: Array | None = None  # weights of the model that the descent starts from, where it is another
+    left: float = 1.0  # of the variance of the scores, to be learned from there
 
 
 class PrivateWhitened(Algorithm):
@@ -75,19 +77,22 @@ class PrivateWhitened(Algorithm):
         sums.ProjectedGradient,
     )
     rescales: ClassVar[int] = RESCALES
+    numbers: ClassVar[type[Numbers]] = PriorNumbers
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
-        queries = self.queries(problem, problem.names[0])
+        queries, numbers = self.queries(problem, problem.names[0]), self.numbers()
+        if isinstance(numbers, PriorNumbers) and options.prior is not None:
+            queries, numbers = with_prior(queries, problem), PriorNumbers.of(problem, options)
         rounds = limited("rounds", given(options.rounds, ROUNDS), 2, MOST_ROUNDS - 64)
-        counts = {"gradient": rounds, "rescale": self.rescales}
+        counts = {"gradient": rounds, "rescale": self.rescales, PriorGradient.name: prior.ROUNDS}
         shares = self.shares(problem.signal, list(map(operator.attrgetter("name"), queries)))
         releases, first = list[Release](), 0
         for query in queries:
             count, mu = counts.get(query.name, 1), math.sqrt(shares[query.name]) * problem.mu
             releases.append(Release.at_mu(query, first, count, mu, problem.relation).narrowed(problem.records))
             first += count
-        return Design(rounds=rounds, numbers=NoNumbers(), releases=tuple(releases))
+        return Design(rounds=rounds, numbers=numbers, releases=tuple(releases))
 
     def shares(self, signal: float, names: list[str]) -> dict[str, float]:
         """Of mu^2: for the moments, for single numbers, for the rescale, and for the gradients what is left.
@@ -98,10 +103,11 @@ class PrivateWhitened(Algorithm):
         """
         one = min(max((15 / signal) ** 2, 0.005), 0.03)
         rescale = min(max((30 / signal) ** 2, 0.10), 0.20)
-        moments, numbers = rule.MOMENTS[names[0]], len({*names[1:]} - {"gradient", "rescale"})
-        rest = 1 - moments - rescale - numbers * one
+        first = {PriorGradient.name: prior.SHARE} if PriorGradient.name in names else {}
+        moments, numbers = rule.MOMENTS[names[0]], len({*names[1:]} - {"gradient", "rescale", PriorGradient.name})
+        rest = 1 - moments - rescale - numbers * one - sum(first.values())
         rest += 0.0 if "rescale" in names else rescale
-        return dict.fromkeys(names, one) | {names[0]: moments, "gradient": rest, "rescale": rescale}
+        return dict.fromkeys(names, one) | {names[0]: moments, "gradient": rest, "rescale": rescale, **first}
 
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
         """In the order in which they are asked."""
@@ -117,7 +123,11 @@ class PrivateWhitened(Algorithm):
         rescale = sums.ScaleGradient(
             sums.ProjectionShape(d, "vectors", 1 + constant), loss, sums.first_round(plan, "rescale")
         )
-        return *found, rescale
+        found.append(rescale)
+        if isinstance(plan, Plan) and plan.numbers.prior is not None:
+            plan.numbers.weights(plan.dimension)  # refused if it is for other rows
+            return with_prior(found, plan)
+        return tuple(found)
 
     def remember(self, _plan: Plan, _rows: Block) -> dict[str, Any]:
         """Rows seen through the P of the stage, once it is told; one that lost them is told P and C again."""
@@ -127,7 +137,9 @@ class PrivateWhitened(Algorithm):
         """Moments, whiten, descend, rescale. All noise is judged in the sum over the parties."""
         moments = yield from self.moments(plan)
         start = yield from self.start(plan)
-        white = yield from self.whiten(plan, moments, start.units)
+        if plan.has(PriorGradient.name):
+            start = yield from self.start_at_prior(plan, moments, start)
+        white = yield from self.whiten(plan, moments, start)
         descent = yield from self.descend(plan, white, start)
         return (yield from self.rescale(plan, white, descent, start))
 
@@ -156,9 +168,37 @@ class PrivateWhitened(Algorithm):
             units = replace(units, weight=weight, curvature=curvature, tolerance=tolerance)
         return ConstantModel(weights, weights[-1:] * constant, units)
 
-    def whiten(self, plan: Plan, moments: Moments, units: Units) -> Asking[White]:
+    def start_at_prior(self, plan: Plan, moments: Moments, start: ConstantModel) -> Asking[ConstantModel]:
+        """The prior with the slope and the intercept that these records give its score; from there less is to learn.
+
+        Its own size and intercept count for nothing: the score is measured in its deviations, as the moments have them
+        and two numbers tell better, and drawn to the constant model. So one that is useless, of the other sign or in
+        other units leaves the run where it would have started, but for the slope that noise gives.
+        """
+        constant, given = plan.preparation.intercept_entry, plan.numbers.weights(plan.dimension)
+        score = np.where(np.arange(plan.dimension) < plan.features, given, 0.0)
+        size = float(np.abs(score).max())
+        if not size:
+            return start
+        score, offset = FittedScore(score / size, constant), float(start.weights[-1]) * constant
+        most = prior.WILD * math.sqrt(float(moments.values @ moments.into(score.weights) ** 2))
+        intercept = float(np.clip(given[-1] * constant / size, -most, most))
+        mean, unit = yield from self.measured(plan, moments, score, intercept, (PriorScore.name, PriorSquare.name))
+        at = (mean, unit, np.zeros(1 + plan.fit_intercept), offset)
+        slope, *shift = yield from self.slope_and_shift(plan, score, at, start.units, PriorGradient.name)
+        expected = math.sqrt(start.units.variance)
+        slope = min(max(slope, 0.0), prior.FARTHEST * expected)
+        weights = slope / unit * score.weights
+        if constant:
+            weights[-1] = (offset + shift[0] - slope / unit * mean) / constant
+        trust = min(slope / max(unit * size, expected / 2), 1.0)
+        return replace(start, prior=weights, left=1 - prior.TRUSTED * trust)
+
+    def whiten(self, plan: Plan, moments: Moments, start: ConstantModel) -> Asking[White]:
         """2. P; the parties say how long whitened rows are on average, which sets the clip."""
-        white = White(moments, rule.whitening(moments, units, self.noise(plan, "gradient")), units)
+        units = replace(start.units, variance=start.left * start.units.variance)
+        q = rule.whitening(moments, units, self.noise(plan, "gradient"))
+        white = White(moments, q, units, start=start.prior)
         radius = min(math.sqrt(white.q.max()), 2 * math.sqrt(white.q @ moments.values))
         mean = yield from self.mean_length(plan, white, radius)
         white.length = radius * min(max(mean, 0.05), 1.0)
@@ -169,7 +209,8 @@ class PrivateWhitened(Algorithm):
         clips, left = self.clips(plan, white)
         noise = self.noise(plan, "gradient", clips) * (clips.cut * clips.slope)
         descent = self.descent(plan, white, start, left, noise)
-        message = {"offset": start.offset, **projection_shape(plan).message(white.matrix)}
+        offset = start.offset if start.prior is None else np.zeros(1)
+        message = {"offset": offset, **projection_shape(plan).message(white.matrix)}
         yield from self.gradients(plan, "gradient", descent, clips, message)
         return descent
 
@@ -180,27 +221,21 @@ class PrivateWhitened(Algorithm):
         columns have no rescale: the moments say how their scores are spread.
         """
         constant, regulariser, rescales = plan.preparation.intercept_entry, plan.scaled_regulariser, plan.has("rescale")
-        weights = start.weights + white.weights(np.mean(descent.taken, axis=0), descent.stiffness, regulariser)
+        weights = white.weights(np.mean(descent.taken, axis=0), descent.stiffness, regulariser)
+        weights, first = (weights + start.weights, start.weights) if start.prior is None else (weights, start.prior)
         weights = weights if rescales else regulariser.prox(weights, 0.0)
         score = FittedScore(np.where(np.arange(plan.dimension) < plan.features, weights, 0.0), constant)
         intercept = float((weights - start.weights if rescales else weights)[-1]) * constant
         offset, known = float(start.weights[-1]) * constant, descent.curvature
-        mean, radius, doubt = score.expected(white.moments, intercept)
-        about = (white.moments, known / white.q, (descent.stiffness - known) / white.q, start.weights)
+        about = (white.moments, known / white.q, (descent.stiffness - known) / white.q, first)
         cost = descent.noise**2 / 2 * float((1 / descent.stiffness).sum())
         if not rescales:
+            mean, radius, _ = score.expected(white.moments, intercept)
             spread = (mean + intercept, radius / rule.SPREAD)
             return Solution(weights, spread=spread, model=Evidence(*about, weights, white.units, cost))
-        if constant:
-            wide, noise = radius + doubt, self.noise(plan, "score")
-            mean_score = yield from mean_of(plan, "score", weights=score.standardised(mean, wide))
-            mean += wide * mean_score / (1 + (rule.SPREAD * noise) ** 2)
-            radius = math.hypot(radius, 2 * wide * noise) if doubt else radius
-        mean_square = yield from mean_of(plan, "square", weights=score.standardised(mean, radius))
-        noise = self.noise(plan, "square")  # the deviation of the score: a little cautious, not below .22 of the radius
-        variance = (max(mean_square, 0.0) + noise**2) / (1 + (rule.SPREAD * noise) ** 2)
-        unit = radius * math.sqrt(max(variance, 0.048))
-        slope, *shift = yield from self.slope_and_shift(plan, score, (mean, unit, intercept, offset), white.units)
+        mean, unit = yield from self.measured(plan, white.moments, score, intercept, ("score", "square"))
+        at = (mean, unit, np.array([unit, mean + intercept])[: 1 + plan.fit_intercept], offset)
+        slope, *shift = yield from self.slope_and_shift(plan, score, at, start.units, "rescale")
         rescaled = max(slope, 0.0) / unit * score.weights
         if constant:
             rescaled[-1] = (offset + shift[0] - max(slope, 0.0) / unit * mean) / constant
@@ -208,30 +243,45 @@ class PrivateWhitened(Algorithm):
         spread = (float(offset + shift[0] if constant else 0.0), float(max(slope, 0.0)))
         return Solution(rescaled, spread=spread, model=Evidence(*about, rescaled, white.units, cost))
 
+    def measured(
+        self, plan: Plan, moments: Moments, score: FittedScore, intercept: float, names: tuple[str, str]
+    ) -> Asking[tuple[float, float]]:
+        """Mean and deviation of a score, as the moments have them and two numbers, of these names, tell better."""
+        mean, radius, doubt = score.expected(moments, intercept)
+        if score.constant:
+            wide, noise = radius + doubt, self.noise(plan, names[0])
+            mean_score = yield from mean_of(plan, names[0], weights=score.standardised(mean, wide))
+            mean += wide * mean_score / (1 + (rule.SPREAD * noise) ** 2)
+            radius = math.hypot(radius, 2 * wide * noise) if doubt else radius
+        mean_square = yield from mean_of(plan, names[1], weights=score.standardised(mean, radius))
+        noise = self.noise(plan, names[1])  # the deviation of the score: a little cautious, not below .22 of the radius
+        variance = (max(mean_square, 0.0) + noise**2) / (1 + (rule.SPREAD * noise) ** 2)
+        return mean, radius * math.sqrt(max(variance, 0.048))
+
     def slope_and_shift(
-        self, plan: Plan, score: FittedScore, at: tuple[float, float, float, float], units: Units
+        self, plan: Plan, score: FittedScore, at: tuple[float, float, Array, float], units: Units, query: str
     ) -> Asking[Array]:
-        """Of the score, by a descent on rows ((score - mean) / unit, 1) that starts where it is."""
-        mean, unit, intercept, offset = at
+        """Of the score, by a descent on rows ((score - mean) / unit, 1) from a point."""
+        mean, unit, point, offset = at
         projection = score.standardised(mean, unit)[:, None]
         if score.constant:
             one = np.where(np.arange(plan.dimension) < plan.dimension - 1, 0.0, 1.0)
             projection = np.column_stack([projection, one / score.constant])
         size = projection.shape[1]
         penalised = functools.partial(score.penalised, unit=unit, regulariser=plan.scaled_regulariser)
-        clips = Clips(1.0, units.slope).widened(units, self.noise(plan, "rescale"), size, rule.FAR)
+        clips = Clips(1.0, units.slope).widened(units, self.noise(plan, query), size, rule.FAR)
         # what clips leave of the mean squares of rows (t, 1), t ~ N(0, 1), or (t)
         rows = np.column_stack([rule.NORMAL, np.ones_like(rule.NORMAL)])[:, :size]
         share = rule.DENSITY * clips.cut / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)
         descent = Descent(
-            point=np.array([unit, mean + intercept])[:size],
+            point=point,
             squares=np.ones(size),
             left=np.asarray(share @ rows**2),
             damping=0.0,
             prior=units.variance,
             variance=units.variance / 2,
-            noise=self.noise(plan, "rescale", clips) * (clips.cut * clips.slope),
-            rounds=plan.release("rescale").count,
+            noise=self.noise(plan, query, clips) * (clips.cut * clips.slope),
+            rounds=plan.release(query).count,
             units=units,
             penalised=penalised,
             penalty=not plan.scaled_regulariser.inner.is_none,
@@ -241,7 +291,7 @@ class PrivateWhitened(Algorithm):
             "offset": np.array([offset]),
             **sums.ProjectionShape(plan.dimension, "vectors", size).message(projection),
         }
-        yield from self.gradients(plan, "rescale", descent, clips, message)
+        yield from self.gradients(plan, query, descent, clips, message)
         return penalised(np.mean(descent.taken, axis=0), descent.stiffness)
 
     def noise(self, plan: Plan, query: str, _clips: Clips | None = None) -> float:
@@ -279,6 +329,7 @@ class PrivateWhitened(Algorithm):
             penalised=functools.partial(white.penalised, regulariser=plan.scaled_regulariser),
             mean=None if mean is None else np.sqrt(white.q) * mean,
             white=white,
+            start=white.along(white.start),
         )
 
     def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, message: MessageArrays) -> Asking[None]:
@@ -287,7 +338,7 @@ class PrivateWhitened(Algorithm):
         offset = kept.pop("offset")
         first, most = {"cut": kept["cut"]} if query == "gradient" else kept, clips.cut * clips.slope
         for _ in range(descent.rounds):
-            point = descent.along_columns(descent.point)
+            point = descent.along_columns(descent.place)
             asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": offset, **first}
             answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
             descent.step(descent.along_directions(answer) * most / plan.records)

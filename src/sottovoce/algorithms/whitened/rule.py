@@ -170,6 +170,7 @@ class White:
     q: Array
     units: Units
     length: float = math.nan
+    start: Array | None = None  # weights that P u is added to, where they are not the constant model's
 
     def __post_init__(self) -> None:
         self.matrix = np.sqrt(self.q)
@@ -178,11 +179,15 @@ class White:
         self.squares = self.q * self.moments.values  # mean squares of a whitened row along the directions
 
     def weights(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
-        """The w = P u, of the rows as they were, with the least 1/2 |u - point|^2 in the metric + penalty."""
-        return self.moments.step(stiffness / self.q, np.sqrt(self.q) * point, regulariser)
+        """The w = start + P u, of the rows as they were, with the least 1/2 |u - point|^2 in the metric + penalty."""
+        return self.moments.step(stiffness / self.q, np.sqrt(self.q) * point, regulariser, self.start)
 
     def penalised(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
-        return self.moments.into(self.weights(point, stiffness, regulariser)) / np.sqrt(self.q)
+        return self.moments.into(self.weights(point, stiffness, regulariser)) / np.sqrt(self.q) - self.along(self.start)
+
+    def along(self, weights: Array | None) -> Array | float:
+        """The u of P u = weights, along the directions: P has an inverse."""
+        return 0.0 if weights is None else self.moments.into(weights) / np.sqrt(self.q)
 
 
 @dataclass(frozen=True)
@@ -259,6 +264,7 @@ class Descent:
     chance: float = 0.0  # 1 / N, times the coordinates for each record
     mean: Array | None = None  # of the rows along the coordinates, where it is known
     white: White | None = None  # of whose columns parties are told coordinates; None: of the point as it is
+    start: Array | float = 0.0  # what is added to the point where gradients are asked, along the directions
 
     def __post_init__(self) -> None:
         # where labels move no curvature the scores say what it is, and it is nowhere 0
@@ -340,6 +346,11 @@ class Descent:
             found = found + (shares.pop() - float((bent * found).sum() / (move * bent).sum())) * move
         return found
 
+    @property
+    def place(self) -> Array:
+        """Where the next gradient is asked."""
+        return self.point if isinstance(self.start, float) else self.point + self.start
+
     def along_columns(self, point: Array) -> Array:
         """A point as parties are told it; of several classes column by column."""
         if self.white is None or self.white.moments.vectors is None:
@@ -362,12 +373,13 @@ class Descent:
         Where the mean of the scores is known it may be far lower, as of rare labels: down to where the noise of all
         rounds would be a 256th of the scores' variance.
         """
-        units, variance = self.units, float(self.squares @ self.point**2)
+        point, units = self.place, self.units
+        variance = float(self.squares @ point**2)
         if units.loss.kind == "regression":
             return 1.0
         if self.mean is None:
             return max(units.curvature / 4, units.weight * units.loss.mean_curvature(variance))
-        mean = float(self.mean @ self.point)
+        mean = float(self.mean @ point)
         scores = mean + math.sqrt(max(variance - mean**2, 0.0)) * NORMAL
         found = units.loss.curvature(scores, np.ones_like(scores))
         return max(self._least, units.weight * float(DENSITY @ found))
