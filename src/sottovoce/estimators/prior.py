@@ -33,6 +33,7 @@ def prior_for(solver: Options, problem: Problem, names: tuple[str, ...]) -> Opti
         if model.plan_.models == "kept":
             raise InputError(f"prior={prior!r}: its coefficients are with the parties; take a model that has them.")
         prior = as_prior(model)
+    assert isinstance(prior, Prior), "no path"  # noqa: S101
     return solver.replace(prior=in_order(prior, problem, names))
 
 

@@ -13,7 +13,7 @@ import math
 import operator
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Self, dataclass_transform, get_args
+from typing import Any, ClassVar, Final, Protocol, Self, dataclass_transform, get_args
 
 import numpy as np
 
@@ -108,7 +108,17 @@ def documented(kind: type) -> list[tuple[str, str, str]]:
     return [(name, says, " ".join(lines.split())) for name, says, lines in found]
 
 
-def declare_option(check: NumberRange | OneOf | PerFeature) -> Any:
+class Check(Protocol):
+    """What an option allows: how its documentation and errors say it, and whether a value may be given."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def words(self) -> str: ...
+    def admits(self, value: Any) -> bool: ...
+
+
+def declare_option(check: Check) -> Any:
     """A field that may be left out, and what it allows."""
     return field(default=None, metadata={"check": check})
 

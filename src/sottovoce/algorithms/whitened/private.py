@@ -176,11 +176,10 @@ class PrivateWhitened(Algorithm):
         other units leaves the run where it would have started, but for the slope that noise gives.
         """
         constant, given = plan.preparation.intercept_entry, plan.numbers.weights(plan.dimension)
-        score = np.where(np.arange(plan.dimension) < plan.features, given, 0.0)
-        size = float(np.abs(score).max())
-        if not size:
+        slopes, offset = given[: plan.features], float(start.weights[-1]) * constant
+        if not (size := float(np.abs(slopes).max())):
             return start
-        score, offset = FittedScore(score / size, constant), float(start.weights[-1]) * constant
+        score = FittedScore(np.append(slopes / size, np.zeros(plan.dimension - plan.features)), constant)
         most = prior.WILD * math.sqrt(float(moments.values @ moments.into(score.weights) ** 2))
         intercept = float(np.clip(given[-1] * constant / size, -most, most))
         mean, unit = yield from self.measured(plan, moments, score, intercept, (PriorScore.name, PriorSquare.name))
