@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from sottovoce.federation.policy import Policy
     from sottovoce.federation.secure_columns.dealer import Dealer
     from sottovoce.lab.datasets import load
+    from sottovoce.lab.needed_epsilon import NeededEpsilon, epsilon_for
     from sottovoce.lab.simulation import Simulation, simulate
     from sottovoce.plan.plan import About, Plan
     from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
@@ -55,6 +56,7 @@ _HOMES: Final = {
     "data.resources": ("Resources",),
     "data.schema": ("Schema",),
     "lab.datasets": ("load",),
+    "lab.needed_epsilon": ("NeededEpsilon", "epsilon_for"),
     "lab.simulation": ("Simulation", "simulate"),
     "errors": ("BudgetError", "InputError", "LeakError", "LedgerError", "RefusedError", "SottovoceError", "WireError"),
     "estimators": (
@@ -91,6 +93,7 @@ __all__ = [
     "LeakError",
     "Ledger",
     "LedgerError",
+    "NeededEpsilon",
     "Party",
     "Plan",
     "Policy",
@@ -108,6 +111,7 @@ __all__ = [
     "SottovoceError",
     "WireError",
     "describe",
+    "epsilon_for",
     "evaluate",
     "labels_with",
     "load",

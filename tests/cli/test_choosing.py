@@ -146,3 +146,12 @@ def test_a_plot(write_job, invoke, folder):
 )
 def test_bad_usage(write_job, invoke, arguments, said):
     assert said in " ".join(invoke("plan", write_job(data=DECLARED), *arguments, code=2).stderr.split())
+
+
+def test_the_epsilon_for_an_accuracy(invoke, write_job):
+    shown = json.loads(invoke("plan", write_job(), "--accuracy", 0.7, "--json").stdout)
+    assert shown["asked"] == 0.7
+    assert 0.01 <= shown["epsilon"] < 10
+    assert "which is the limit" in invoke("plan", write_job(), "--accuracy", 0.99).stdout
+    assert "asks for an epsilon" in invoke("plan", write_job(), "--accuracy", 0.9, "--epsilon", 1, code=2).stderr
+    assert "--plot draws epsilons" in invoke("plan", write_job(), "--accuracy", 0.9, "--plot", "x.png", code=2).stderr

@@ -40,8 +40,8 @@ RUNS: Final = 5
 PLAIN: Final = 1e6  # the epsilon that stands for no privacy: the same solver, with next to no noise
 ENTRIES: Final = 5_000_000  # of a matrix that is simulated whole
 FEWEST: Final = 1000  # records that are simulated, however many features there are
-_TITLES: Final = {"accuracy": "accuracy", "log_loss": "log-loss", "mean_squared_error": "squared error", "r2": "R^2"}
-_LOSSES: Final = ("log_loss", "mean_squared_error")  # the larger, the worse
+TITLES: Final = {"accuracy": "accuracy", "log_loss": "log-loss", "mean_squared_error": "squared error", "r2": "R^2"}
+LOSSES: Final = ("log_loss", "mean_squared_error")  # the larger, the worse
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Simulation:
             row = {"epsilon": epsilon}
             for name, plain in self.plain.items():
                 values = plain if epsilon == math.inf else self.metrics[name][:, column]
-                worse = (values - plain) * (1 if name in _LOSSES else -1)
+                worse = (values - plain) * (1 if name in LOSSES else -1)
                 row |= {name: float(values.mean()), f"{name}_std": float(values.std())}
                 row |= {f"{name}_loss": float(worse.mean()), f"{name}_loss_std": float(worse.std())}
             rows.append(row)
@@ -100,7 +100,7 @@ class Simulation:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """The table as people read it: titles, and a row of texts for each epsilon."""
-        titles = ["epsilon", *(text for name in self.plain for text in (_TITLES[name], "worse by (± over runs)"))]
+        titles = ["epsilon", *(text for name in self.plain for text in (TITLES[name], "worse by (± over runs)"))]
         rows = []
         for row in self.table:
             private = row["epsilon"] < math.inf
@@ -131,7 +131,7 @@ class Simulation:
         ax.set_xticks(self.epsilon, [f"{epsilon:g}" for epsilon in self.epsilon])
         ax.minorticks_off()
         ax.set_xlabel("epsilon")
-        ax.set_ylabel(_TITLES[name])
+        ax.set_ylabel(TITLES[name])
         ax.set_title(f"{self.of:,} records, {self.features} features: {self.source.split(',')[0]}", fontsize="medium")
         ax.legend(fontsize="small")
         return ax.figure
@@ -186,6 +186,38 @@ def simulate(  # noqa: PLR0913
     seed : int
         The same arguments and seed give the same result.
     """
+    work = simulated_fits(
+        estimator,
+        records,
+        features,
+        epsilon=epsilon,
+        like=like,
+        labels=labels,
+        strength=strength,
+        missing=missing,
+        runs=runs,
+        seed=seed,
+    )
+    if estimator.resources is None or not estimator.resources.verbose:
+        return work.run()
+    with progress_bar("simulating") as advance:
+        return work.run(advance)
+
+
+def simulated_fits(  # noqa: PLR0913
+    estimator: PrivateLinearModel,
+    records: int | Sequence[int] | None = None,
+    features: int | Sequence[int] | None = None,
+    *,
+    epsilon: float | Sequence[float] = 1.0,
+    like: Any = None,
+    labels: Labels = "shared",
+    strength: float | None = None,
+    missing: float = 0.0,
+    runs: int = RUNS,
+    seed: int = 0,
+) -> SimulatedFits:
+    """The fits of a simulation, its arguments checked."""
     epsilons = check_epsilons(epsilon)
     for name, value, least in (("runs", runs, 1), ("seed", seed, 0)):
         if not (is_whole(value) and value >= least):
@@ -198,11 +230,7 @@ def simulate(  # noqa: PLR0913
     widths = _check_counts("features", features, _count_features(estimator, look_alike))
     problem = declared_problem(estimator, counts, widths, labels)
     source = look_alike or MadeUp.of(problem, estimator.schema, strength, missing)
-    work = SimulatedFits(estimator, problem, estimator.schema, source, epsilons, runs, seed)
-    if estimator.resources is None or not estimator.resources.verbose:
-        return work.run()
-    with progress_bar("simulating") as advance:
-        return work.run(advance)
+    return SimulatedFits(estimator, problem, estimator.schema, source, epsilons, runs, seed)
 
 
 def declared_problem(
@@ -273,13 +301,30 @@ class SimulatedFits:
         """Fit and score. Every fit is seeded, so it promises nothing, is charged nowhere and counts nowhere."""
         results: list[list[dict[str, float]]] = []
         for number in range(self.runs):
-            train, test = self.source.draw(sum(self.sizes), np.random.default_rng([self.seed, number]))
+            train, test = self.records_of(number)
             scores = [self._plain(train, test)]
             for done, epsilon in enumerate(self.epsilons, 1):
                 progress(number * (1 + len(self.epsilons)) + done, self.fits)
                 scores.append(self._private(train, test, number, epsilon))
             results.append(scores)
         progress(self.fits, self.fits)
+        return self.summary(results)
+
+    def records_of(self, number: int) -> tuple[Records, Records]:
+        """The records that a run fits, and those that it measures on: the same whenever they are asked for."""
+        return self.source.draw(sum(self.sizes), np.random.default_rng([self.seed, number]))
+
+    def scores_at(self, epsilon: float) -> list[dict[str, float]]:
+        """The metrics of every run at an epsilon, which may be infinite."""
+        found = []
+        for number in range(self.runs):
+            train, test = self.records_of(number)
+            private = epsilon < math.inf
+            found.append(self._private(train, test, number, epsilon) if private else self._plain(train, test))
+        return found
+
+    def summary(self, results: list[list[dict[str, float]]]) -> Simulation:
+        """Of the metrics of each run: without privacy, and at each epsilon."""
         names = list(results[0][0])
         return Simulation(
             self.epsilons,

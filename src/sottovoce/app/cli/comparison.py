@@ -70,6 +70,27 @@ def compare(
     console.print(f"\nNothing was charged{'' if opened else ' and no data file was opened'}.")
 
 
+def find(job: Job, accuracy: float, like: Path | float | None, *, as_json: bool) -> None:
+    """The least epsilon at which a simulated model of the job is so good."""
+    from sottovoce.lab.needed_epsilon import find_epsilon
+
+    (_, work), beside = _plan_all(job, [1.0], like), terminal.aside()
+    metric = "r2" if work.problem.classes is None else "accuracy"
+    found = find_epsilon(work, metric, accuracy, lambda epsilon: beside.print(f"simulating epsilon = {epsilon:g}"))
+    if as_json:
+        terminal.print_json(found.to_dict())
+        return
+    console = terminal.out()
+    console.print(found.sentence(), style="bold", soft_wrap=True)
+    titles, rows = found.simulation.cells()
+    listing = terminal.table(*(f"{title}>" for title in titles), title="Simulated")
+    for row in rows:
+        listing.add_row(*row)
+    console.print(listing)
+    for remark in found.simulation.remarks:
+        console.print(f"- {remark}")
+
+
 def _plan_all(job: Job, epsilons: Sequence[float], like: Path | float | None) -> tuple[list[Preview], Any]:
     """The plans of a job at these epsilons, the smallest first, and the simulation to be run. No record is read."""
     from sottovoce.lab.simulation import SimulatedFits, check_epsilons

@@ -63,6 +63,9 @@ def plan(
         float | None,
         cli_option("Of made-up records: how often the true model is right, 0.8 if left out; of numbers its R², 0.5."),
     ] = None,
+    accuracy: Annotated[
+        float | None, cli_option("The least epsilon whose simulated accuracy is this; of numbers R².", metavar="NUMBER")
+    ] = None,
     plot: Annotated[Path | None, cli_option("Draw the simulated accuracy into this file.")] = None,
     look: Annotated[
         bool, cli_option("Read the files of this job too, and tell you alone what does not fit.", "--look")
@@ -79,7 +82,8 @@ def plan(
 
     With several epsilons the noise and the ledgers at each, and how much worse the model would be: simulated on made-up
     records of the same shape, or on a public file that you name. No private record is read for it. How strong the
-    effect is in made-up records is your guess, `--strength`.
+    effect is in made-up records is your guess, `--strength`. With `--accuracy` the other way round: the least epsilon
+    at which such a model is so good, or that none is enough.
 
     With `--look` the files that are here are read as a fit reads them: for each column how many cells fit no level, are
     cut, missing or no number. That tells of the records, so it is for the holder's eyes.
@@ -88,21 +92,31 @@ def plan(
     - `sottovoce plan job.toml --look`
     - `sottovoce plan job.toml --json`
     - `sottovoce plan job.toml --epsilon 0.1 0.5 1 3 --strength 0.65 --plot accuracy.png`
+    - `sottovoce plan job.toml --accuracy 0.78`
     """
     from sottovoce.app import doctor
     from sottovoce.app.cli import comparison
     from sottovoce.app.jobs import load_job
     from sottovoce.app.previews import plan_job
 
+    if epsilon and accuracy is not None:
+        raise InputError(f"--accuracy {accuracy:g} asks for an epsilon; leave --epsilon out.")
+    if (epsilon or accuracy is not None) and like is not None and strength is not None:
+        raise InputError(f"--strength {strength:g} is of made-up records; leave it out with --like.")
+    if accuracy is not None:
+        if plot is not None:
+            raise InputError("--plot draws epsilons to compare; give them with --epsilon.")
+        comparison.find(load_job(job), accuracy, strength if like is None else like, as_json=as_json)
+        return
     if epsilon:
-        if like is not None and strength is not None:
-            raise InputError(f"--strength {strength:g} is of made-up records; leave it out with --like.")
         comparison.compare(
             load_job(job), epsilon, strength if like is None else like, plot, overwrite=overwrite, as_json=as_json
         )
         return
     if (like, plot, strength) != (None, None, None):
-        raise InputError("--like, --strength and --plot belong to a simulation; give epsilons, --epsilon 0.1 0.5 1 3.")
+        raise InputError(
+            "--like, --strength and --plot belong to a simulation; give epsilons, --epsilon 0.1 0.5 1 3, or --accuracy."
+        )
     loaded = load_job(job)
     shown = plan_job(loaded)
     for finding in doctor.look(loaded) if look else ():
