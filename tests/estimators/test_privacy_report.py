@@ -124,7 +124,7 @@ class TestWords:
 
     def test_a_sentence_for_each_adversary(self, report: sv.PrivacyReport) -> None:
         lines = str(report).splitlines()
-        assert len(lines) == 4
+        assert len(lines) == 5
         assert [line.split(":")[0] for line in lines[:3]] == [
             "Against anyone who sees the final model",
             "Against the coordinator, who sees every message and who sent it",
@@ -133,8 +133,9 @@ class TestWords:
         assert f"at most {math.exp(report.epsilon):.4g} times (epsilon = {report.epsilon:.4g})" in lines[1]
         assert "had been left blank" in lines[1]
         assert "1e-05 (delta)" in lines[1]
-        assert "nobody's record is with two parties" in lines[3]
-        assert "the class labels are public" in lines[3]
+        assert lines[3] == report.withdrawal()
+        assert "nobody's record is with two parties" in lines[4]
+        assert "the class labels are public" in lines[4]
 
     def test_replace_one_in_words(self, data: Any) -> None:
         report = planned(federation(data, "central"), 1.0, relation="replace-one")

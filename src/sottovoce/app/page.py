@@ -309,7 +309,13 @@ def make_card(model: PrivateLinearModel, told: Told | None) -> dict[str, tuple[P
         declared.append(f"Bought with a part of the fit's budget, and not declared: {estimated}.")
     return {
         "What it is": (CardTable(("", ""), tuple(identity), numbers=False),),
-        "What it promises": (*promises, *report.remarks(), "This rests on:", report.assumptions),
+        "What it promises": (
+            *promises,
+            *report.remarks(),
+            *filter(None, [report.withdrawal()]),
+            "This rests on:",
+            report.assumptions,
+        ),
         "What was declared of the data, and is public": tuple(declared),
         "How good it is": tuple(_describe_evaluation(told)),
         **({"Shapes": shapes} if (shapes := tuple(_describe_shapes(model))) else {}),

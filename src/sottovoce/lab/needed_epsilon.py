@@ -79,6 +79,8 @@ def epsilon_for(  # noqa: PLR0913
         As in `sv.simulate`.
     accuracy, log_loss, r2, mean_squared_error : float
         One of them: what the mean over the runs must reach.
+    **simulated
+        What else `sv.simulate` takes, but for epsilon.
     """
     given = {"accuracy": accuracy, "log_loss": log_loss, "r2": r2, "mean_squared_error": mean_squared_error}
     asked = {name: value for name, value in given.items() if value is not None}
@@ -103,13 +105,13 @@ def find_epsilon(
         if epsilon not in tried:
             tell(epsilon)
             tried[epsilon] = work.scores_at(epsilon)
-        return reaches(metric, mean_of(tried[epsilon], metric), asked)
+        return reaches(metric, mean_score(tried[epsilon], metric), asked)
 
     plain = work.scores_at(math.inf)
     if metric not in plain[0]:
         raise InputError(f"{metric}={asked:g}: this model is measured by {', '.join(plain[0])}; ask for one of them.")
     high = low = 1.0
-    if not reaches(metric, mean_of(plain, metric), asked):  # a look at one budget shows how far it is
+    if not reaches(metric, mean_score(plain, metric), asked):  # a look at one budget shows how far it is
         enough(1.0)
         high = math.inf
     elif enough(1.0):
@@ -128,7 +130,7 @@ def find_epsilon(
     budgets = tuple(sorted(tried))
     results = [[scores, *(tried[each][number] for each in budgets)] for number, scores in enumerate(plain)]
     simulation = replace(work, epsilons=budgets).summary(results)
-    return NeededEpsilon(high, metric, asked, mean_of(plain, metric), simulation)
+    return NeededEpsilon(high, metric, asked, mean_score(plain, metric), simulation)
 
 
 def reaches(metric: str, value: float, asked: float) -> bool:
@@ -136,7 +138,8 @@ def reaches(metric: str, value: float, asked: float) -> bool:
     return value <= asked if metric in LOSSES else value >= asked
 
 
-def mean_of(scores: Scores, metric: str) -> float:
+def mean_score(scores: Scores, metric: str) -> float:
+    """Of a metric, over the runs."""
     return math.fsum(score[metric] for score in scores) / len(scores)
 
 

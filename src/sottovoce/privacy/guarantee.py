@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import json
 import math
@@ -17,8 +18,8 @@ from scipy.special import expit, ndtr, ndtri
 
 from sottovoce.errors import InputError
 from sottovoce.notebooks import html_table
-from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
-from sottovoce.privacy.events import CHANGES, Event, Relation
+from sottovoce.privacy.accounting import epsilon_of, gaussian_epsilon, gaussian_mu
+from sottovoce.privacy.events import CHANGES, Event, Relation, inside
 
 Array = NDArray[np.float64]
 
@@ -34,6 +35,8 @@ VIEWS: Mapping[Adversary, str] = {
 }
 
 
+MOST_PEOPLE: Final = 2**31 - 1  # that a plan counts
+GUESSED: Final = 0.75  # how often a guess at even chances about people who withdrew may be right
 # The rates of false alarms at which a report states the trade-off.
 FALSE_ALARMS: tuple[float, ...] = (
     *(0.0, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
@@ -94,6 +97,44 @@ class Guarantee:
     def detected(self, false_alarms: float) -> float:
         """The most that a test with these false alarms, one of `FALSE_ALARMS`, can detect: 1 - f."""
         return 1 - dict(self.trade_off)[false_alarms]
+
+    @functools.cached_property
+    def mu(self) -> float | None:
+        """The mu whose Gaussian trade-off this is, as nearly as a sampler comes; None where it is another curve."""
+        curve = np.array([pair for pair in self.trade_off if min(pair) > 0 and max(pair) < 1]).reshape(-1, 2)
+        if not len(curve):
+            return None
+        middle = curve[np.argmin(np.abs(curve[:, 1] - 0.5))]
+        mu = max(float(ndtri(1 - middle[0]) - ndtri(middle[1])), 0.0)
+        return mu if np.all(np.abs(gaussian_missed(mu, curve[:, 0]) - curve[:, 1]) <= self.delta + 1e-9) else None
+
+    def of_group(self, people: int) -> tuple[float, float]:
+        """(epsilon, delta) of so many people's records together, each of them changed as the relation says.
+
+        Guarantee: what is mu-GDP for one record is (k mu)-GDP for k, as every sensitivity grows k-fold at most. Where
+        the curve is no Gaussian one: k epsilon and delta (e^(k epsilon) - 1) / (e^epsilon - 1). Proofs:
+        ``proofs/accounting.md``, section 9.
+        """
+        if self.mu is not None:
+            return gaussian_epsilon(people * self.mu, inside(self.delta)), self.delta
+        epsilon = people * self.epsilon
+        if epsilon > _LARGEST or self.epsilon == 0:
+            return epsilon, min(people * self.delta, 1.0) if self.epsilon == 0 else 1.0
+        return epsilon, min(self.delta * math.expm1(epsilon) / math.expm1(self.epsilon), 1.0)
+
+    def guessed(self, people: int) -> float:
+        """How often a guess at even chances whether a group's records were used is right, at most."""
+        if self.mu is not None:
+            return min(float(ndtr(people * self.mu / 2)) + self.delta, 1.0)
+        epsilon, delta = self.of_group(people)
+        return min(float(expit(epsilon)) + delta, 1.0)
+
+    @property
+    def withdrawals(self) -> int:
+        """The most people for whom such a guess is right at most 3 times in 4."""
+        if not self.promises or self.unit != "record":
+            return 0
+        return bisect.bisect_right(range(1, MOST_PEOPLE + 1), GUESSED, key=self.guessed)
 
     def sentence(self) -> str:
         view = self.view or VIEWS[self.adversary]
@@ -265,9 +306,33 @@ class PrivacyReport:
             lines.append("Left the run: " + "; ".join(f"{party} ({when})" for party, when in self.left) + ".")
         return tuple(lines)
 
+    def withdrawal(self) -> str:
+        """What holds of people who withdraw, and from how many on the model is due to be fitted anew; "" if nothing.
+
+        It is for anybody who sees something of the fit: of the weakest guarantee.
+        """
+        weakest = self.weakest
+        if not weakest.promises or weakest.unit != "record" or weakest.result != "model":
+            return ""
+        most = min(weakest.withdrawals, self.public.get("records", weakest.withdrawals))
+        if not most:
+            return (
+                "If people withdraw: already of one of them a guess, at even chances, whether the record was used "
+                "may be right more than 3 times in 4. By that measure the model is due to be fitted anew at the first "
+                "withdrawal."
+            )
+        epsilon, delta = weakest.of_group(most)
+        whose = "one of them" if most == 1 else f"up to {most:,} of them together"
+        return (
+            f"If people withdraw: of {whose} a guess, at even chances, whether their records were used is right at "
+            f"most 3 times in 4 (as a group: epsilon = {epsilon:.4g}, delta = {delta:.3g}). By that measure the model "
+            "is due to be fitted anew when more have withdrawn."
+        )
+
     def __str__(self) -> str:
         lines = [each.sentence() for each in self._views()]
         lines += self.remarks() if self.weakest.void is None else ()
+        lines += filter(None, [self.withdrawal()])
         if self.assumptions:
             lines.append("This rests on: " + "; ".join(self.assumptions) + ".")
         return "\n".join(lines)
@@ -291,7 +356,7 @@ class PrivacyReport:
         below = f"This rests on: {'; '.join(self.assumptions)}." if self.assumptions else ""
         caption = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:g}, {self.relation}"
         heads = ("against", "epsilon", "found at most, with 5% false alarms", "in words")
-        return html_table(heads, rows, caption=caption, below=" ".join((*self.remarks(), below)))
+        return html_table(heads, rows, caption=caption, below=" ".join((*self.remarks(), self.withdrawal(), below)))
 
     def to_dict(self) -> dict[str, Any]:
         weakest, each = self.weakest, map(Guarantee.to_dict, self.views(several=True))
