@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sottovoce.federation.party import Party
     from sottovoce.federation.policy import Policy
     from sottovoce.federation.secure_columns.dealer import Dealer
+    from sottovoce.lab.audit.releases import audit
     from sottovoce.lab.datasets import load
     from sottovoce.lab.needed_epsilon import NeededEpsilon, epsilon_for
     from sottovoce.lab.simulation import Simulation, simulate
@@ -55,6 +56,7 @@ _HOMES: Final = {
     "data.dataset": ("Dataset",),
     "data.resources": ("Resources",),
     "data.schema": ("Schema",),
+    "lab.audit.releases": ("audit",),
     "lab.datasets": ("load",),
     "lab.needed_epsilon": ("NeededEpsilon", "epsilon_for"),
     "lab.simulation": ("Simulation", "simulate"),
@@ -110,6 +112,7 @@ __all__ = [
     "Simulation",
     "SottovoceError",
     "WireError",
+    "audit",
     "describe",
     "epsilon_for",
     "evaluate",

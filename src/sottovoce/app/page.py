@@ -33,7 +33,7 @@ from sottovoce.files import parse_file
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import CHANGES
-from sottovoce.privacy.guarantee import Guarantee, as_power, percent
+from sottovoce.privacy.guarantee import Guarantee, PrivacyReport, as_power, percent
 from sottovoce.privacy.ledger import Account, Balance, Ledger
 from sottovoce.queries.pricing import count_answers
 
@@ -285,6 +285,22 @@ def load_evaluation(path: Path, model: PrivateLinearModel) -> Told:
     return told
 
 
+def attack_of(model: Path) -> Path:
+    """Where `sottovoce audit --plan` writes what it proved of a model."""
+    return model.with_name(f"{model.stem}.audit.json")
+
+
+def load_attack(path: Path, model: PrivateLinearModel) -> PrivacyReport:
+    """The report of a model with what `sottovoce audit --plan` proved of it."""
+    told = parse_file(path, json.loads, "an attack", "`sottovoce audit --plan` writes one; or delete it.")
+    if not isinstance(told, dict) or told.pop("model", None) != model.charged_as_:
+        raise InputError(f"{path} is no attack on this model; `sottovoce audit --plan` writes one, or delete it.")
+    try:
+        return PrivacyReport.from_dict(model.privacy_.to_dict() | {"attack": told})
+    except (TypeError, ValueError):
+        raise InputError(f"{path} is no attack of this version; `sottovoce audit --plan` writes one.") from None
+
+
 def make_card(model: PrivateLinearModel, told: Told | None) -> dict[str, tuple[Part, ...]]:
     """The card of a fitted model by titles, with an evaluation of it where there is one."""
     report, plan = model.privacy_, model.plan_
@@ -309,13 +325,7 @@ def make_card(model: PrivateLinearModel, told: Told | None) -> dict[str, tuple[P
         declared.append(f"Bought with a part of the fit's budget, and not declared: {estimated}.")
     return {
         "What it is": (CardTable(("", ""), tuple(identity), numbers=False),),
-        "What it promises": (
-            *promises,
-            *report.remarks(),
-            *filter(None, [report.withdrawal()]),
-            "This rests on:",
-            report.assumptions,
-        ),
+        "What it promises": (*promises, *report.notes(), "This rests on:", report.assumptions),
         "What was declared of the data, and is public": tuple(declared),
         "How good it is": tuple(_describe_evaluation(told)),
         **({"Shapes": shapes} if (shapes := tuple(_describe_shapes(model))) else {}),

@@ -221,12 +221,30 @@ def percent(share: float) -> str:
     return f"{math.ceil(100 * share * 10**digits - 1e-9) / 10**digits:g}%"
 
 
+@dataclass(frozen=True)
+class Attack:
+    """What games with the noise of a fit prove: no less than this epsilon was spent, in Gaussian noise of this mu."""
+
+    epsilon: float
+    delta: float
+    mu: float
+    games: int
+
+    def sentence(self, most: float) -> str:
+        """Beside what was promised; guesses that prove more are an alarm."""
+        said = (
+            f"Attacked: epsilon at least {self.epsilon:.2f} at delta = {self.delta:.3g}, as {self.games:,} games with "
+            "this noise, on the worst two data sets, were won too often for less (99.99% confidence)"
+        )
+        return f"{said}. THE PROMISE IS BROKEN." if self.epsilon > most else f"{said}; at most {most:.4g} is promised."
+
+
 @dataclass(frozen=True, repr=False)
 class PrivacyReport:
     """What a fit promises, against each adversary, and what that rests on.
 
     Of secure sums: `colluding` has the epsilon against those who collude, by name, `noise` the noise of a sum over that
-    of data in one place, and `left` who left the run and when.
+    of data in one place, and `left` who left the run and when. `attack` is what `sv.audit` proved, once it was asked.
     """
 
     world: Guarantee
@@ -237,6 +255,7 @@ class PrivacyReport:
     colluding: Mapping[str, float] = field(default_factory=dict)
     noise: float | None = None
     left: tuple[tuple[str, str], ...] = ()
+    attack: Attack | None = None
 
     def __post_init__(self) -> None:
         each = self.world.computational and self.coordinator.computational and self.parties.computational
@@ -329,10 +348,14 @@ class PrivacyReport:
             "is due to be fitted anew when more have withdrawn."
         )
 
+    def notes(self) -> tuple[str, ...]:
+        """What is said under the sentences, a line each: of secure sums, of people who withdraw, of attacks."""
+        attacked = self.attack.sentence(self.epsilon) if self.attack is not None else ""
+        remarks = self.remarks() if self.weakest.void is None else ()
+        return tuple(filter(None, (*remarks, self.withdrawal(), attacked)))
+
     def __str__(self) -> str:
-        lines = [each.sentence() for each in self._views()]
-        lines += self.remarks() if self.weakest.void is None else ()
-        lines += filter(None, [self.withdrawal()])
+        lines = [*(each.sentence() for each in self._views()), *self.notes()]
         if self.assumptions:
             lines.append("This rests on: " + "; ".join(self.assumptions) + ".")
         return "\n".join(lines)
@@ -356,7 +379,7 @@ class PrivacyReport:
         below = f"This rests on: {'; '.join(self.assumptions)}." if self.assumptions else ""
         caption = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:g}, {self.relation}"
         heads = ("against", "epsilon", "found at most, with 5% false alarms", "in words")
-        return html_table(heads, rows, caption=caption, below=" ".join((*self.remarks(), self.withdrawal(), below)))
+        return html_table(heads, rows, caption=caption, below=" ".join((*self.notes(), below)))
 
     def to_dict(self) -> dict[str, Any]:
         weakest, each = self.weakest, map(Guarantee.to_dict, self.views(several=True))
@@ -371,6 +394,7 @@ class PrivacyReport:
             "public": dict(self.public),
             **({"colluding": dict(self.colluding), "noise": self.noise} if self.colluding else {}),
             **({"left": [list(each) for each in self.left]} if self.left else {}),
+            **({} if self.attack is None else {"attack": asdict(self.attack)}),
         }
 
     @classmethod
@@ -383,6 +407,7 @@ class PrivacyReport:
             colluding={name: math.inf if e == "inf" else e for name, e in said.get("colluding", {}).items()},
             noise=said.get("noise"),
             left=tuple(map(tuple, said.get("left", ()))),
+            attack=_check_types(Attack(**said["attack"])) if "attack" in said else None,
         )
         return _check_types(made)
 

@@ -214,7 +214,7 @@ def show_promises(report: PrivacyReport, console: Console, *, several: bool = Tr
     grid = Table.grid(padding=(0, 1))
     for view in report.views(several=several):
         grid.add_row("-", view.sentence())
-    for remark in filter(None, (*report.remarks(), report.withdrawal())):
+    for remark in report.notes():
         grid.add_row("-", remark)
     if report.assumptions:
         grid.add_row("-", f"This rests on: {'; '.join(report.assumptions)}.")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, argument, aside, cli_option, out, print_json, table
+from sottovoce.app.cli.console import AsJson, argument, aside, cli_option, out, print_json, print_result, table
 from sottovoce.errors import InputError
+from sottovoce.files import write_text
 
 if TYPE_CHECKING:
     from sottovoce.lab.audit.games import Result
@@ -21,6 +23,9 @@ def audit(
     job: Annotated[Path | None, argument("[JOB]", "A job whose plan is attacked.")] = None,
     only: Annotated[
         list[str] | None, cli_option("Games whose names begin so, such as a solver's; may be repeated.")
+    ] = None,
+    model: Annotated[
+        Path | None, cli_option("A fitted model whose own releases are attacked, at their own noise.", "--plan")
     ] = None,
     thorough: Annotated[bool, cli_option("20 times the runs: bounds nearer to the truth.", "--thorough")] = False,
     plot: Annotated[Path | None, cli_option("Write claimed against measured as a picture (.svg, .png, .pdf).")] = None,
@@ -34,11 +39,15 @@ def audit(
     below the claim; for some published calibrations it lies above, as their claims do not hold. Takes three minutes.
     With a job, the plan of the job is attacked: its solver, bounds, rounds and calibration, on made-up records and with
     the noise of a mu of 2. No data file is read and nothing is charged.
+    With `--plan` and a fitted model its own releases are played at the gate at their own noise, with the worst that a
+    record may do to each: what guesses prove is shown beside what was promised, and written to NAME.audit.json, where
+    `sottovoce card` finds it.
     Ends with code 1 if a claim of ours is broken.
 
     - `sottovoce audit`
     - `sottovoce audit --only scd --only admm`
     - `sottovoce audit job.toml --thorough`
+    - `sottovoce audit --plan model.json`
     - `sottovoce audit --plot audit.svg --json`
     """
     from sottovoce.app.jobs import load_job
@@ -46,6 +55,11 @@ def audit(
     from sottovoce.estimators.progress import progress_bar
     from sottovoce.lab.audit import runner
 
+    if model is not None:
+        if job is not None or only or plot is not None:
+            raise InputError("--plan attacks a fitted model alone; leave JOB, --only and --plot out.")
+        _attack_model(model, thorough=thorough, as_json=as_json)
+        return
     plan = None if job is None else plan_job(load_job(job)).plan
     start = time.perf_counter()
     with progress_bar("attacking", aside()) as advance:
@@ -77,6 +91,22 @@ def audit(
         console.print(f"{shown} of {len(others)} published claims that cannot hold were broken.")
     if plot is not None:
         console.print(f"plot: {plot}", soft_wrap=True)
+    if broken:
+        raise typer.Exit(1)
+
+
+def _attack_model(path: Path, *, thorough: bool, as_json: bool) -> None:
+    """The attack on a model's releases: beside it in a file, which a later one replaces."""
+    from sottovoce.app.page import attack_of
+    from sottovoce.estimators.model_file import load_model
+    from sottovoce.lab.audit import releases, runner
+
+    model = load_model(path)
+    attack = releases.audit(model, games=releases.GAMES * (runner.THOROUGH if thorough else 1))
+    broken, target = attack.epsilon > model.privacy_.epsilon, attack_of(path)
+    found = {"model": model.charged_as_, **dataclasses.asdict(attack)}
+    write_text(target, json.dumps(found, indent=2) + "\n", "the attack", overwrite=True)
+    print_result({**found, "broken": broken, "written": str(target)}, model.privacy_.notes()[-1], as_json=as_json)
     if broken:
         raise typer.Exit(1)
 

@@ -319,7 +319,8 @@ def card(
 ) -> None:
     """Write a model card: the promise, what was declared of the data, how good the model is, its coefficients.
 
-    All of it is public already: no record is read and nothing is charged. A page holds its pictures; Markdown has them
+    All of it is public already: no record is read and nothing is charged. NAME.audit.json, which `sottovoce audit
+    --plan` writes, is shown where it is there. A page holds its pictures; Markdown has them
     in files beside it, NAME.svg.
 
     - `sottovoce card job.json --evaluation evaluation.json`
@@ -333,6 +334,8 @@ def card(
         raise InputError(f"--output {path} must end in {' or '.join(page.FORMATS)}.")
     fitted = load_model(model)
     measured = None if evaluation is None else page.load_evaluation(evaluation, fitted)
+    if (attack := page.attack_of(model)).exists():
+        fitted.privacy_ = page.load_attack(attack, fitted)
     values = {"title": f"Model card: {model.stem}", "sections": (sections := page.make_card(fitted, measured))}
     texts = {path: render("card.html", **values)}
     if path.suffix.lower() == ".md":
