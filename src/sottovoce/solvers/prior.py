@@ -16,7 +16,7 @@ Source = Literal["numbers", "private", "unprotected"]
 
 @dataclass(frozen=True)
 class Prior:
-    """Coefficients in the units of the features and, where they are a model's, its names, its classes and its plan.
+    """Coefficients in the units of the features, which start nothing if all are 0, and, where they are a model's, its names, its classes and its plan.
 
     `source` says whose they are: plain "numbers", a "private" model, or one that left its people "unprotected".
     """
@@ -39,8 +39,8 @@ class Prior:
         coef = coef[0] if coef.ndim == 2 and len(coef) == 1 else coef
         if coef.ndim != 1 or intercept.size != 1:
             raise InputError("prior: it has several scores; a prior is for two classes, or for numbers.")
-        if not (np.isfinite(coef).all() and np.isfinite(intercept).all() and np.any(coef)):
-            raise InputError("prior: its coefficients must be finite numbers, and not all of them 0; leave it out.")
+        if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
+            raise InputError("prior: its coefficients and its intercept must be finite numbers; leave it out.")
         if self.source not in get_args(Source):
             raise InputError(f"prior: source={self.source!r} must be one of {', '.join(get_args(Source))}.")
         classes = None if self.classes is None else tuple(np.asarray(self.classes, dtype=object).tolist())
