@@ -2,7 +2,7 @@
 
 Test log-loss, means over `--runs` seeds of the noise with their standard errors; delta = 1e-6, zero-out, one place. The
 prior is scikit-learn's logistic regression on a tenth of the training rows, which the private fits do not have; "rare"
-is the same on a tenth in which most positives of one half are missing. The wild ones: random weights as long as its own,
+is the same on a tenth where most positives of one half are missing. The wild ones: random weights as long as its own,
 all its signs changed, 300 times as large, an intercept 50 too large, and weights in the units of other features.
 SOTTOVOCE_DATA may name a folder that has adult; else it is downloaded.
 """

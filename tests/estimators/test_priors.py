@@ -12,13 +12,17 @@ from pydantic import ValidationError
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import log_loss
+from typer.testing import CliRunner
 
 import sottovoce as sv
+from sottovoce import algorithms
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.rule import Units, White
+from sottovoce.app.cli import app
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import get
 from sottovoce.plan.plan import Plan
+from sottovoce.queries.sums import ProjectionShape
 from sottovoce.solvers import Whitened
 from sottovoce.solvers.prior import Prior
 
@@ -112,17 +116,11 @@ def test_the_point_that_is_told_has_the_scores_of_the_start() -> None:
             white=white,
             start=white.along(start),
         )
-        told = descent.along_columns(descent.place)
-        shape = sv_shape(white)
+        told = descent.along_columns(white.along(start))
+        shape = ProjectionShape(6, "triangular" if white.matrix.ndim > 1 else "diagonal")
         matrix = shape.matrix(shape.message(white.matrix))
         again = matrix @ told if matrix.ndim > 1 else matrix * told
         np.testing.assert_allclose(rows @ again, rows @ start, atol=1e-6 * float(np.abs(rows @ start).max()))
-
-
-def sv_shape(white: White) -> Any:
-    from sottovoce.queries.sums import ProjectionShape
-
-    return ProjectionShape(len(white.q), "triangular" if white.matrix.ndim > 1 else "diagonal")
 
 
 def test_a_model_is_a_value_at_once_and_clones_keep_it(tmp_path: Path) -> None:
@@ -236,8 +234,6 @@ def test_a_party_refuses_a_plan_whose_prior_lies() -> None:
             plan.model_copy(update={"numbers": {"prior": {**prior, **lie}}})
     with pytest.raises(RefusedError, match="promises them nothing"):
         plan.model_copy(update={"numbers": {"prior": {**prior, "people": "same"}}})
-    from sottovoce import algorithms
-
     for weights in ((1.0,), (1.0,) * 400):
         short = plan.model_copy(update={"numbers": {"prior": {**prior, "weights": weights}}})
         with pytest.raises(RefusedError, match="prior of"):
@@ -252,3 +248,39 @@ def test_split_by_rows_is_as_in_one_place() -> None:
         whole = estimator(EARLIER, epsilon=30.0).fit(X, Y)
         np.testing.assert_allclose(model.coef_, whole.coef_, atol=0.15)
         assert model.privacy_.epsilon == pytest.approx(30.0, rel=1e-6)
+
+
+def test_a_job_names_the_model_of_last_year_beside_it(tmp_path: Path) -> None:
+    rows = np.column_stack([X[:, :3], Y])
+    for name, part in (("old.csv", rows[:1500]), ("new.csv", rows[1500:])):
+        np.savetxt(tmp_path / name, part, delimiter=",", header="a,b,c,out", comments="")
+    job = """
+[model]
+estimator = "logistic"
+[privacy]
+epsilon = 1.0
+delta = 1e-6
+[bounds]
+entry_bound = 3.0
+classes = [0, 1]
+[data]
+file = "{file}"
+label = "out"
+[solver]
+name = "whitened"
+{prior}
+"""
+    run = CliRunner()
+    (tmp_path / "last.toml").write_text(job.format(file="old.csv", prior=""))
+    (tmp_path / "this.toml").write_text(job.format(file="new.csv", prior='prior = "last.json"'))
+    assert run.invoke(app, ["plan", str(tmp_path / "this.toml")]).exit_code == 2  # there is no model yet
+    for name in ("last", "this"):
+        found = run.invoke(app, ["fit", str(tmp_path / f"{name}.toml"), "--quiet"])
+        assert found.exit_code == 0, found.output
+    model, last = (sv.load_model(tmp_path / f"{name}.json") for name in ("this", "last"))
+    assert model.plan_.numbers.prior.plan == last.charged_as_
+    assert model.plan_.numbers.prior.source == "private"
+    page = (tmp_path / "this.privacy.html").read_text()
+    assert "a private model" in page
+    assert "a private model that the plan shows" in page
+    assert run.invoke(app, ["plan", str(tmp_path / "this.toml")]).exit_code == 0

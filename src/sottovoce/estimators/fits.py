@@ -273,7 +273,9 @@ class Fit:
             columns = unknown_columns(model, self.names, problem.features)
             if columns:
                 problem, ranged = share_budget(problem, columns)
-            self.solver = prior_for(self._choose_solver(problem, facts), problem, self.names)
+            self.solver = self._choose_solver(problem, facts)
+            if getattr(self.solver, "prior", None) is not None:
+                self.solver = prior_for(self.solver, problem, self.names)
             self.form = algorithms.find(self.solver.name, problem, self.solver.given())
             if problem.epsilon < model.epsilon:
                 session.within = Whole(name=secrets.token_hex(16), mu=mu_for(float(model.epsilon), inside(model.delta)))

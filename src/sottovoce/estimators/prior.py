@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from sottovoce.data.cells import label_key
 from sottovoce.errors import InputError
@@ -16,9 +17,7 @@ def prior_for(solver: Options, problem: Problem, names: tuple[str, ...]) -> Opti
 
     What does not fit is told before anything is charged; none of it depends on records.
     """
-    prior = getattr(solver, "prior", None)
-    if prior is None:
-        return solver
+    prior: Any = solver.get_params()["prior"]
     if problem.split.same_people:
         raise InputError(
             "prior: over columns no party has a record's whole score, and the slope of the prior's score would need a "
@@ -33,11 +32,10 @@ def prior_for(solver: Options, problem: Problem, names: tuple[str, ...]) -> Opti
         if model.plan_.models == "kept":
             raise InputError(f"prior={prior!r}: its coefficients are with the parties; take a model that has them.")
         prior = as_prior(model)
-    assert isinstance(prior, Prior), "no path"  # noqa: S101
-    return solver.replace(prior=in_order(prior, problem, names))
+    return solver.replace(prior=for_features(prior, problem, names))
 
 
-def in_order(prior: Prior, problem: Problem, names: tuple[str, ...]) -> Prior:
+def for_features(prior: Prior, problem: Problem, names: tuple[str, ...]) -> Prior:
     """The same prior for these features and classes; of a model that has other ones it is refused."""
     if prior.source != "numbers":
         own, ours = (

@@ -262,6 +262,8 @@ class Plan(Problem, Design):
         for optional in ("class_weight", "within", "aggregation", "keys"):
             if not fields[optional]:
                 del fields[optional]
+        if fields["numbers"].get("prior", True) is None:
+            del fields["numbers"]["prior"]
         if about := self.about.texts():
             fields["about"] = about
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=True)

@@ -19,6 +19,7 @@ from scipy.special import expit, ndtr, ndtri
 from sottovoce.errors import InputError
 from sottovoce.notebooks import html_table
 from sottovoce.privacy.accounting import epsilon_of, gaussian_epsilon, gaussian_mu
+from sottovoce.privacy.attack import Attack
 from sottovoce.privacy.events import CHANGES, Event, Relation, inside
 
 Array = NDArray[np.float64]
@@ -101,7 +102,8 @@ class Guarantee:
     @functools.cached_property
     def mu(self) -> float | None:
         """The mu whose Gaussian trade-off this is, as nearly as a sampler comes; None where it is another curve."""
-        curve = np.array([pair for pair in self.trade_off if min(pair) > 0 and max(pair) < 1]).reshape(-1, 2)
+        curve = np.array(self.trade_off).reshape(-1, 2)
+        curve = curve[(curve.min(axis=1) > 0) & (curve.max(axis=1) < 1)]
         if not len(curve):
             return None
         middle = curve[np.argmin(np.abs(curve[:, 1] - 0.5))]
@@ -219,24 +221,6 @@ def percent(share: float) -> str:
     """A share in percent, rounded up in its last digit: it is a bound."""
     digits = 1 if share >= 0.01 else 2
     return f"{math.ceil(100 * share * 10**digits - 1e-9) / 10**digits:g}%"
-
-
-@dataclass(frozen=True)
-class Attack:
-    """What games with the noise of a fit prove: no less than this epsilon was spent, in Gaussian noise of this mu."""
-
-    epsilon: float
-    delta: float
-    mu: float
-    games: int
-
-    def sentence(self, most: float) -> str:
-        """Beside what was promised; guesses that prove more are an alarm."""
-        said = (
-            f"Attacked: epsilon at least {self.epsilon:.2f} at delta = {self.delta:.3g}, as {self.games:,} games with "
-            "this noise, on the worst two data sets, were won too often for less (99.99% confidence)"
-        )
-        return f"{said}. THE PROMISE IS BROKEN." if self.epsilon > most else f"{said}; at most {most:.4g} is promised."
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,7 +16,7 @@ Source = Literal["numbers", "private", "unprotected"]
 
 @dataclass(frozen=True)
 class Prior:
-    """Coefficients in the units of the features, which start nothing if all are 0, and, where they are a model's, its names, its classes and its plan.
+    """Coefficients in the units of the features and, where they are a model's, its names, its classes and its plan.
 
     `source` says whose they are: plain "numbers", a "private" model, or one that left its people "unprotected".
     """

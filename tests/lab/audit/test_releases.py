@@ -16,7 +16,8 @@ from sottovoce.app.cli import app
 from sottovoce.errors import InputError
 from sottovoce.gate import gate
 from sottovoce.lab.audit.releases import attack_releases
-from sottovoce.privacy.guarantee import Attack, PrivacyReport
+from sottovoce.privacy.attack import Attack
+from sottovoce.privacy.guarantee import PrivacyReport
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (600, 3))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from sottovoce.algorithms.base import Array, Weight
 from sottovoce.data.bounds import LARGEST
@@ -49,11 +49,7 @@ class PlannedPrior(Frozen):
 class PriorNumbers(Numbers):
     """The prior, if there is one."""
 
-    prior: PlannedPrior | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in dump(self).items() if value is not None}
+    prior: PlannedPrior | None = None  # None is left out of a plan's text
 
     @classmethod
     def of(cls, problem: Problem, options: Whitened) -> PriorNumbers:

@@ -328,7 +328,7 @@ class PrivateWhitened(Algorithm):
             penalised=functools.partial(white.penalised, regulariser=plan.scaled_regulariser),
             mean=None if mean is None else np.sqrt(white.q) * mean,
             white=white,
-            start=white.along(white.start),
+            start=None if white.start is None else white.along(white.start),
         )
 
     def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, message: MessageArrays) -> Asking[None]:
@@ -337,7 +337,8 @@ class PrivateWhitened(Algorithm):
         offset = kept.pop("offset")
         first, most = {"cut": kept["cut"]} if query == "gradient" else kept, clips.cut * clips.slope
         for _ in range(descent.rounds):
-            point = descent.along_columns(descent.place)
+            point = descent.point if descent.start is None else descent.point + descent.start
+            point = descent.along_columns(point)
             asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": offset, **first}
             answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
             descent.step(descent.along_directions(answer) * most / plan.records)

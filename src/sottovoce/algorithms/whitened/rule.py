@@ -183,11 +183,12 @@ class White:
         return self.moments.step(stiffness / self.q, np.sqrt(self.q) * point, regulariser, self.start)
 
     def penalised(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
-        return self.moments.into(self.weights(point, stiffness, regulariser)) / np.sqrt(self.q) - self.along(self.start)
+        found = self.along(self.weights(point, stiffness, regulariser))
+        return found if self.start is None else found - self.along(self.start)
 
-    def along(self, weights: Array | None) -> Array | float:
+    def along(self, weights: Array) -> Array:
         """The u of P u = weights, along the directions: P has an inverse."""
-        return 0.0 if weights is None else self.moments.into(weights) / np.sqrt(self.q)
+        return self.moments.into(weights) / np.sqrt(self.q)
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,7 @@ class Descent:
     chance: float = 0.0  # 1 / N, times the coordinates for each record
     mean: Array | None = None  # of the rows along the coordinates, where it is known
     white: White | None = None  # of whose columns parties are told coordinates; None: of the point as it is
-    start: Array | float = 0.0  # what is added to the point where gradients are asked, along the directions
+    start: Array | None = None  # what is added to the point where gradients are asked, along the directions
 
     def __post_init__(self) -> None:
         # where labels move no curvature the scores say what it is, and it is nowhere 0
@@ -346,11 +347,6 @@ class Descent:
             found = found + (shares.pop() - float((bent * found).sum() / (move * bent).sum())) * move
         return found
 
-    @property
-    def place(self) -> Array:
-        """Where the next gradient is asked."""
-        return self.point if isinstance(self.start, float) else self.point + self.start
-
     def along_columns(self, point: Array) -> Array:
         """A point as parties are told it; of several classes column by column."""
         if self.white is None or self.white.moments.vectors is None:
@@ -373,7 +369,7 @@ class Descent:
         Where the mean of the scores is known it may be far lower, as of rare labels: down to where the noise of all
         rounds would be a 256th of the scores' variance.
         """
-        point, units = self.place, self.units
+        point, units = self.point if self.start is None else self.point + self.start, self.units
         variance = float(self.squares @ point**2)
         if units.loss.kind == "regression":
             return 1.0

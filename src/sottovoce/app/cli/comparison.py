@@ -70,7 +70,7 @@ def compare(
     console.print(f"\nNothing was charged{'' if opened else ' and no data file was opened'}.")
 
 
-def find(job: Job, accuracy: float, like: Path | float | None, *, as_json: bool) -> None:
+def find_budget(job: Job, accuracy: float, like: Path | float | None, *, as_json: bool) -> None:
     """The least epsilon at which a simulated model of the job is so good."""
     from sottovoce.lab.needed_epsilon import find_epsilon
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sottovoce.lab.reproduce import PaperTable, Reproduction
 
 
-def audit(
+def attack(
     job: Annotated[Path | None, argument("[JOB]", "A job whose plan is attacked.")] = None,
     only: Annotated[
         list[str] | None, cli_option("Games whose names begin so, such as a solver's; may be repeated.")
@@ -102,9 +102,9 @@ def _attack_model(path: Path, *, thorough: bool, as_json: bool) -> None:
     from sottovoce.lab.audit import releases, runner
 
     model = load_model(path)
-    attack = releases.audit(model, games=releases.GAMES * (runner.THOROUGH if thorough else 1))
-    broken, target = attack.epsilon > model.privacy_.epsilon, attack_of(path)
-    found = {"model": model.charged_as_, **dataclasses.asdict(attack)}
+    proved = releases.audit(model, games=releases.GAMES * (runner.THOROUGH if thorough else 1))
+    broken, target = proved.epsilon > model.privacy_.epsilon, attack_of(path)
+    found = {"model": model.charged_as_, **dataclasses.asdict(proved)}
     write_text(target, json.dumps(found, indent=2) + "\n", "the attack", overwrite=True)
     print_result({**found, "broken": broken, "written": str(target)}, model.privacy_.notes()[-1], as_json=as_json)
     if broken:

@@ -106,7 +106,7 @@ def plan(
     if accuracy is not None:
         if plot is not None:
             raise InputError("--plot draws epsilons to compare; give them with --epsilon.")
-        comparison.find(load_job(job), accuracy, strength if like is None else like, as_json=as_json)
+        comparison.find_budget(load_job(job), accuracy, strength if like is None else like, as_json=as_json)
         return
     if epsilon:
         comparison.compare(

@@ -29,8 +29,8 @@ from sottovoce.lab.audit.games import lower_bound, source
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.accounting import gaussian_epsilon
+from sottovoce.privacy.attack import Attack
 from sottovoce.privacy.events import Relation, inside
-from sottovoce.privacy.guarantee import Attack
 from sottovoce.queries.pricing import queries_of
 
 Array = NDArray[np.float64]
