@@ -26,6 +26,7 @@ from sottovoce.plan.problem import Named, Problem
 from sottovoce.solvers import SOLVERS, Options
 from sottovoce.solvers.names import IN_PAPERS
 from sottovoce.solvers.options import MOST, NumberRange, OneOf, PerFeature
+from sottovoce.solvers.prior import Prior, PriorModel
 from sottovoce.transports.base import InProcess
 
 ESTIMATORS = (sv.PrivateRidge, sv.PrivateLasso, sv.PrivateElasticNet, sv.PrivateLogisticRegression, sv.PrivateLinearSVC)
@@ -39,6 +40,8 @@ def values(check: Any) -> tuple[list[Any], list[Any]]:
         return list(check.names), ["other", "", 1, True, [check.names[0]]]
     if isinstance(check, PerFeature):
         return [[1.0, 2.0], (0.5,), np.array([3, 4])], [[], [0.0], [-1.0], [math.nan], [math.inf], "a", 1.0, [[1.0]]]
+    if isinstance(check, PriorModel):
+        return [Prior((1.0,)), "last-year.json"], [1, 0.5, True, {1}, [1.0], object()]
     assert isinstance(check, NumberRange)
     inside = [np.nextafter(check.low, math.inf)] if check.above else [check.low]
     inside += [] if math.isinf(check.high) else [check.high]

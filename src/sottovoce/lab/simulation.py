@@ -186,18 +186,7 @@ def simulate(  # noqa: PLR0913
     seed : int
         The same arguments and seed give the same result.
     """
-    work = simulated_fits(
-        estimator,
-        records,
-        features,
-        epsilon=epsilon,
-        like=like,
-        labels=labels,
-        strength=strength,
-        missing=missing,
-        runs=runs,
-        seed=seed,
-    )
+    work = simulated_fits(**locals())
     if estimator.resources is None or not estimator.resources.verbose:
         return work.run()
     with progress_bar("simulating") as advance:

@@ -135,8 +135,6 @@ class Whitened(Options):
     def __post_init__(self) -> None:
         if self.prior is not None:  # at once, as a clone of a fitted model is not fitted
             object.__setattr__(self, "prior", as_prior(self.prior))
-        elif self.prior_people is not None:
-            raise InputError(f"prior_people={self.prior_people!r} is for a prior, and there is none.")
         super().__post_init__()
 
 

@@ -66,13 +66,11 @@ class PriorModel:
         return isinstance(value, Prior | str)
 
 
-def as_prior(value: Any) -> Prior | str:
-    """A model, a pair or the fields of a prior as a value; a path stays one, and is read by the fit.
+def as_prior(value: Any) -> Any:
+    """A model, a pair or the fields of a prior as a value; a path stays one, and is read by the fit; else what it is.
 
     A model promised something to its people if its report says so; one without a report did not.
     """
-    if isinstance(value, Prior | str):
-        return value
     if isinstance(value, PathLike):
         return str(fspath(value))
     if isinstance(value, Mapping):
@@ -93,6 +91,4 @@ def as_prior(value: Any) -> Prior | str:
             tuple(getattr(value, "feature_names_in_", ())),
             getattr(value, "classes_", None),
         )
-    if isinstance(value, tuple | list) and len(value) == 2:
-        return Prior(*value)
-    raise InputError(f"prior={type(value).__name__}: {_ALLOWED}.")
+    return Prior(*value) if isinstance(value, tuple | list) and len(value) == 2 else value
