@@ -212,6 +212,9 @@ class TestTheorem2:
 
     def test_orders(self):
         first = theorems.order_of_suboptimality(2.0, 1000, 10, 1.0, 1e-5)
+        assert theorems.order_of_rounds(1.5, 1000, 800, 1.0, 1e-5) == pytest.approx(
+            math.log(1.5e12 / 5.12e8 / math.log(1e5))
+        )
         assert first == pytest.approx(1e3 / (2.0 * 1e12) * math.log(200) * math.log(1e5))
         assert theorems.order_of_sigma(0.5, 1e-5, 0.01, 400) == pytest.approx(0.4 * math.sqrt(math.log(1e5)))
         of = list(theorems.orders_of_utility(1000, 50, 0.5, 100).values())

@@ -82,6 +82,11 @@ def least_lot(mu: float, ridge: float, records: int, kappa: float = 0.0) -> floa
     return mu * ridge * records / room if room > 0 else math.inf
 
 
+def order_of_rounds(ridge: float, records: int, lot: int, epsilon: float, delta: float) -> float:
+    """T is of the order of log(lambda N^4 epsilon^2 / (L^3 log(1/delta))) (Theorem 2), without its constant."""
+    return math.log(ridge * records**4 * epsilon**2 / (lot**3 * math.log(1 / delta)))
+
+
 def order_of_suboptimality(ridge: float, records: int, lot: int, epsilon: float, delta: float) -> float:
     """L^3 / (lambda N^4 epsilon^2) log(lambda N epsilon / L) log(1/delta) (Theorem 2, eq. 12), without its constant."""
     return lot**3 / (ridge * records**4 * epsilon**2) * math.log(ridge * records * epsilon / lot) * math.log(1 / delta)
