@@ -240,7 +240,7 @@ class TestNoise:
                 told = Round(plan, t, {"weights": v / (plan.numbers.ridge * 50)}, batch, memory)
                 v = v + asked.walk(told, noise, release.step)[:3] * release.step
             found.append(v - np.asarray(block.rows, dtype=float).T @ memory)
-        apart = theorems.inconsistency(3, 10, 20, std)
+        apart = 20 * (3 + 10) * std**2  # T (M + L) std^2, which nothing takes back
         assert np.mean(np.sum(np.square(found), axis=1)) == pytest.approx(apart, rel=0.4)
         least = 5.5 * math.sqrt(apart / 3 / 150)
         assert np.abs(np.mean(found, axis=0)).max() < least

@@ -371,8 +371,8 @@ def _on_convergence(_setup: Setup) -> Iterator[Claim]:
     )
     yield TEXTS.claim("lemma 3", raised <= printed, raised=raised, printed=printed, here=here, theirs=theirs)
     lots = {"needed": theorems.least_lot(1.0, 1.5, 1000), "example": theorems.least_lot(1.0, *AUTHORS)}
-    found = settle_where_met()
-    yield TEXTS.claim("theorem 2", found["end"] <= found["order"], **lots, times=met, **found)
+    states = settle_where_met()
+    yield TEXTS.claim("theorem 2", states["end"] <= states["order"], **lots, times=met, **states)
     excesses, squares, drifts = list[float](), list[float](), list[float]()
     for features, rounds in ((4, 100), (64, 100), (4, 800)):
         other = theorems.RidgeDual.drawn(200, features, 0.2)

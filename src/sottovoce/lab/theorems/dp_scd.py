@@ -111,11 +111,6 @@ def excess_of_last_noise(features: int, ridge: float, records: int, std: float) 
     return features * std**2 / (2 * ridge * records**2)
 
 
-def inconsistency(features: int, lot: float, rounds: int, std: float) -> float:
-    """T (M + L) std^2 = E |v - X alpha|^2 after T rounds, whose mean is 0 (Remark 1): nothing takes it back."""
-    return rounds * (features + lot) * std**2
-
-
 @dataclass(frozen=True)
 class RidgeDual:
     """F*(alpha) = (1/N) sum_i (alpha_i^2 / 2 - alpha_i y_i) + |X alpha|^2 / (2 lambda N^2): eq. 3 of ridge."""
