@@ -118,7 +118,7 @@ class Guarantee:
         ``proofs/accounting.md``, section 9.
         """
         if self.mu is not None:
-            return gaussian_epsilon(people * self.mu, inside(self.delta)), self.delta
+            return _epsilon_of_mu(people * self.mu, inside(self.delta)), self.delta
         epsilon = people * self.epsilon
         if epsilon > _LARGEST or self.epsilon == 0:
             return epsilon, min(people * self.delta, 1.0) if self.epsilon == 0 else 1.0
@@ -408,6 +408,7 @@ class PrivacyReport:
         return json.dumps(plain(self.to_dict()), indent=2)
 
 
+_epsilon_of_mu = functools.lru_cache(maxsize=64)(gaussian_epsilon)  # a page says it several times
 _DELTAS = expit(np.linspace(-12.0, 12.0, 97))  # at which a curve's tangents are taken
 
 
