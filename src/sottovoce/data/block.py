@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data.beside import NOBODY, NOTHING, columns_beside
+from sottovoce.data.beside import NOTHING, columns_beside
 from sottovoce.data.cells import label_key
 from sottovoce.data.coded import Coded
 from sottovoce.data.kernels import column_loops
@@ -46,9 +46,8 @@ from sottovoce.data.matrix import (
     rows_at_once,
     toward_zero,
 )
-from sottovoce.data.people import mean_cells, put_together
 from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
-from sottovoce.data.projection import Projected, ProjectedPeople, ProjectedRows
+from sottovoce.data.projection import Projected, ProjectedRows
 from sottovoce.data.resources import NO_RESOURCES, Resources, run_parts, sum_parts, take_buffers
 from sottovoce.errors import InputError, LeakError, MisfitWarning, warn
 
@@ -197,9 +196,7 @@ class Block:
         records: int | None = None,
         resources: Resources = NO_RESOURCES,
         beside: Mapping[str, NDArray[Any]] = NOTHING,
-        people: Integers | None = None,
     ) -> None:
-        self.people = people  # where the rows of each person begin, and the last end; None: a row is a person
         self.beside = beside  # the labels, by name: whose record each is, its exposure, its weight
         self.rows, self.labels, self.bits = rows, labels, bits
         self.chosen, self._whole = chosen, whole
@@ -233,6 +230,10 @@ class Block:
             raise InputError(
                 f"X has {features} features but the plan is for {recipe.features}; use the plan's columns."
             )
+        if recipe.most_records is not None and cls is Block:
+            from sottovoce.data.people_block import PeopleBlock
+
+            return PeopleBlock.prepare(X, y, recipe, resources=resources)
         if (own := max(count, records or 0)) > recipe.records and recipe.most_records is None:
             raise InputError(f"X has {own} rows but the plan is for {recipe.records} records; make a new plan.")
         with np.errstate(all="ignore"):  # a warning that one entry caused could be turned into an error
@@ -241,24 +242,21 @@ class Block:
                 raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
             rows = recipe.prepared(X, usable, resources)
         labels[~usable] = 0.0 if recipe.classes is None or not recipe.labelled else 1.0
-        beside, starts = columns_beside(y), None
-        if recipe.most_records is not None:
-            usable &= beside["person"] != NOBODY
         if records is None and (null := count - int(usable.sum())):
             tell_null_rows(null, count, resources, X)
-        if recipe.most_records is not None:
-            order, starts = put_together(rows, labels, beside["person"], usable, recipe.most_records)
-            if more := int(usable.sum()) - len(order):
-                _log.info("%s rows are beyond the %s of a person that count", more, recipe.most_records)
-            rows, labels, usable, beside, records = rows[order], labels[order], usable[order], NOTHING, recipe.records
         bits = recipe.bits if recipe.exact else None
         about: Any = {"layout": recipe.layout, "records": records, "resources": resources}
-        return cls(rows, labels, bits, usable=usable, beside=beside, people=starts, **about)
+        return cls(rows, labels, bits, usable=usable, beside=columns_beside(y), **about)
 
     def with_rows(self, rows: Matrix, labels: Array, usable: NDArray[np.bool_] | None = None) -> Block:
         """Other rows of the same holder, prepared alike."""
         known: Any = {"layout": self.layout, "records": self.records, "resources": self.resources}
         return Block(rows, labels, self.bits, usable=usable, **known)
+
+    @property
+    def together(self) -> int:
+        """How many rows a piece of cells has at least."""
+        return 1
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -272,7 +270,7 @@ class Block:
         """Of all that a value follows from: the prepared rows in their order, their labels, which are null rows."""
         found, matrix = hashlib.blake2b(digest_size=32), self.rows
         parts = (matrix.indptr, matrix.indices, matrix.data) if is_sparse(matrix) else (matrix,)
-        for array in (*parts, self.labels, self.usable_rows, *([] if self.people is None else [self.people])):
+        for array in (*parts, self.labels, self.usable_rows):
             whole = np.ascontiguousarray(array.T if array.flags.f_contiguous else array)
             found.update(f"{whole.dtype.str}{whole.shape}".encode())
             found.update(whole.data)
@@ -317,7 +315,7 @@ class Block:
         if self._arrangement.bounded:
             raise LeakError("cells are of rows that were not prepared; those of a plan with another layout were.")
         start = 0
-        for piece, labels in self.chunks(1 if self.people is None else len(self)):  # a person's are in one piece
+        for piece, labels in self.chunks(self.together):
             kept = self.usable_rows[start : start + len(labels)]
             start += len(labels)
             yield np.column_stack([piece, labels])[kept][:, list(columns)]
@@ -417,9 +415,6 @@ class Block:
         if numbers is None:
             numbers = np.zeros(len(self)) if weights is None else self.scores(weights)
         bits, usable = self.sum_bits, self.usable_rows
-        if self.people is not None:
-            cut = np.fmax(np.fmin(term(numbers, self.labels).astype(np.float64), 1.0), low)
-            return self.number_total(toward_zero(cut, bits))
 
         def part(start: int, stop: int) -> float:
             total = 0.0
@@ -433,73 +428,22 @@ class Block:
 
         return float(sum_parts(part, self.resources.cuts(len(self), COSTLY * len(self))))
 
-    def person_means(self, numbers: Array) -> Array:
-        """The mean of the numbers of each person's records; of people who have none there is none."""
-        assert self.people is not None, "rows of people"  # noqa: S101
-        return np.add.reduceat(numbers, self.people[:-1]) / np.diff(self.people) if len(numbers) else np.zeros(0)
-
     def number_total(self, numbers: Array) -> float:
-        """Their sum, of people that of the means of each."""
-        if self.people is None:
-            return float(numbers.sum())
-        means = self.person_means(numbers)
-        return float((means if self.bits is None else toward_zero(means, self.sum_bits)).sum())
-
-    def record_share_sum(self, most: int) -> float:
-        """sum_i n_i / most over people, n_i how many records count."""
-        assert self.people is not None, "rows of people"  # noqa: S101
-        return float(toward_zero(np.diff(self.people) / most, self.sum_bits).sum())
+        """The sum of a number of each row."""
+        return float(numbers.sum())
 
     def counted(
         self, places: Integers, values: Array | None, cells: int, known: NDArray[np.bool_] | None = None
     ) -> NDArray[Any]:
-        """What all records have in cells, values or ones at places, where `known`; of people the means of theirs.
-
-        Guarantee: what a person adds is in the hull of 0 and of what single records add, which is no wider than these.
-        """
-        if self.people is not None:
-            places = places if known is None else np.where(known, places, -1)
-            return mean_cells(self.people, places, values, cells, 0.0 if self.bits is None else 2.0**self.sum_bits)
+        """What all rows have in cells: values, or ones, at places, where they are `known`."""
         if known is not None:
             places, values = places[known], None if values is None else values[known]
         return np.bincount(places, values, cells)
-
-    def person_gram(self, most: float) -> Array:
-        """sum_i S_i over people, S_i = X_i'X_i of the person's rows, scaled so that its trace is `most` at most.
-
-        Guarantee: |S_i|_F <= trace S_i <= most, exactly: rounding toward zero makes no row longer.
-        """
-        assert self.people is not None, "rows of people"  # noqa: S101
-        if not len(self):
-            return np.zeros((self.dimension, self.dimension))
-        traces, counts = np.add.reduceat(self.squares, self.people[:-1]), np.diff(self.people)
-        scales = np.repeat(
-            np.where(traces > most, (1 - 2.0**-40) * np.sqrt(most / np.maximum(traces, most)), 1), counts
-        )
-        rows = self.rows.astype(np.float64)
-        if is_sparse(rows):
-            rows.data = toward_zero(rows.data * np.repeat(scales, np.diff(rows.indptr)), self.exact_grid)
-        else:
-            rows *= scales[:, None]
-            toward_zero(rows, self.exact_grid)
-        short = self.with_rows(rows.astype(self.rows.dtype, copy=False), self.labels)
-        if np.add.reduceat(short.squares, self.people[:-1]).max() > most:
-            raise LeakError("the rows of a person are longer than the query's sensitivity allows for.")
-        return short.gram()
-
-    @property
-    def exact_grid(self) -> int:
-        """The bits of the rows, of a private run."""
-        if self.bits is None:
-            raise LeakError("the rows were prepared for a run without privacy.")
-        return self.bits
 
     def projected(self, matrix: Array, *, made: bool = False) -> Projected:
         """Rows seen through a triangular or diagonal matrix, or `made` once, by any matrix of few columns."""
         if self.chosen is not None:
             raise LeakError("rows are projected as a whole block, never as a batch.")
-        if self.people is not None:
-            return ProjectedPeople(self, matrix)
         return (ProjectedRows if made else Projected)(self, matrix)
 
     def scalar_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> float:
@@ -696,8 +640,6 @@ class Block:
 
     def take(self, indices: NDArray[np.int64]) -> Block:
         """The named rows, as a batch."""
-        if self.people is not None:
-            raise LeakError("the records of a person count together, and none of them is drawn alone.")
         chosen = indices if self.chosen is None else self.chosen.take(indices)
         labels = self.labels.take(indices)
         about: Any = {"whole": self.whole, "layout": self.layout, "resources": self.resources}

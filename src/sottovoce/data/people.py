@@ -1,8 +1,8 @@
 """People with several records: which of these count, and what is made of those of one person together.
 
-A person is a slot of a public number of slots, N. Its usable records lie together, at most `most_records` of them, T,
-which is public too; how many it has is private. So every grid, bound and length of an answer follows from N and T.
-A record without an identifier is a null row. Proof: `gate/proofs/people.md`.
+A person is a slot of a public number of slots, N. At most `most_records` of its usable records count, T, which is
+public too; how many it has is private. So every grid, bound and length of an answer follows from N and T. A record
+without an identifier is a null row. Proof: `gate/proofs/people.md`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MOST: Final = 1024  # records of a person that a plan may let count
+
+
+def check_person(person: Any, most: Any) -> tuple[str | None, int | None]:
+    """The column that says whose a record is, and how many of a person count; anything else is refused."""
+    if not (person is None or (isinstance(person, str) and person)):
+        raise InputError(f"person={person!r} must be the name of a column; leave it out where there is none.")
+    if most is not None and person is None:
+        raise InputError(f"most_records={most!r} is of a person: name the column that says whose, person=.")
+    return person, check_most_records(most)
 
 
 def check_most_records(most: Any) -> int | None:
@@ -63,15 +72,6 @@ def put_together(
     counts = np.diff(np.append(firsts, len(own)))
     kept = np.arange(len(own)) - np.repeat(firsts, counts) < most
     return order[kept], np.append(0, np.cumsum(np.minimum(counts, most))).astype(np.int64)
-
-
-def mean_cells(starts: Integers, places: Integers, values: Array | None, cells: int, grid: float) -> Array:
-    """What `np.bincount` gives of records, of people: each adds the mean of its records' cells."""
-    places = places.reshape(int(starts[-1]), -1)
-    given = np.ones(places.shape) if values is None else np.ascontiguousarray(values).reshape(places.shape)
-    total = np.zeros(cells)
-    kernels.add_mean_cells(np.ascontiguousarray(places), given, starts, grid, total)
-    return total
 
 
 def read_whole(data: Any) -> tuple[Matrix, NDArray[Any]] | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dtrmm
 
-from sottovoce.data.kernels import people_loops
 from sottovoce.data.kernels import row_loops as kernels
 from sottovoce.data.matrix import (
     COSTLY,
@@ -169,41 +168,6 @@ class ProjectedRows(Projected):
 
     def finished(self, total: Array) -> Array:
         return total
-
-
-class ProjectedPeople(ProjectedRows):
-    """The same of people with several rows: the sum of a person's terms is cut to a length `together`, K.
-
-    Guarantee: what a person adds, in units of C and of K, is no longer than 1 and a function of its own records.
-    Edges: a person without rows adds nothing.
-    """
-
-    _together = 1.0
-
-    def cut(self, length: float, together: float = 1.0) -> None:
-        super().cut(length)
-        self._together = together
-
-    def exact_sum(self, point: Array, term: Term) -> Array:
-        block, columns = self._block, point.reshape(len(point), -1)
-        exact = np.column_stack([exact_weights(column, self.bits) for column in columns.T])
-        starts: Any = block.people
-        room = 1.0 - (exact.size + block.records + 8) * 2.0**-50
-        limits = (self._together, room, 2.0**self.bits)
-
-        def part(first: int, last: int) -> Array:
-            own, total = slice(starts[first], starts[last]), np.zeros(exact.shape[::-1])
-            scores = (self._rows[own] @ exact) / self._shares[own, None]
-            slopes = term(scores if point.ndim > 1 else scores.ravel(), block.labels[own])
-            about = (slopes.reshape(len(slopes), -1), starts[first : last + 1] - starts[first], limits, total)
-            people_loops.add_cut_sums(self._rows[own], *about)
-            return total
-
-        total = sum_parts(part, block.resources.cuts(len(starts) - 1, self._rows.size * exact.shape[1]), blas=True)
-        return np.asarray(total.T if point.ndim > 1 else total.ravel())
-
-    def finished(self, total: Array) -> Array:
-        return np.asarray(total / self._together)
 
 
 def short_rows(block: Block, projection: Array, weights: Array) -> Iterator[tuple[Array, Array, Array, Array]]:

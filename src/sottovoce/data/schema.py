@@ -45,7 +45,7 @@ from sottovoce.data.column_entries import read_column
 from sottovoce.data.column_kinds import SHAPES, Category, Column, Curve, Number, YesNo
 from sottovoce.data.curves import put_in_order
 from sottovoce.data.levels import ABSENT, UNKNOWN, Level, shown_level
-from sottovoce.data.people import check_most_records
+from sottovoce.data.people import check_person
 from sottovoce.data.resources import fits_in_memory
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import parse_file, toml_key, toml_value, write_text
@@ -130,11 +130,7 @@ class Schema:
         if isinstance(self.target, Curve):
             raise InputError(f'columns.{label}: the label has no shape; leave shape = "smooth" out of its entry.')
         self.columns: dict[str, Column] = declared
-        if not (person is None or (isinstance(person, str) and person)):
-            raise InputError(f"person={person!r} must be the name of a column; leave it out where there is none.")
-        if most_records is not None and person is None:
-            raise InputError(f"most_records={most_records!r} is of a person: name the column that says whose, person=.")
-        self.person, self.most_records = person, check_most_records(most_records)
+        self.person, self.most_records = check_person(person, most_records)
         self.identifiers = tuple(dict.fromkeys([*identifiers, *([] if person is None else [person])]))
         for name in self.identifiers:
             if name in self.columns or name == self.label:

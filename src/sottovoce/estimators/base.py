@@ -166,11 +166,12 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         """
         check_estimator(self)
         self._take_schema(X)
-        told = [name for name, column in {**beside, "most_records": most_records}.items() if column is not None]
+        told = [name for name, column in beside.items() if column is not None]
+        self._most_records = check_most_records(most_records)
         if told and isinstance(X, Federation | Dataset):
             raise InputError(
-                f"{told[0]}: a {type(X).__name__} has it beside its labels, sv.labels_with(y, person=...), or by its "
-                "schema, and a federation says most_records; leave it out here."
+                f"{told[0]}: a {type(X).__name__} has it beside its labels, sv.labels_with(y, {told[0]}=...), or by "
+                "its schema; leave it out here."
             )
         if isinstance(X, Federation):
             if y is not None:
@@ -204,7 +205,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         labels = label_vector(y, rows)
         labels = relabelled(labels, self._check_labels(labels_of(labels)))
         federation = Federation.central(rows, labels, ledger=self.ledger)
-        federation.feature_names, federation.most_records = self._feature_names, check_most_records(most_records)
+        federation.feature_names = self._feature_names
         return federation.called()
 
     def _no_labels(self, X: Any) -> str:
@@ -440,7 +441,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             labels=federation.labels,
             label_party=federation.label_party,
             aggregation=federation.aggregation() if private else None,
-            most_records=federation.most_records or getattr(self._schema, "most_records", None),
+            most_records=getattr(self, "_most_records", None) or getattr(self._schema, "most_records", None),
         )
 
     def _purchases(self) -> tuple[Purchase, ...]:

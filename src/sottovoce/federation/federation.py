@@ -20,7 +20,6 @@ from sottovoce.data.bounds import party_norms
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.misfits import rows_told
-from sottovoce.data.people import check_most_records
 from sottovoce.data.resources import Resources, too_large
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
@@ -85,7 +84,6 @@ class Federation:
         if journal is not None and not self.counted:
             raise InputError(f"journal={str(journal)!r}: a fit goes on where every party has a ledger; give ledgers.")
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
-        self.most_records: int | None = None if schema is None else schema.most_records  # of a person, that count
         self.declared: Mapping[str, Mapping[str, Any]] = {}  # by party, what is public, where it need not be asked for
         self.feature_names: tuple[str, ...] | None = None  # those of the user's own table, where there is one
         self.holder: Literal["elsewhere", "here", "caller"] = "elsewhere"  # as if it were
@@ -126,13 +124,11 @@ class Federation:
         sums: Literal["plain", "secure"] = "plain",
         dealer: Dealer | None = None,
         journal: str | PathLike[str] | None = None,
-        most_records: int | None = None,
     ) -> Federation:
         """Each party has some people, nobody is in two: `parts` is a list of (X, y), or of tables with their schema.
 
         `sums="secure"`: only sums over all parties are opened, with little more noise than data in one place need
         (`secure_aggregation`). A `dealer` tops up the noise instead of the coordinator. `journal` as in `connect`.
-        `most_records`: people have several records, labels say whose (`labels_with`), and so many of them count.
         """
         names = _party_names(names, len(parts))
         schema = next((part.schema for part in parts if isinstance(part, Dataset) and part.schema is not None), schema)
@@ -155,7 +151,6 @@ class Federation:
         if len(widths := {party.features for party in parties}) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
         made = cls._in_process("rows", parties, dealer, record=record, journal=journal, schema=schema)
-        made.most_records = check_most_records(most_records) or made.most_records
         return made._secure("sums", sums, "plain")
 
     @classmethod
@@ -236,7 +231,6 @@ class Federation:
         products: Literal["auto", "none", "secure"] = "auto",
         dealer: str | None = None,
         journal: str | PathLike[str] | None = None,
-        most_records: int | None = None,
     ) -> Federation:
         """Parties elsewhere, reached over a transport such as `GrpcCoordinator`.
 
@@ -245,7 +239,7 @@ class Federation:
 
         `journal` is a file for what a private fit needs to go on: plans, and answers before they are used. A fit that
         was stopped goes on from it with the same plan, at no further cost. The file stays after the fit: remove it once
-        the model is saved. Until then the same fit gives the same model again. `most_records` as in `by_rows`.
+        the model is saved. Until then the same fit gives the same model again.
         """
         if split not in ("rows", "columns"):
             raise InputError(
@@ -256,7 +250,6 @@ class Federation:
                 "labels, label_party and norms are for split='columns'; by rows each party has its own labels."
             )
         made = cls(split, transport, record=record, dealer=dealer, journal=journal)
-        made.most_records = check_most_records(most_records)
         made.declare_columns(labels, label_party, norms)
         if split == "rows":
             return made._secure("sums", sums, "plain")
