@@ -34,7 +34,7 @@ from sottovoce.estimators.coefficients import StandardErrors
 from sottovoce.estimators.declarations import (
     Facts,
     check_estimator,
-    check_said,
+    check_people_said,
     distinct_classes,
     is_private,
     label_vector,
@@ -167,7 +167,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         check_estimator(self)
         self._take_schema(X)
         told = [name for name, column in beside.items() if column is not None]
-        self._most_records = check_most_records(most_records)
+        self._most_records = None if most_records is None else check_most_records(most_records)
         if told and isinstance(X, Federation | Dataset):
             raise InputError(
                 f"{told[0]}: a {type(X).__name__} has it beside its labels, sv.labels_with(y, {told[0]}=...), or by "
@@ -189,7 +189,8 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             self._keep_names(X.feature_names)
             return Federation.central(X, y, ledger=self.ledger).called()
         rows = X
-        check_said(most_records, beside.get("person"), self.schema)
+        if self.schema is not None or most_records is not None or told:
+            check_people_said(most_records, beside.get("person"), self.schema)
         if self.schema is not None:
             cells = table_columns(X)
             rows = rows_told(self.schema, cells, str(X) if isinstance(X, str | PathLike) else "the table", caller=True)

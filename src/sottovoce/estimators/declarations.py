@@ -164,7 +164,7 @@ def unknown_columns(model: PrivateLinearModel, names: tuple[str, ...], features:
     return columns
 
 
-def check_said(most_records: int | None, person: Any, schema: Schema | None) -> None:
+def check_people_said(most_records: int | None, person: Any, schema: Schema | None) -> None:
     """Refuse people without a number of records that count, and a number without people."""
     known = schema is not None and schema.person is not None
     if most_records is not None and person is None and not known:

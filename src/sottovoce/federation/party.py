@@ -82,7 +82,9 @@ class Party(Answering):
         self.name, self.resources = name, Resources(n_jobs, device)  # for work on its rows
         self.rows, self.labels = self.all_rows = check_rows(X, y, name)  # all: also those that an alignment leaves out
         self._codes = codes
-        self._people = count_people(self.labels) if self.of_people else None
+        self.of_people = "person" in columns_beside(self.labels)  # whether it was told whose record each is; public
+        # How many records it serves or, where people have several, how many people; public.
+        self.records = count_people(self.labels) if self.of_people else int(self.rows.shape[0])
         self.labelled = X.labelled if isinstance(X, Dataset) else y is not None
         self.feature_names = feature_names or tuple(map(str, getattr(X, "columns", ())))
         if account is not None:
@@ -237,19 +239,9 @@ class Party(Answering):
             raise InputError(f"{self.name}: a Dataset cannot be aligned: its rows are not in memory; give arrays.")
         all_in_order = np.array_equal(places, np.arange(rows.shape[0]))  # then nothing is copied
         self.rows, self.labels = (rows, labels) if all_in_order else (rows[places], labels[places])
-        self.places, self.aligned, self.run = places, digest, None
+        self.places, self.aligned, self.run, self.records = places, digest, None, int(self.rows.shape[0])
         if "predictor" in vars(self):  # else it is made for these records
             self.predictor.renew(digest)
-
-    @property
-    def of_people(self) -> bool:
-        """Whether it was told whose record each is; public."""
-        return "person" in columns_beside(self.labels)
-
-    @property
-    def records(self) -> int:
-        """How many records it serves or, where people have several, how many people; public."""
-        return int(self.rows.shape[0]) if self._people is None else self._people
 
     @property
     def features(self) -> int:

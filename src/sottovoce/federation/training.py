@@ -262,7 +262,7 @@ class Training:
             mine = "knows whose record each is" if own.of_people else "was not told whose record each is (person)"
             other = "no people with several records" if own.of_people else "people with several records"
             raise RefusedError(f"{own.name} {mine}, and the plan is about {other} (most_records).")
-        check_plan_size(plan, own.name, own.codes_shape() if described else (own.records, own.features))
+        check_plan_size(plan, own.name, own.codes_shape() if described else (own.records, rows.shape[1]))
         scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
         scored = scored and plan.split.same_people and plan.label_party_name == own.name
         if scored:

@@ -436,9 +436,11 @@ class ProjectedGradient(Query):
         seen: Seen = memory[self.name]
         rows = seen.rows
         if not rows.ready:
-            cuts = {name: public[name] for name in self.cuts}
-            rows.cut(*(float(length[0]) for length in cuts.values()))
-            seen.told.update(cuts)
+            lengths = list[float]()
+            for name in self.cuts:
+                seen.told[name] = public[name]
+                lengths.append(float(public[name][0]))
+            rows.cut(*lengths)
         most, point, offset = float(told["slope"][0]), told["point"], told["offset"].tolist()
         if isinstance(loss, ClassesLoss):
             several = Slopes(loss, self.bound, rows.bits, most, tuple(offset))
