@@ -168,7 +168,12 @@ class ProjectedPeople(ProjectedRows):
             own, total = slice(starts[first], starts[last]), np.zeros(exact.shape[::-1])
             scores = (self._rows[own] @ exact) / self._shares[own, None]
             slopes = term(scores if point.ndim > 1 else scores.ravel(), block.labels[own])
-            about = (slopes.reshape(len(slopes), exact.shape[1]), starts[first : last + 1] - starts[first], limits, total)
+            about = (
+                slopes.reshape(len(slopes), exact.shape[1]),
+                starts[first : last + 1] - starts[first],
+                limits,
+                total,
+            )
             kernels.add_cut_sums(self._rows[own], *about)
             return total
 

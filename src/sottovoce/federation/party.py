@@ -239,7 +239,7 @@ class Party(Answering):
             raise InputError(f"{self.name}: a Dataset cannot be aligned: its rows are not in memory; give arrays.")
         all_in_order = np.array_equal(places, np.arange(rows.shape[0]))  # then nothing is copied
         self.rows, self.labels = (rows, labels) if all_in_order else (rows[places], labels[places])
-        self.places, self.aligned, self.run, self.records = places, digest, None, int(self.rows.shape[0])
+        self.places, self.aligned, self.run, self.records = places, digest, None, count_people(self.labels)
         if "predictor" in vars(self):  # else it is made for these records
             self.predictor.renew(digest)
 
