@@ -29,7 +29,7 @@ from sottovoce.gate.query import Query, Round
 from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.privacy.events import RELATIONS
+from sottovoce.privacy.events import RELATIONS, Gaussian
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.mechanisms import SeededRandomness
 from sottovoce.queries.pricing import queries_of
@@ -532,6 +532,17 @@ class TestRefused:
 
 
 def test_charges_for_people_and_for_records_do_not_add(tmp_path: Any) -> None:
+    account = sv.Ledger.create(tmp_path / "ledger.db").open("visits", 10.0, 1e-5)
+    account.reserve("people", [Gaussian(mu=0.1)], unit="person")
+    assert account.reserve("people", [Gaussian(mu=0.1)], unit="person").people
+    for charge in (account.reserve, account.check):
+        with pytest.raises(sv.BudgetError, match="do not add"):
+            charge("records", [Gaussian(mu=0.1)])
+    account.check("more people", [Gaussian(mu=0.1)], unit="person")
+
+
+@pytest.mark.slow
+def test_a_ledger_is_charged_for_people(tmp_path: Any) -> None:
     X, y, who = people_of(200)
     ledger = sv.Ledger.create(tmp_path / "ledger.db")
     for name in ("people", "records"):
