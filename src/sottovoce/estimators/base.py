@@ -293,6 +293,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         if y is None:
             if (found := None if self._schema is None else self._schema.labels(X)) is None:
                 raise InputError("y=None: give the labels of X, or a table with the label column of the schema.")
+            found = labels_of(found)
             known = np.array([label is not None and label == label for label in found])  # no NaN
             y, predicted = np.asarray(found[known].tolist()), predicted[known]
             sample_weight = None if sample_weight is None else np.asarray(sample_weight)[known]
