@@ -92,6 +92,6 @@ def read_whole(data: Any) -> tuple[Matrix, NDArray[Any]] | None:
 
 
 def _stacked(rows: Any) -> Matrix:
-    made = [piece.made() if isinstance(piece, Coded) else piece for piece in rows]
+    made: list[Any] = [piece.made() if isinstance(piece, Coded) else piece for piece in rows]
     made = [piece.csr() if isinstance(piece, Coded) else piece for piece in made]
     return sp.vstack(made, format="csr") if any(map(is_sparse, made)) else np.concatenate(made)

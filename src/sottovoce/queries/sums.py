@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Array, ForgottenError, MessageArrays, Plain, Query, Reals, Round, Wholes, misfit
 from sottovoce.losses import ClassesLoss, Loss, Weighted
 from sottovoce.plan import Plan, Problem
+
+if TYPE_CHECKING:
+    from sottovoce.data.people_block import PeopleBlock
 
 
 class GradientSum(Query):
@@ -173,7 +176,7 @@ class PersonGram(GramMatrix):
 
     def value(self, round: Round) -> Array:
         check_norm(round.rows)
-        return np.asarray(round.rows.person_gram(self.most)[self.places] / self.most)
+        return np.asarray(cast("PeopleBlock", round.rows).person_gram(self.most)[self.places] / self.most)
 
     def matrix(self, triangle: Array) -> Array:
         return self.most * super().matrix(triangle)
@@ -237,7 +240,7 @@ class RecordCount(NumberSum):
         self.most = most
 
     def value(self, round: Round) -> Array:
-        return np.array([round.rows.record_share_sum(self.most)])
+        return np.array([cast("PeopleBlock", round.rows).record_share_sum(self.most)])
 
 
 class LabelSum(NumberSum):
