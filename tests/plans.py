@@ -90,6 +90,8 @@ def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
         options = {name: value for name, value in options.items() if name in fields or name in form.options}
     if form.several:
         options |= SEVERAL
+    if form.people:
+        options["most_records"] = 3
     if form.name == "evaluation" and not form.several:
         options |= EVALUATED[form.form]
     if form.published:

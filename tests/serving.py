@@ -19,6 +19,7 @@ import numpy as np
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.sgd import named_records
+from sottovoce.data.beside import labels_with
 from sottovoce.data.block import Block
 from sottovoce.data.schema import TableCodes
 from sottovoce.errors import BudgetError
@@ -104,6 +105,7 @@ def draw_data(plan: Plan, seed: int = 0) -> Data:
     rng = np.random.default_rng(seed)
     y = rng.choice(plan.classes, size=plan.records) if plan.classes else rng.uniform(-1, 1, size=plan.records)
     X = rng.normal(size=(plan.records, plan.features))
+    y = y if plan.most_records is None else labels_with(y, person=np.arange(len(y)))
     if plan.split == "columns":
         return {name: (X[:, plan.part(name).start : plan.part(name).stop], y) for name in plan.names}
     starts = np.cumsum([0, *(count for _, count in plan.parties)])

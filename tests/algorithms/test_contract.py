@@ -26,6 +26,7 @@ import sottovoce as sv
 from plans import SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
+from sottovoce.data.beside import labels_with
 from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator, SeenMessage
@@ -309,6 +310,8 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
     y = X @ np.linspace(-1, 1, plan.features) + 0.1 * rng.standard_normal(plan.records)
     if plan.classes is not None:
         y = np.array(plan.classes)[np.digitize(y, np.linspace(-0.2, 0.2, len(plan.classes) + 1)[1:-1])]
+    if plan.most_records is not None:
+        y = labels_with(y, person=np.arange(len(y)))
     ends = np.cumsum([0, *(count for _, count in plan.parties)])
     found = []
     for place, name in enumerate(plan.names):
@@ -660,7 +663,12 @@ class TestNewton(RowsContract, AlgorithmContract):
 class TestWhitened(RowsContract, AlgorithmContract):
     solver = "whitened"
     shortfall = 0.02
-    forms: ClassVar[dict[str, dict[str, Any]]] = {"classes": SEVERAL, "exact-classes": SEVERAL}
+    forms: ClassVar[dict[str, dict[str, Any]]] = {
+        "classes": SEVERAL,
+        "exact-classes": SEVERAL,
+        "people": {"most_records": 2},
+        "people-classes": {**SEVERAL, "most_records": 2},
+    }
 
 
 class TestGradient(RowsContract, AlgorithmContract):

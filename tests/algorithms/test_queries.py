@@ -39,6 +39,7 @@ from sottovoce.algorithms.sgd import RecordGradient, named_records
 from sottovoce.algorithms.sharing.admm_feature import LocalScores
 from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.data import projection
+from sottovoce.data.beside import labels_with
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.data.matrix import Slope
@@ -248,6 +249,8 @@ class Asked:
         recipe, mine = part.preparation, X[:, part.start : part.stop]
         if self.plan.algorithm == "evaluation" and self.plan.split.same_people:  # of joint predictions
             recipe, mine = score_recipe(self.plan), X.sum(axis=1)[:, None]
+        if self.plan.most_records is not None:  # each record a person's only one; others in test_people.py
+            y = labels_with(y, person=np.arange(len(y)))
         return Block.prepare(sp.csr_matrix(mine) if sparse else mine, y, recipe)
 
     def round(self, rows: Block, message: Message) -> Round:
@@ -330,7 +333,8 @@ def random_message(asked: Asked, rng: np.random.Generator) -> Message:
     told = told_to(asked.query, rng, asked.number)
     if rng.random() < 0.3:  # scores of 0, at which both labels have slopes of the same size
         told |= {name: 0 * told[name] for name in ("weights", "point", "offset") if name in told}
-    before = told_to(asked.lengths, rng, asked.number) if type(asked.query) is ProjectedGradient else {}
+    follows = isinstance(asked.query, ProjectedGradient) and asked.query.told_before
+    before = told_to(asked.lengths, rng, asked.number) if follows else {}
     return Message(fitting(asked, told), before, int(rng.integers(2**30)) if rng.random() < 0.5 else None)
 
 
@@ -517,6 +521,9 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "PartRows": (OPPOSITE, Canary(rows=("all", "-all"))),
     "PartScores": (OPPOSITE, LOUD),
     "PartSums": (OPPOSITE, Canary(rows=("all", "-all"))),
+    "PersonGradient": (Canary(told={"slope": 1e-3, "cut": 1e-3}, before={**WHITE, "radius": 1.0}),),
+    "PersonGram": (RIGHT_ANGLE,),
+    "PersonScaleGradient": (Canary(told={"projection": 1e6, "unit": 1.0, "cut": 1e-3, "slope": 1e-3}),),
     "PowerCounts": (APART,),
     "PriorGradient": (Canary(told={"projection": 1e6, "unit": 1.0, "cut": 1e-3, "slope": 1e-3}),),
     "PriorScore": (Canary(told={"weights": ("along", 1e4)}),),
@@ -528,6 +535,7 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     ),
     "PublishedScores": (LOUD,),
     "PublishedState": (FLIPPED,),
+    "RecordCount": (OPPOSITE,),
     "RecordGradient": (OPPOSITE,),
     "ResidualCells": (Canary(rows=("far", "far"), labels=("low", "high")), APART),
     "ResidualSum": (Canary(labels=("low", "mid")),),
@@ -560,11 +568,15 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
     "PartGram": (0.99, 0.35),  # likewise
     "PartScores": (0.59, 0.59),  # entries of a row norm
     "PrimalState": (0.3, 0.3),  # without the penalty
+    "RecordCount": (0.33, 0.0),
     "ResidualCells": (0.99, 0.86),
     "ScoreCells": (0.93, 0.93),  # of scores between nodes
     "SequentialState": (0.37, 0.57),  # if the others of a lot do not answer the record
 }
-TOGETHER = {"FeatureWithinNorm": 0.79}  # the bound is of all columns of all parties (test_frank_wolfe_columns.py)
+TOGETHER = {
+    "FeatureWithinNorm": 0.79,  # the bound is of all columns of all parties (test_frank_wolfe_columns.py)
+    "RecordCount": 0.0,  # of all records of a person (test_people.py)
+}
 PEOPLE = ("columns", "labels", "offset")  # what is told of every person
 
 
@@ -690,7 +702,8 @@ class TestQueryContract:
 def check_sum(asked: Asked, rng: np.random.Generator) -> None:
     query, message, (X, y) = asked.query, random_message(asked, rng), table_of(asked.plan, rng)
     if "cut" in message.told:  # by which the sum is divided
-        message = dataclasses.replace(message, told={**message.told, "cut": np.array([2.0**-3])})
+        divided = {"cut": np.array([2.0**-3]), **({"together": np.ones(1)} if "together" in message.told else {})}
+        message = dataclasses.replace(message, told={**message.told, **divided})
     message = dataclasses.replace(message, duals=None)
     whole, order = asked.value((X, y), message), rng.permutation(6)
     only = [np.where(np.arange(6)[:, None] == k, X, math.nan) for k in range(6)]

@@ -62,7 +62,8 @@ class Door(Gate):
     def __init__(self, releases: tuple[Release, ...], records: int, randomness: Any, account: Account | None) -> None:
         named = {release.query: release for release in releases}
         known = {"has": named.__contains__, "release": named.__getitem__}
-        plan: Any = SimpleNamespace(channel=SimpleNamespace(secure=False), digest=PLAN, records=records, **known)
+        fields = {"digest": PLAN, "records": records, "most_records": None, **known}
+        plan: Any = SimpleNamespace(channel=SimpleNamespace(secure=False), **fields)
         super().__init__(plan, randomness, account)
 
     def ask(self, query: Query, number: int, rows: Block, weights: Any = None) -> Released:

@@ -58,6 +58,7 @@ class Silent:
         self.release = Release.at_mu(query, 0, 2**30, 1000.0, "zero-out")
         self.plan: Any = SimpleNamespace(
             channel=SimpleNamespace(secure=False),
+            most_records=None,
             digest=b"p" * 32,
             records=RECORDS,
             has=lambda name: name == self.release.query,

@@ -46,8 +46,11 @@ def every_form() -> tuple[Algorithm, ...]:
 def of(plan: Plan) -> Algorithm:
     """The form that a plan names; a plan for one that there is not is refused."""
     for form in forms(plan.algorithm):
-        if form.form == plan.form:
+        if form.form == plan.form and form.people in (None, plan.most_records is not None):
             return form
+        if form.form == plan.form:
+            of_what = "records, each a person's only one" if not form.people else "people with several records"
+            raise RefusedError(f"the form {plan.form!r} of {plan.algorithm!r} is for {of_what}; the plan is not.")
     raise RefusedError(f"the plan is for {plan.algorithm!r} in the form {plan.form!r}, which there is not.")
 
 
@@ -130,8 +133,8 @@ def served(rows: type) -> tuple[str, ...]:
     """The solvers whose private forms, in one place and by rows, ask for nothing but what rows of this type answer."""
 
     def asked(solver: str) -> list[type[Query]]:
-        own = (form for form in forms(solver) if form.private is not False and {"central", "rows"} & {*form.splits})
-        return [query for form in own for query in form.asks]
+        own = [form for form in forms(solver) if form.private is not False and {"central", "rows"} & {*form.splits}]
+        return [query for form in own if not form.people for query in form.asks]
 
     found = {solver: asked(solver) for solver in SOLVERS}
     return tuple(name for name, own in found.items() if own and all(query.needs in rows.__mro__ for query in own))
@@ -162,6 +165,7 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
     for form in forms(solver):
         fits = form.serves(problem.split, secure=secure) and form.published == published
         fits = fits and form.several == (loss.outputs > 1) and (form.weighted or not loss.weighted)
+        fits = fits and form.people in (None, problem.most_records is not None)
         fits = fits and (private if published else form.private in (None, private))
         if fits and form.when.items() <= options.items():
             form.check_loss(loss)
@@ -176,6 +180,8 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
 def _without_form(solver: str, problem: Problem) -> InputError:
     """Why no form of a solver fits a problem."""
     published, exact = problem.calibration == "paper", math.isinf(problem.epsilon)
+    if problem.most_records is not None:
+        return _without_people(solver, problem)
     if published and not any(form.published for form in forms(solver)):
         others = ", ".join(name for name in SOLVERS if any(form.published for form in forms(name)))
         return InputError(f"solver={solver!r} has no published calibration; those that have: {others}.")
@@ -188,6 +194,23 @@ def _without_form(solver: str, problem: Problem) -> InputError:
         return InputError(f"epsilon=inf: solver={solver!r} has no form without noise; solvers that have: {others}.")
     where = f"calibration={problem.calibration!r} and data split as {problem.split!r}"
     return InputError(f"solver={solver!r} has no form for {where}.")
+
+
+def _without_people(solver: str, problem: Problem) -> InputError:
+    """Why a problem about people with several records is not served."""
+    what = f"most_records={problem.most_records} (a person has several records)"
+    if problem.split.same_people:
+        return InputError(
+            f"{what}: over columns no party sees the whole of a person's records, so that their sum cannot be cut, and "
+            "sums of looked-up slopes would move by each of them. Give one record of each person, or data by rows."
+        )
+    if math.isinf(problem.epsilon):
+        return InputError(f"{what} with epsilon=inf: nothing is protected, of whom a record is; leave person out.")
+    others = ", ".join(dict.fromkeys(form.name for form in every_form() if form.people))
+    return InputError(
+        f"{what}: solver={solver!r} with calibration={problem.calibration!r} bounds records, and not people; those "
+        f"that bound people, with calibration='tight': {others}."
+    )
 
 
 def make_plan(problem: Problem, solver: Any, *, run: str, coin: str) -> Plan:
@@ -204,6 +227,8 @@ def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: 
     """
     if not form.serves(problem.split, secure=problem.channel.secure):
         problem = problem.changed(aggregation=None)  # what is bought beside a fit and is no sum
+    if form.people not in (None, problem.most_records is not None):
+        raise _without_people(form.name, problem)
     problem = problem.changed(layout=form.layout)
     design = form.design(problem, options)
     retries = problem.channel.retries
@@ -224,6 +249,8 @@ def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: 
         design = design.changed(releases=tuple(each.model_copy(update={"dropped": 0}) for each in design.releases))
     if form.published:
         design = design.changed(claimed_epsilon=problem.epsilon)
+    if problem.most_records is not None:
+        design = design.changed(protects="person")
     plan = Plan(**problem.fields(), **design.fields(), run=run, coin=coin, algorithm=form.name, form=form.form)
     if isinstance(plan.channel, SecureSums):
         plan = on_the_ring(form, plan, options, plan.channel)
@@ -330,6 +357,8 @@ def choose(problem: Problem, served: Container[str] | None = None) -> str:
 
 def preferences(problem: Problem) -> tuple[str, ...]:
     """Solvers, best first."""
+    if problem.most_records is not None:
+        return ("whitened",)
     if problem.split.same_people and problem.channel.secure:
         return ("whitened", "newton", "gradient")
     if problem.split.same_people:

@@ -133,6 +133,7 @@ class Algorithm(ABC):
     private: ClassVar[bool | None] = True  # False: without privacy; None: both, without noise where epsilon is infinite
     several: ClassVar[bool] = False  # True: for more than two classes, False: for one score
     weighted: ClassVar[bool] = False  # True: takes class weights
+    people: ClassVar[bool | None] = False  # True: for people with several records, None: also for them
     published: ClassVar[bool] = False  # True: a paper's own calibration, with its true epsilon
     when: ClassVar[Mapping[str, str]] = {}  # options that choose this form
     options: ClassVar[tuple[str, ...] | None] = None  # that this form takes; None: all of the solver's

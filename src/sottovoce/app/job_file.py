@@ -339,6 +339,8 @@ class SchemaTable(JobTable):
     file: Text | None = key("a TOML file with a table [schema], instead of the keys")
     label: Text | None = key("the name of the label column")
     identifiers: Names = key('columns that are no features, such as ["id"]', ())
+    person: Text | None = key("says whose record each is, if people have several")
+    most_records: int | None = key("records of a person that count, at most")
     format: int | None = key("the number of the schema's format, as drafts have it")
     columns: dict[str, Any] | None = key(
         'for each column { range = [low, high] }, { range = "private" }, { levels = [...] }, { groups = { ... } }, '

@@ -33,7 +33,7 @@ from sottovoce.files import parse_file
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import CHANGES
-from sottovoce.privacy.guarantee import Guarantee, PrivacyReport, as_power, percent
+from sottovoce.privacy.guarantee import Guarantee, PrivacyReport, as_power, changed_text, percent
 from sottovoce.privacy.ledger import Account, Balance, Ledger
 from sottovoce.queries.pricing import count_answers
 
@@ -125,11 +125,12 @@ def releases(plan: Plan) -> Iterator[tuple[str, Release, int, float]]:
 
 def public_facts(plan: Plan, model: PrivateLinearModel) -> list[tuple[str, str]]:
     """What was declared, but for the ranges of single features."""
-    neighbours = f"{plan.relation}: that person's record {CHANGES[plan.relation]}"
+    neighbours = f"{plan.relation}: {changed_text(plan.relation, plan.protects)}"
     if plan.protects == "feature":
         neighbours = "one column of one party had been blank or any other; records are not protected"
     bounds = plan.bounds
-    facts = [("Records", ", ".join(f"{party}: {count:,}" for party, count in plan.parties))]
+    several = plan.most_records is not None
+    facts = [("People" if several else "Records", ", ".join(f"{party}: {count:,}" for party, count in plan.parties))]
     if plan.split.same_people:
         widths = ", ".join(f"{party}: {count}" for party, count in zip(plan.names, plan.columns, strict=True))
         facts.append(("Columns", f"{widths}; of the same people, in the same order"))

@@ -404,7 +404,7 @@ def _preview_charge(plans: Sequence[Plan], party: str, account: Account) -> Char
         for plan in plans
     ]
     try:
-        after = [book.balance() for book in account.books_after(costs)]
+        after = [book.balance() for book in account.books_after(costs, plans[0].protects)]
     except BudgetError as error:
         return Charge(*who, None, str(error))
     return Charge(*who, replace(after[0], left=min(balance.left for balance in after)))

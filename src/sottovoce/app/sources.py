@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 from sottovoce.app.job_file import PartyTable, SourceTable
 from sottovoce.app.jobs import EvaluationJob, Job, PartyJob, PeopleJob
 from sottovoce.data import resources as room
+from sottovoce.data.beside import labels_with
 from sottovoce.data.cells import DATES, Cells, cell_key, is_missing, read_numbers, table_columns
 from sottovoce.data.column_kinds import Number
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.files import find_format, format_of, is_pattern, list_files, read_cells, read_table
 from sottovoce.data.files.format import UNCOUNTED, file_state
 from sottovoce.data.identifiers import Identifiers, common_places, identifiers
+from sottovoce.data.people import count_people
 from sottovoce.data.resources import Resources, check_resources
 from sottovoce.data.schema import Schema, toml_text
 from sottovoce.errors import InputError, did_you_mean
@@ -228,6 +230,12 @@ def _id_cells(column: str, path: Path) -> NDArray[Any]:
     if column not in names:
         raise InputError(f"id={column!r} is no column of {path}; its columns are: {', '.join(names)}.")
     return table_columns(read_cells(path, [column]))[column]
+
+
+def people_in(path: Path, column: str) -> int:
+    """How many people the records of a file are of, by the column that says whose each is."""
+    cells = _id_cells(column, path)
+    return count_people(labels_with(np.zeros(len(cells)), person=cells))
 
 
 def read_ids(source: SourceTable, resolve: Callable[[str], Path], name: str) -> Identifiers | None:

@@ -137,6 +137,8 @@ def prepare_rows(  # noqa: PLR0913
     from sottovoce.data.dataset import Dataset
 
     take_buffers(os.getpid(), resources.jobs)
+    if recipe.most_records is not None:  # those of a person lie together, in one block
+        return Block.prepare(X, y, recipe, resources=resources)
     if isinstance(X, Dataset) and X.cluster is not None:
         from sottovoce.data.cluster.cluster_parts import on_cluster
 
@@ -228,7 +230,11 @@ class Block:
             raise InputError(
                 f"X has {features} features but the plan is for {recipe.features}; use the plan's columns."
             )
-        if (own := max(count, records or 0)) > recipe.records:
+        if recipe.most_records is not None and cls is Block:
+            from sottovoce.data.people_block import PeopleBlock
+
+            return PeopleBlock.prepare(X, y, recipe, resources=resources)
+        if (own := max(count, records or 0)) > recipe.records and recipe.most_records is None:
             raise InputError(f"X has {own} rows but the plan is for {recipe.records} records; make a new plan.")
         with np.errstate(all="ignore"):  # a warning that one entry caused could be turned into an error
             labels, usable = recipe.labels(y)
@@ -246,6 +252,11 @@ class Block:
         """Other rows of the same holder, prepared alike."""
         known: Any = {"layout": self.layout, "records": self.records, "resources": self.resources}
         return Block(rows, labels, self.bits, usable=usable, **known)
+
+    @property
+    def together(self) -> int:
+        """How many rows a piece of cells has at least."""
+        return 1
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -304,7 +315,7 @@ class Block:
         if self._arrangement.bounded:
             raise LeakError("cells are of rows that were not prepared; those of a plan with another layout were.")
         start = 0
-        for piece, labels in self.chunks():
+        for piece, labels in self.chunks(self.together):
             kept = self.usable_rows[start : start + len(labels)]
             start += len(labels)
             yield np.column_stack([piece, labels])[kept][:, list(columns)]
@@ -416,6 +427,18 @@ class Block:
             return total
 
         return float(sum_parts(part, self.resources.cuts(len(self), COSTLY * len(self))))
+
+    def number_total(self, numbers: Array) -> float:
+        """The sum of a number of each row."""
+        return float(numbers.sum())
+
+    def counted(
+        self, places: Integers, values: Array | None, cells: int, known: NDArray[np.bool_] | None = None
+    ) -> NDArray[Any]:
+        """What all rows have in cells: values, or ones, at places, where they are `known`."""
+        if known is not None:
+            places, values = places[known], None if values is None else values[known]
+        return np.bincount(places, values, cells)
 
     def projected(self, matrix: Array, *, made: bool = False) -> Projected:
         """Rows seen through a triangular or diagonal matrix, or `made` once, by any matrix of few columns."""

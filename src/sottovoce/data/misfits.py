@@ -30,6 +30,7 @@ from sottovoce.errors import MisfitWarning, warn
 _log = logging.getLogger("sottovoce.holder")
 
 LARGE: Final = 0.05  # the share of cells of a column from which on a caller is warned
+FEWEST: Final = 0.05  # identifiers for each record, so that they may be people
 MOST: Final = 0.9  # of cells for which the schema has a feature, missing or undeclared
 
 
@@ -164,4 +165,26 @@ def rows_told(schema: Schema, table: TableColumns, whose: str, *, caller: bool =
     """The rows of a whole table as a fit takes them; its holder is told what of it does not fit."""
     rows = schema.rows(table)
     Misfits(schema).add(table).tell(whose, caller=caller)
+    tell_repeats(schema, table, whose, caller=caller)
     return rows
+
+
+def tell_repeats(schema: Schema, table: TableColumns, whose: str, *, caller: bool = False) -> None:
+    """Tell the holder of identifiers that several records have, where nobody says whose a record is.
+
+    A column of few different cells, or of amounts, names nobody.
+    """
+    for name in schema.identifiers if schema.person is None else ():
+        cells = table.get(name, np.zeros(0))
+        amounts = cells.dtype.kind == "f" and not np.all(np.mod(cells[np.isfinite(cells)], 1.0) == 0.0)
+        distinct, times = (cells[:0], np.zeros(0)) if amounts else _counted(cells, whole=False)
+        several = sum(not is_missing(cell) for cell in distinct[times > 1].tolist())
+        if several and len(distinct) > FEWEST * len(cells):
+            text = (
+                f"{whose}: {several:,} of {len(distinct):,} identifiers of {name!r} have several records. If they are "
+                f"people, they are protected less than one with one record: declare person={name!r}. For the holder "
+                "alone"
+            )
+            _log.log(logging.INFO if caller else logging.WARNING, "%s", text)
+            if caller:
+                warn(text, MisfitWarning)

@@ -92,7 +92,7 @@ class Preparation:
     bounds: Bounds
     features: int
     fit_intercept: bool
-    records: int
+    records: int  # at most, by public numbers
     classes: tuple[Any, ...] | None = None
     exact: bool = True  # False only in a run without privacy: then nothing is rounded
     layout: Layout = "rows"
@@ -102,6 +102,7 @@ class Preparation:
     centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
     whole: float | None = None  # layout "rows", of a party that has a part of each: what the whole row is multiplied by
     most_bits: int | None = None  # a coarser grid than the records need, where wide noise needs the room
+    most_records: int | None = None  # of a person, of whom `records` has so many; None: a record is a person
 
     # What follows from these:
     arrangement: Arrangement = field(init=False, repr=False, compare=False)
@@ -281,8 +282,11 @@ class Preparation:
     def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
         """Labels as the losses want them and which are usable: -1/+1, places of classes, or cut and in [-1, 1]."""
         y = np.asarray(y)
-        if columns := columns_beside(y):
-            raise InputError(f"the plan does not take {', '.join(columns)} beside labels; leave it out.")
+        columns = columns_beside(y)
+        if self.most_records is not None and "person" not in columns:
+            raise InputError("the labels do not say whose record each is, and the plan is about people; give person.")
+        if strange := columns.keys() - ({"person"} if self.most_records is not None else set()):
+            raise InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")
         return self._labels(labels_of(y))
 
     def _labels(self, y: NDArray[Any]) -> tuple[Array, NDArray[np.bool_]]:

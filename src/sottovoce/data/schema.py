@@ -45,6 +45,7 @@ from sottovoce.data.column_entries import read_column, separate_notes
 from sottovoce.data.column_kinds import SHAPES, Category, Column, Curve, Number, YesNo
 from sottovoce.data.curves import put_in_order
 from sottovoce.data.levels import ABSENT, UNKNOWN, Level, shown_level
+from sottovoce.data.people import check_person
 from sottovoce.data.resources import fits_in_memory
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import parse_file, toml_key, toml_value, write_text
@@ -55,7 +56,7 @@ Array = NDArray[np.float64]
 
 NO_LEVEL: Final = 2.0**31
 ROW_ENTRY: Final = 12  # bytes of an entry of dense rows, as they are encoded and as they are prepared
-_KEYS: Final = ("columns", "label", "identifiers", "person", "shape", "level_sets")
+_KEYS: Final = ("columns", "label", "identifiers", "person", "most_records", "shape", "level_sets")
 
 
 class Schema:
@@ -81,6 +82,9 @@ class Schema:
         Columns that are no features: numbers of records, names, weights.
     person : str or None
         The column that says whose record each row is, where people have several; it is no feature.
+    most_records : int or None
+        How many records of a person count at most: a public number, as large as is usual. Further ones count for
+        nothing.
     shape : 'linear', 'smooth' or None
         The shape of all numbers that do not say their own; the label has none.
     level_sets : mapping
@@ -104,6 +108,7 @@ class Schema:
         label: str | None = None,
         identifiers: Sequence[str] = (),
         person: str | None = None,
+        most_records: int | None = None,
         shape: str | None = None,
         level_sets: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
@@ -128,9 +133,7 @@ class Schema:
         if isinstance(self.target, Curve):
             raise InputError(f'columns.{label}: the label has no shape; leave shape = "smooth" out of its entry.')
         self.columns: dict[str, Column] = declared
-        if not (person is None or (isinstance(person, str) and person)):
-            raise InputError(f"person={person!r} must be the name of a column; leave it out where there is none.")
-        self.person = person
+        self.person, self.most_records = check_person(person, most_records)
         self.identifiers = tuple(dict.fromkeys([*identifiers, *([] if person is None else [person])]))
         for name in self.identifiers:
             if name in self.columns or name == self.label:
@@ -234,9 +237,12 @@ class Schema:
         entries = {name: entry for name, entry in self.table()["columns"].items() if name in wanted}
         label = self.label if self.label in wanted else None
         person = self.person if self.person in wanted else None
-        return Schema(
-            entries, label=label, identifiers=[name for name in self.identifiers if name in wanted], person=person
-        )
+        identifiers = [name for name in self.identifiers if name in wanted]
+        return Schema(entries, label=label, identifiers=identifiers, **self._about_people(person))
+
+    def _about_people(self, person: str | None) -> dict[str, Any]:
+        found = {"person": person, "most_records": None if person is None else self.most_records}
+        return {key: value for key, value in found.items() if value is not None}
 
     def of_features(self, features: Sequence[str]) -> Schema:
         """The schema of the columns that make exactly these features, in their order; no features of one are apart."""
@@ -254,7 +260,7 @@ class Schema:
         entries = {column.name: column.entry() | self.notes.get(column.name, {}) for column in columns}
         if self.label is not None and self.target is not None:
             entries[self.label] = self.target.entry() | self.notes.get(self.label, {})
-        return Schema(entries, label=self.label, identifiers=self.identifiers, person=self.person)
+        return Schema(entries, label=self.label, identifiers=self.identifiers, **self._about_people(self.person))
 
     def party_norms(self, row_norm: float, columns: Sequence[int]) -> tuple[float, ...]:
         """By columns: the bound of each party's part of a row, the parties having so many features one after another.
@@ -336,8 +342,11 @@ class Schema:
             return None
         if self.person is not None and self.person not in cells:
             raise InputError(f"the table lacks {self.person!r}, which says whose record each row is. Add the column.")
-        people = None if self.person is None else cells[self.person]
-        return np.asarray(labels_with(self._labels(cells[self.label]), person=people))
+        return np.asarray(self.with_person(self._labels(cells[self.label]), cells))
+
+    def with_person(self, labels: Any, table: Any) -> Any:
+        """Labels beside which stands whose record each row of a table is, if the schema says who."""
+        return labels if self.person is None else labels_with(labels, person=table_columns(table)[self.person])
 
     def _labels(self, raw: NDArray[Any]) -> NDArray[Any]:
         if isinstance(self.target, Number):
@@ -355,9 +364,9 @@ class Schema:
         label = {} if self.label is None else {"label": self.label}
         for name, noted in self.notes.items():
             columns[name] = columns[name] | noted
-        person = {} if self.person is None else {"person": self.person}
         others = [name for name in self.identifiers if name != self.person]
-        return label | ({"identifiers": others} if others else {}) | person | {"columns": columns}
+        people = self._about_people(self.person)
+        return label | ({"identifiers": others} if others else {}) | people | {"columns": columns}
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], folder: Path = Path()) -> Schema:

@@ -26,6 +26,7 @@ from sottovoce.data.cells import table_columns
 from sottovoce.data.coded import Coded
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.misfits import rows_told
+from sottovoce.data.people import check_most_records
 from sottovoce.data.resources import Resources, too_large
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, WireError
@@ -33,6 +34,7 @@ from sottovoce.estimators.coefficients import StandardErrors
 from sottovoce.estimators.declarations import (
     Facts,
     check_estimator,
+    check_people_said,
     distinct_classes,
     is_private,
     label_vector,
@@ -126,10 +128,13 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
     insecure_seed: int | None = None
     resources: Resources | None = None
 
-    def fit(self, X: Any, y: ArrayLike | None = None, *, person: Any = None, **refused: Any) -> Self:
+    def fit(
+        self, X: Any, y: ArrayLike | None = None, *, person: Any = None, most_records: int | None = None, **refused: Any
+    ) -> Self:
         """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`. Sample weights are refused.
 
-        `person` says whose record each is, where people have several. A memory map that would not fit in memory is
+        `person` says whose record each is, where people have several: then people are protected, with all of their
+        records, of which `most_records` count at most, a public number. A memory map that would not fit in memory is
         read as a `Dataset`.
         """
         if refused.pop("sample_weight", None) is not None:  # no parameter of `fit`, so that scikit-learn knows
@@ -139,7 +144,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             )
         if refused:
             raise TypeError(f"fit() got an unexpected keyword argument {next(iter(refused))!r}")
-        fit = Fit(self, self.as_federation(X, y, person=person), runs=True)
+        fit = Fit(self, self.as_federation(X, y, person=person, most_records=most_records), runs=True)
         session, counted, family = fit.session, fit.federation.counted, getattr(self, "_family", None)
         with contextlib.closing(session.coordinator.journal):
             try:
@@ -152,7 +157,9 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             warn_of_repeats(self.plan_, self.privacy_.weakest, family=family)
         return self
 
-    def as_federation(self, X: Any, y: ArrayLike | None = None, **beside: Any) -> Federation:
+    def as_federation(
+        self, X: Any, y: ArrayLike | None = None, *, most_records: int | None = None, **beside: Any
+    ) -> Federation:
         """The data as `fit` takes them, as a federation: that of one party where they are in one place.
 
         What stands `beside` the labels is told with them.
@@ -160,6 +167,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         check_estimator(self)
         self._take_schema(X)
         told = [name for name, column in beside.items() if column is not None]
+        self._most_records = None if most_records is None else check_most_records(most_records)
         if told and isinstance(X, Federation | Dataset):
             raise InputError(
                 f"{told[0]}: a {type(X).__name__} has it beside its labels, sv.labels_with(y, {told[0]}=...), or by "
@@ -181,6 +189,8 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             self._keep_names(X.feature_names)
             return Federation.central(X, y, ledger=self.ledger).called()
         rows = X
+        if self.schema is not None or most_records is not None or told:
+            check_people_said(most_records, beside.get("person"), self.schema)
         if self.schema is not None:
             cells = table_columns(X)
             rows = rows_told(self.schema, cells, str(X) if isinstance(X, str | PathLike) else "the table", caller=True)
@@ -226,13 +236,13 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         clone._family = self._family
         return clone
 
-    def plan(self, X: Any, y: ArrayLike | None = None) -> Plan:
+    def plan(self, X: Any, y: ArrayLike | None = None, **people: Any) -> Plan:
         """The plan that `fit` would run on the same; only what is public has a part in it, and nothing is charged.
 
         Ranges that are to be estimated are [-1, 1] in it; no cost depends on them.
         """
         model = copy(self)
-        return Fit(model, model.as_federation(X, y)).plan
+        return Fit(model, model.as_federation(X, y, **people)).plan
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters by name; `solver__inner=40` puts a solver with that option in the place of the present one."""
@@ -283,6 +293,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         if y is None:
             if (found := None if self._schema is None else self._schema.labels(X)) is None:
                 raise InputError("y=None: give the labels of X, or a table with the label column of the schema.")
+            found = labels_of(found)
             known = np.array([label is not None and label == label for label in found])  # no NaN
             y, predicted = np.asarray(found[known].tolist()), predicted[known]
             sample_weight = None if sample_weight is None else np.asarray(sample_weight)[known]
@@ -432,6 +443,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             labels=federation.labels,
             label_party=federation.label_party,
             aggregation=federation.aggregation() if private else None,
+            most_records=getattr(self, "_most_records", None) or getattr(self._schema, "most_records", None),
         )
 
     def _purchases(self) -> tuple[Purchase, ...]:

@@ -180,6 +180,7 @@ class StandardErrors(Purchase):
     form = PrivateStandardErrors()
     share = 0.40
     refused = "the model is here and paid for, but a party refused the standard errors"
+    what = "standard_errors=True"
 
     def check(self, fit: Fit, problem: Problem) -> None:  # noqa: ARG002
         why = ""

@@ -164,6 +164,19 @@ def unknown_columns(model: PrivateLinearModel, names: tuple[str, ...], features:
     return columns
 
 
+def check_people_said(most_records: int | None, person: Any, schema: Schema | None) -> None:
+    """Refuse people without a number of records that count, and a number without people."""
+    known = schema is not None and schema.person is not None
+    if most_records is not None and person is None and not known:
+        raise InputError(f"most_records={most_records!r} is of a person: say whose record each is, fit(..., person=).")
+    said = most_records is not None or (schema is not None and schema.most_records is not None)
+    if (person is not None or known) and not said:
+        raise InputError(
+            "person: say how many records of a person count at most, fit(..., most_records=16), or most_records in the "
+            "schema: a public number, as large as is usual. Further records count for nothing."
+        )
+
+
 def check_estimator(model: PrivateLinearModel) -> None:
     """Refuse what no estimator takes, before anything is asked of anybody."""
     if not isinstance(model.solver, str | Options):

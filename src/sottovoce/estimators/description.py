@@ -228,6 +228,7 @@ def describe(  # noqa: PLR0913
             delta=float(delta),
             relation=check_relation(relation),
             fit_intercept=False,
+            most_records=schema.most_records,
             **fields,
         )
         warn_of(problem, fits=False)
@@ -258,6 +259,7 @@ def _take_tables(data: Any, schema: Schema | None, ledger: Any) -> tuple[Federat
     cells, y = table_columns(data), None
     if schema.label not in cells:
         schema, y = schema.part((*schema.columns, *schema.identifiers)), np.zeros(len(next(iter(cells.values()), ())))
+        y = schema.with_person(y, cells)
     return Federation.central(cells, y, ledger=ledger, schema=schema), schema
 
 

@@ -24,6 +24,7 @@ from sottovoce.algorithms.evaluation import (
     nodes_of,
     score_weights,
 )
+from sottovoce.data.beside import labels_with
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.misfits import Misfits
@@ -139,7 +140,8 @@ class Evaluation:
 
     def _remarks(self) -> list[str]:
         """The first line of the text, and those below its numbers."""
-        lines = [f"{self.plan_.records} test records, epsilon={self.privacy_.epsilon:.4g}, delta={self.plan_.delta:g}"]
+        unit = "records" if self.plan_.most_records is None else "people"
+        lines = [f"{self.plan_.records} test {unit}, epsilon={self.privacy_.epsilon:.4g}, delta={self.plan_.delta:g}"]
         if own := self.privacy_.weakest.mark:
             lines[0] += f" ({own})"
         if self.with_fit is not None:
@@ -179,6 +181,7 @@ def evaluate(  # noqa: PLR0913
     epsilon: float,
     delta: float = 1e-5,
     people: People = "others",
+    person: Any = None,
     relation: Relation | None = None,
     ledger: Any = None,
     insecure_seed: int | None = None,
@@ -199,6 +202,9 @@ def evaluate(  # noqa: PLR0913
         Whether the test people are others than those of the fit: then each person pays once. If some are the same,
         costs add: the evaluation says what it promises together with the fit, and one ledger should have both. A fit
         that protects no person leaves nothing to promise to the same people: a finite epsilon is refused.
+    person : sequence or None
+        Whose record each test record is, if the model was fitted on people with several; a schema or labels say it too.
+        Metrics are then means over people, of whom each counts by the mean of its records.
     relation : 'zero-out', 'replace-one' or None
         What is protected; None is as in the fit.
     ledger : path, Ledger, Account or None
@@ -209,6 +215,10 @@ def evaluate(  # noqa: PLR0913
     _check_arguments(model, epsilon, delta, people)
     fit, by_columns = model.plan_, model.plan_.split.same_people
     relation = check_relation(relation or fit.relation)
+    if person is not None:
+        if y is None:
+            raise InputError("person: give y with it; a table says it by its schema, and a party beside its labels.")
+        y = labels_with(y, person=person)
     federation = (_score_test_people if by_columns else _take_test_records)(model, X, y, ledger)
     session = Session(
         federation,
@@ -242,6 +252,7 @@ def evaluate(  # noqa: PLR0913
             relation=relation,
             fit_intercept=fit.fit_intercept,
             classes=fit.classes,
+            most_records=fit.most_records,
             **columns,
         )
         warn_of(problem, fits=False)
@@ -278,7 +289,8 @@ def _check_arguments(model: Any, epsilon: Any, delta: Any, people: Any) -> None:
     if people not in get_args(People):
         raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
     fit = model.privacy_.weakest
-    if people == "same" and math.isfinite(epsilon) and fit.void is None and not (fit.promises and fit.unit == "record"):
+    protects = fit.promises and fit.unit != "feature"
+    if people == "same" and math.isfinite(epsilon) and fit.void is None and not protects:
         why = "its epsilon is infinite" if math.isinf(fit.epsilon) else "it protects columns, and no records"
         raise InputError(
             f"people='same' with epsilon={epsilon:g}: the fit promises nothing to its people ({why}), and cells of a "
@@ -298,7 +310,7 @@ def _add_fit(model: PrivateLinearModel, report: PrivacyReport, people: People) -
     With the same people, what holds of both: guarantees of records add up, of one relation.
     """
     fit, fitted = model.privacy_.weakest, dict[str, Any](model=model.charged_as_)
-    protects = fit.promises and fit.unit == "record"
+    protects = fit.promises and fit.unit != "feature"
     if not protects and people == "others":
         report = replace(report, assumptions=(*report.assumptions, UNPROTECTED_FIT))
     elif not protects:
@@ -309,7 +321,7 @@ def _add_fit(model: PrivateLinearModel, report: PrivacyReport, people: People) -
         report = replace(report, **views)
     if people == "same":
         own = report.weakest
-        adds = protects and own.promises and own.unit == "record" and fit.relation == own.relation
+        adds = protects and own.promises and own.unit == fit.unit and fit.relation == own.relation
         epsilon = math.fsum((fit.epsilon, own.epsilon)) if adds else math.inf
         fitted |= {"with_fit": (epsilon, math.fsum((fit.delta, own.delta))), "fit_mark": fit.mark}
     return report, fitted

@@ -134,6 +134,7 @@ class Purchase(ABC):
     form: ClassVar[Algorithm]
     share: ClassVar[float]
     refused: ClassVar[str]
+    what: ClassVar[str] = ""  # what asks for it, in errors
     epsilon: float
 
     def check(self, fit: Fit, problem: Problem) -> None:  # noqa: B027
@@ -266,6 +267,10 @@ class Fit:
                 overlap = problem.secure_columns
                 party_norms(problem.bounds.row_norm, problem.columns, problem.norms, overlap=overlap)
             for purchase in self.purchases:
+                if problem.most_records is not None:
+                    raise InputError(
+                        f"{purchase.what}: it is of records, and has no rule for people with several; leave it out."
+                    )
                 purchase.check(self, problem)
             warn_of(problem, model.schema_)
             if problem.channel.secure and problem.norms and federation.norms is None and model.schema_ is None:

@@ -117,6 +117,7 @@ class PenaltyChoice(Purchase):
     """
 
     form = ComparedLosses()
+    what = "alpha='auto'"
     share = 0.04  # most of what there is to gain, and little of the fit
     refused = "alpha='auto': the fit is paid for and kept, without a penalty; the choice was refused"
 

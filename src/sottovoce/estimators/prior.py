@@ -25,6 +25,8 @@ def prior_for(solver: Options, problem: Problem, names: tuple[str, ...]) -> Opti
         )
     if problem.scaled_loss.outputs > 1:
         raise InputError("prior: it is for two classes or for numbers, and this problem has more classes.")
+    if problem.most_records is not None:
+        raise InputError("prior: it is for people with one record each; leave it out, or most_records.")
     if isinstance(prior, str):
         from sottovoce.estimators.model_file import load_model
 

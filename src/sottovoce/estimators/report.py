@@ -21,6 +21,8 @@ from sottovoce.queries.pricing import guaranteed
 ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
     ("several", True): "parties and coordinator follow the protocol, though they may be curious",
     ("protects", "record"): "each person has one record (one with several is protected less)",
+    ("protects", "person"): "every record of a person has the same identifier; a record without one counts for nothing",
+    ("people by rows", True): "all records of a person are with one party",
     ("any number", True): "bounds, classes and all other numbers declared were not taken from these data",
     ("any use", True): "the same people's data are used nowhere else, outside the ledger or in another data set",
     ("any draw", True): "the operating system of each party draws good random numbers",
@@ -81,6 +83,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "labels by columns": plan.labels if plan.split.same_people else None,
         "models": plan.models if plan.numbers.result == "model" else None,
         "protects": plan.protects,
+        "people by rows": plan.protects == "person" and plan.split.several,
         "classes": plan.classes is not None,
         "named records": plan.numbers.names_records,
         "prior": None if prior is None else (prior.source, prior.people),
@@ -125,6 +128,7 @@ def privacy_report(
         assumptions=assumptions(plan),
         public={
             "records": plan.records,
+            **({} if plan.most_records is None else {"most_records": plan.most_records}),
             "split": str(plan.split),
             "parties": dict(plan.parties),
             "features": plan.features,

@@ -206,6 +206,8 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         model.set_params(epsilon=self._part(1 - TrialScore.share), delta=self.delta, insecure_seed=seed)
         fit = Fit(model, federation)
         plan, form = fit.plan, fit.form
+        if plan.most_records is not None:
+            raise InputError("person: a search scores trials by records, and has no rule for people with several.")
         most = math.sqrt(1 - TrialScore.share) * self.event.mu * (1 + 1e-9)
         if check_gaussian(plan, form) > most or plan.protects != "record":
             raise LeakError(f"solver={plan.algorithm!r}: a trial would cost more than its part; nothing was charged.")

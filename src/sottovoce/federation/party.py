@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.algorithms import served
-from sottovoce.data.beside import labels_of
+from sottovoce.data.beside import columns_beside, labels_of
 from sottovoce.data.block import RecordRows, kind_of_rows
 from sottovoce.data.cells import MISSING, is_class, label_array, label_key, no_numbers, number_rows
 from sottovoce.data.coded import Coded
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import Identifiers, as_written, identifiers
 from sottovoce.data.matrix import Matrix, is_sparse
+from sottovoce.data.people import count_people, read_whole
 from sottovoce.data.resources import Resources, check_resources
 from sottovoce.data.schema import TableCodes
 from sottovoce.errors import InputError, RefusedError
@@ -81,6 +82,9 @@ class Party(Answering):
         self.name, self.resources = name, Resources(n_jobs, device)  # for work on its rows
         self.rows, self.labels = self.all_rows = check_rows(X, y, name)  # all: also those that an alignment leaves out
         self._codes = codes
+        self.of_people = "person" in columns_beside(self.labels)  # whether it was told whose record each is; public
+        # How many records it serves or, where people have several, how many people; public.
+        self.records = count_people(self.labels) if self.of_people else int(self.rows.shape[0])
         self.labelled = X.labelled if isinstance(X, Dataset) else y is not None
         self.feature_names = feature_names or tuple(map(str, getattr(X, "columns", ())))
         if account is not None:
@@ -163,7 +167,7 @@ class Party(Answering):
         Row counts do not differ between neighbours.
         """
         facts = [
-            declare_public("records", int(self.rows.shape[0]), reason="the count is the same for neighbours"),
+            declare_public("records", self.records, reason="the count is the same for neighbours"),
             declare_public("features", int(self.rows.shape[1]), reason="the schema is public"),
             declare_public("feature_names", list(map(str, self.feature_names)), reason="the schema is public"),
             *self.alignment_fact(),
@@ -235,7 +239,7 @@ class Party(Answering):
             raise InputError(f"{self.name}: a Dataset cannot be aligned: its rows are not in memory; give arrays.")
         all_in_order = np.array_equal(places, np.arange(rows.shape[0]))  # then nothing is copied
         self.rows, self.labels = (rows, labels) if all_in_order else (rows[places], labels[places])
-        self.places, self.aligned, self.run = places, digest, None
+        self.places, self.aligned, self.run, self.records = places, digest, None, count_people(self.labels)
         if "predictor" in vars(self):  # else it is made for these records
             self.predictor.renew(digest)
 
@@ -256,13 +260,13 @@ class Party(Answering):
                 f"{self.name} serves a file that was written again, or replaced, after its rows were read; its holder "
                 "has to start the party anew."
             )
-        return int(self.rows.shape[0]), self._codes.widths[self.labelled]
+        return self.records, self._codes.widths[self.labelled]
 
     def codes(self) -> Array:
         """Those of the records that it serves, in their order."""
         width = self.codes_shape()[1]
         assert self._codes is not None, "it has a shape"  # noqa: S101
-        codes = self._codes.make(self.all_rows[1] if self.labelled else None)
+        codes = self._codes.make(labels_of(self.all_rows[1]) if self.labelled else None)
         self.codes_shape()  # the file may have been written meanwhile
         if codes.shape != (self.all_rows[0].shape[0], width):
             raise RefusedError(f"{self.name} has a table that was changed after its rows were read.")
@@ -337,7 +341,8 @@ def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.nd
     if isinstance(X, Dataset):
         if y is not None:
             raise InputError(f"{name}: y must be None where X is a Dataset, which has its own labels.")
-        return X, np.zeros(0)
+        whole = read_whole(X)
+        return (X, np.zeros(0)) if whole is None else whole
     try:
         rows = X if isinstance(X, Coded) else number_rows(X)
     except InputError as error:

@@ -258,7 +258,11 @@ class Training:
                 "this plan was run before, and a party without a ledger does not remember what it released."
             )
         described = isinstance(plan.numbers, Described)
-        check_plan_size(plan, own.name, own.codes_shape() if described else rows.shape)
+        if (plan.most_records is not None) != own.of_people:  # as declared, whatever the identifiers are
+            mine = "knows whose record each is" if own.of_people else "was not told whose record each is (person)"
+            other = "no people with several records" if own.of_people else "people with several records"
+            raise RefusedError(f"{own.name} {mine}, and the plan is about {other} (most_records).")
+        check_plan_size(plan, own.name, own.codes_shape() if described else (own.records, rows.shape[1]))
         scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
         scored = scored and plan.split.same_people and plan.label_party_name == own.name
         if scored:
@@ -317,7 +321,7 @@ class Training:
         if own.account is None:
             return
         cost = charge_of(form, plan, own.name)
-        own.account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
+        own.account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan), unit=plan.protects)
         check_samplers(own.account, form, plan, own.name, cost)
 
     def _begin(
@@ -354,6 +358,7 @@ class Training:
                     about=plan.about.texts(),
                     within=part_of_fit(plan),
                     rests_on=assumed(plan),
+                    unit=plan.protects,
                 )
         except BaseException:
             if new:

@@ -253,6 +253,8 @@ class Gate:
             raise RefusedError(f"query {query.name!r} in round {number} is not in the plan; nothing was released.")
         if release.rate is not None and not query.samples:
             raise LeakError(f"query {query.name!r} was charged as one of a sample; nothing was released.")
+        if self._plan.most_records is not None and not query.by_person:
+            raise LeakError(f"query {query.name!r} is of records and the plan is about people; nothing was released.")
         checked = self._checked.get(query.name) is query
         if (number is None) != (release.mechanism == "kept") or not (
             checked or fits_mechanism(query, release.mechanism)

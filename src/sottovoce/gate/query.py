@@ -193,6 +193,7 @@ class Query(ABC):
     together: ClassVar[bool] = False  # by columns: whether a release is charged for all parties' answers at once
     each_person: ClassVar[bool] = False  # whether an answer has numbers about single people, not sums over all
     samples: ClassVar[bool] = False  # whether it may be asked of a secret batch
+    by_person: ClassVar[bool] = False  # whether its bound is of all records of a person, where people have several
     unordered: bool = False  # whether its rounds may come in any order
     one_by_one: ClassVar[bool] = False  # whether each party is asked on its own, told what those before it said
     most_asked: int | None = None  # how often a run asks a party at most, where released values decide when

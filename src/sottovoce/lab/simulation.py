@@ -251,6 +251,10 @@ class SimulatedFits:
     runs: int = RUNS
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.problem.most_records is not None:
+            raise InputError("person: a simulation makes up records of people with one each; leave person out for it.")
+
     @property
     def fits(self) -> int:
         return self.runs * (1 + len(self.epsilons))

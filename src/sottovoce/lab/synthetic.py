@@ -20,6 +20,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, softmax
 
 from sottovoce.arguments import is_number
+from sottovoce.data.beside import labels_of
 from sottovoce.data.cells import table_columns
 from sottovoce.data.column_kinds import Category, Column, Curve, Number, YesNo
 from sottovoce.data.schema import Schema
@@ -58,6 +59,19 @@ EXAMPLE_TWICE = 30  # people of the clinics 1 to 3 who were at two of them, of e
 EXAMPLE_SHARE = 0.95  # of the people of the town, those whom each holder knows
 
 
+# At a visit: the range of a quantity, and what one standard deviation more adds to the log-odds of admission.
+MEASURED: Final[Mapping[str, tuple[float, float, float]]] = {
+    "pulse": (40.0, 140.0, 0.6),
+    "pressure": (60.0, 200.0, 0.3),
+    "temperature": (34.0, 42.0, 0.7),
+    "oxygen": (80.0, 100.0, -0.6),
+    "sugar": (40.0, 200.0, 0.2),
+    "sodium": (120.0, 160.0, -0.2),
+    "potassium": (2.0, 8.0, 0.1),
+    "haemoglobin": (60.0, 200.0, -0.3),
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Clinic:
     """One clinic's synthetic patients: features in the order of `FEATURES`, label 1 for readmitted."""
@@ -91,6 +105,29 @@ def clinics(parties: int = 4, records: int = 20_000, seed: int = 0) -> list[Clin
     sizes = np.maximum(1, np.floor(records * shares / shares.sum())).astype(int)
     sizes[0] += records - sizes.sum()
     return [_clinic(f"clinic-{k + 1}", int(size), seed, k) for k, size in enumerate(sizes)]
+
+
+def visits(people: int = 4_000, seed: int = 0, most: int = 40) -> dict[str, NDArray[Any]]:
+    """A table of visits to a hospital, 1 to `most` for each patient, 4 on average: most come once, few very often.
+
+    Who is old or frail comes more often and is admitted more often; how frail somebody is no column says.
+    """
+    generator = np.random.default_rng(seed)
+    frailty, age = generator.normal(size=people), generator.uniform(18, 98, people).round()
+    often = np.exp(0.5 * frailty + (age - 58) / 60)
+    counts = np.minimum(1 + generator.negative_binomial(0.6, 0.6 / (0.6 + 2.3 * often)), most)
+    who = np.repeat(np.arange(people), counts)
+    score, measured = (age[who] - 80) / 20 + 0.6 * frailty[who] - 0.8, dict[str, NDArray[Any]]()
+    for name, (low, high, effect) in MEASURED.items():
+        normal = np.clip(generator.normal(size=len(who)), -4, 4)
+        measured[name] = ((low + high) / 2 + normal * (high - low) / 8).round(1)
+        score += effect * normal
+    return {
+        "patient": np.array([f"P{number:05}" for number in generator.permutation(people)])[who],
+        "age": age[who],
+        **measured,
+        "admitted": np.where(score + generator.logistic(size=len(who)) > 0, "yes", "no"),
+    }
 
 
 def columns(parties: int = 4, records: int = 20_000, seed: int = 0) -> tuple[list[ColumnHolder], Array]:
@@ -219,7 +256,8 @@ class LookAlike:
         X, y = like if isinstance(like, tuple | list) and len(like) == 2 else (like, None)
         if schema is not None:
             cells = table_columns(X)
-            y = schema.labels(cells) if y is None else y
+            found = schema.labels(cells) if y is None else y
+            y = None if found is None else labels_of(np.asarray(found))
             X = {name: cells[name] for name in schema.columns if name in cells}
         if y is None:
             where = "give like=(X, y)" if schema is None else "name the label column in the schema, or give like=(X, y)"

@@ -132,7 +132,7 @@ class Design(Frozen):
     releases: tuple[Release, ...]
     numbers: FormNumbers = Numbers()
     claimed_epsilon: float | None = None  # what a paper would print
-    protects: Unit = "record"  # "feature": one column of one party, and no person
+    protects: Unit = "record"  # "feature": one column of one party, and no person; "person": all records of one
     models: ModelsOf = "shared"  # by columns: "kept" if each party alone has the weights of its columns
 
 
@@ -200,6 +200,8 @@ class Plan(Problem, Design):
                 "the plan has several parties and batches in one message: each party would follow its own values, "
                 "and the model would hold more than their sums."
             )
+        if (self.protects == "person") != (self.most_records is not None):
+            raise RefusedError("the plan protects people if and only if it says how many records of a person count.")
         rows = [release for release in self.releases if release.mechanism == "kept"]
         fine = all(r.total == 1 and r.rate is None and (r.std == 0 or 8 <= r.std / r.step <= 2**25) for r in rows)
         if len(rows) > 1 or not fine:
@@ -259,7 +261,7 @@ class Plan(Problem, Design):
     def to_json(self) -> str:
         """Canonical text: the same plan gives the same text everywhere."""
         fields = self.model_dump(mode="json", exclude={"about"})
-        for optional in ("class_weight", "within", "aggregation", "keys"):
+        for optional in ("class_weight", "within", "aggregation", "keys", "most_records"):
             if not fields[optional]:
                 del fields[optional]
         if fields["numbers"].get("prior", True) is None:

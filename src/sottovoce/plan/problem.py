@@ -18,6 +18,7 @@ from sottovoce import losses, penalties
 from sottovoce.data.block import Layout, Preparation
 from sottovoce.data.bounds import SMALLEST, Bounds
 from sottovoce.data.cells import is_class
+from sottovoce.data.people import MOST as MOST_RECORDS
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.base import ScaledRegulariser
@@ -64,7 +65,7 @@ class Problem(Frozen):
     loss: Named
     regulariser: Named
     split: Split
-    parties: tuple[tuple[str, Count], ...]  # names and their public row counts
+    parties: tuple[tuple[str, Count], ...]  # names and their public counts, of rows or of people
     features: Count
     bounds: Bounds
     epsilon: float = Field(gt=0)
@@ -79,6 +80,7 @@ class Problem(Frozen):
     labels: Labels = "shared"  # by columns: who knows the labels
     label_party: int = Field(default=0, ge=0)  # by columns: the party that has them, and the column of the intercept
     layout: Layout = "rows"
+    most_records: int | None = Field(default=None, ge=1, le=MOST_RECORDS)  # of a person that count; None: has one
     aggregation: SecureAggregation | None = (
         None  # how sums over the parties are opened; None: each party says its own, with noise
     )
@@ -101,6 +103,8 @@ class Problem(Frozen):
             _parts={},
         )
         self.__dict__.setdefault("private", math.isfinite(self.epsilon))  # a plan knows better
+        if self.most_records is not None and self.records * self.most_records >= 2**31:
+            raise ValueError(f"{self.records} people with {self.most_records} records each are too many")
         classes, joint = self.classes or (), self.loss.name == "softmax"
         if not all(map(is_class, classes)):
             raise ValueError(f"classes={self.classes!r} has one that is neither a text nor a finite number")
@@ -148,13 +152,14 @@ class Problem(Frozen):
             self.bounds,
             self.features,
             self.fit_intercept,
-            self.records,
+            self.records * (self.most_records or 1),
             self.classes,
             self.private,
             self.layout,
             unit=largest if math.isfinite(largest) else 1.0,  # 1 where nothing is declared
             units=self.private or math.isfinite(self.epsilon),
             most_bits=self.channel.bits,
+            most_records=self.most_records,
         )
 
     def part(self, party: str) -> RowPart:

@@ -240,7 +240,7 @@ class SecureSums(Channel):
             )
         if aggregation.dealer in plan.names:
             raise RefusedError(f"{aggregation.dealer!r} deals and is a party of the plan; the dealer holds no data.")
-        if plan.protects != "record" or any(r.mechanism != "gaussian" or r.std == 0.0 for r in plan.releases):
+        if plan.protects == "feature" or any(r.mechanism != "gaussian" or r.std == 0.0 for r in plan.releases):
             raise RefusedError("only sums with Gaussian noise, of records, can be secure.")
         if any(release.dropped or release.batches > 1 for release in plan.releases):
             raise RefusedError("secure sums have all of their bits, and one batch in a message.")

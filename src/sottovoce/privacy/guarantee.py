@@ -25,7 +25,7 @@ from sottovoce.privacy.events import CHANGES, Event, Relation, inside
 Array = NDArray[np.float64]
 
 Adversary = Literal["world", "coordinator", "parties"]
-Unit = Literal["record", "feature"]
+Unit = Literal["record", "feature", "person"]
 _Form = TypeVar("_Form")
 _LARGEST: Final = 700.0  # of which a float still holds the exponential
 
@@ -52,7 +52,8 @@ class Guarantee:
     For every set S of outcomes and every two data sets that differ in one record as `relation` says,
     Pr[view in S] <= e^epsilon Pr'[view in S] + delta. Edges: epsilon = inf promises nothing; a void guarantee
     (noise from a known seed) promises nothing either, whatever its numbers. With `unit="feature"` the data sets differ
-    in one column of one party instead, and nothing is promised to a person.
+    in one column of one party instead, and nothing is promised to a person; with `unit="person"` in all records of one
+    person, of whom the declared most count.
 
     `trade_off` has pairs (a, f): every test for the record that raises a false alarm with probability a misses with
     probability f at least. It says more than epsilon and delta, which follow from the whole curve.
@@ -147,7 +148,7 @@ class Guarantee:
         if math.isinf(self.epsilon):
             text = f"Against {view}: NO PROMISE. Nothing limits what the view reveals of a record."
         else:
-            about, changed = ("a person", f"that person's record {CHANGES[self.relation]}")
+            about, changed = ("a person", changed_text(self.relation, self.unit))
             if self.knows_part:
                 changed = f"the rest of {changed}"
             if self.unit == "feature":
@@ -195,6 +196,13 @@ class Guarantee:
         if curve and tuple(false_alarms for false_alarms, _ in curve) != FALSE_ALARMS:
             raise ValueError("a trade-off is of the rates of false alarms of this version")
         return made
+
+
+def changed_text(relation: Relation, unit: Unit) -> str:
+    """What became of a person's data in the neighbouring data set."""
+    if unit == "person":
+        return f"all records of that person {CHANGES[relation].replace('other record', 'other records')}"
+    return f"that person's record {CHANGES[relation]}"
 
 
 def as_power(epsilon: float) -> str:

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Self, get_args
 from sottovoce.errors import BudgetError, InputError, LedgerError
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.events import Relation, event_from_json, event_to_json
+from sottovoce.privacy.guarantee import Unit
 from sottovoce.privacy.ledger_file import Entries, EntryRow, reading, writing
 from sottovoce.privacy.spending import (
     AccountTerms,
@@ -242,6 +243,7 @@ class Account:
         about: Mapping[str, str] | None = None,
         within: FitPart | None = None,
         rests_on: Sequence[str] = (),
+        unit: Unit = "record",
     ) -> Reservation:
         """Charge a plan's whole cost, durably, before its first release.
 
@@ -250,7 +252,7 @@ class Account:
         the plan and what for. `within` is the fit that the plan
         is a part of: if the account has room for all of it at once but not for its plans one after the other, the first
         of them is charged for all. `rests_on` is what the plan assumes besides its noise: the balance says it from then
-        on.
+        on. `unit` is what the plan protects; an account does not add charges for people to those for records.
 
         Guarantee: when this returns the cost is on disk, here and on every account above, and a crash leaves it spent.
         What would overspend one of them raises `BudgetError` and charges nothing. The same plan again is charged once;
@@ -260,7 +262,7 @@ class Account:
         _check_name("plan", plan)
         # A cost may take a second to compute, and the terms never change: no lock is held meanwhile.
         offers = {name: make_offers(book.terms, (plan, events, delta, summary), within) for name, book in self.line()}
-        said = tuple((about or {}).items())
+        said, people = tuple((about or {}).items()), unit == "person"
         asked = offers[self.dataset].own
         with writing(self.path, structure=True) as entries:
             row = entries.find("reservation", self.dataset, plan)
@@ -268,11 +270,12 @@ class Account:
                 line = _line(entries, self.dataset)
                 prices = price_line(line, offers)
                 for name, book in line:
-                    check_fits(name, book, prices[name])
+                    check_fits(name, book, replace(prices[name], people=people))
                 for name, _ in reversed(line[1:]):
                     charge = replace(prices[name], about=said, account=self.dataset, rests_on=tuple(rests_on))
+                    charge = replace(charge, people=people)
                     entries.append("under", name, plan, details=_to_json(charge))
-                charged = replace(prices[self.dataset], about=said, rests_on=tuple(rests_on))
+                charged = replace(prices[self.dataset], about=said, rests_on=tuple(rests_on), people=people)
                 entries.append("reservation", self.dataset, plan, details=_to_json(charged))
         known = charged if row is None else _read_reservation(row)
         if (known.fit, known.part) != (asked.fit, asked.part) or (not asked.fit and known.events != asked.events):
@@ -282,19 +285,29 @@ class Account:
             )
         return known
 
-    def check(self, plan: str, events: Events, *, delta: float | None = None, within: FitPart | None = None) -> None:
+    def check(
+        self,
+        plan: str,
+        events: Events,
+        *,
+        delta: float | None = None,
+        within: FitPart | None = None,
+        unit: Unit = "record",
+    ) -> None:
         """Raise what `reserve` would raise now; nothing is charged."""
         with reading(self.path) as entries:
             known = entries.find("reservation", self.dataset, plan)
         if known is None:
-            self.books_after([(plan, events, delta, within)])
+            self.books_after([(plan, events, delta, within)], unit)
 
-    def books_after(self, plans: Sequence[tuple[str, Events, float | None, FitPart | None]]) -> list[Book]:
+    def books_after(
+        self, plans: Sequence[tuple[str, Events, float | None, FitPart | None]], unit: Unit = "record"
+    ) -> list[Book]:
         """The books of the line with these plans in them, one after the other; raises what the first to fail would."""
         line = self.line()
         for plan, events, delta, within in plans:
             offers = {name: make_offers(book.terms, (plan, events, delta, ""), within) for name, book in line}
-            prices = price_line(line, offers)
+            prices = {name: replace(each, people=unit == "person") for name, each in price_line(line, offers).items()}
             for name, book in line:
                 check_fits(name, book, prices[name])
             line = [(name, book.after(prices[name])) for name, book in line]
@@ -399,7 +412,7 @@ def _receipt_hash(entries: Entries, number: int) -> str:
 _DERIVED: Final = ("order", "capacity", "gaussian_capacity")
 
 # Where there is nothing to say.
-_LEFT_OUT: Final = ("about", "account", "fit", "part", "whole", "covered", "rests_on")
+_LEFT_OUT: Final = ("about", "account", "fit", "part", "whole", "covered", "rests_on", "people")
 
 
 def _to_json(asked: Reservation) -> str:

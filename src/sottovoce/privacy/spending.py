@@ -52,7 +52,8 @@ class Reservation:
     `whole` the plan was charged that mu, for itself and for all further plans of the fit: these are `covered`, and
     charged nothing.
 
-    `rests_on` is what the plan assumes besides its noise, where sums are secure: the first text says who is apart.
+    `rests_on` is what the plan assumes besides its noise, where sums are secure: the first text says who is apart. A
+    plan about `people` is charged for them.
     """
 
     plan: str
@@ -68,6 +69,7 @@ class Reservation:
     whole: float = 0.0
     covered: bool = False
     rests_on: tuple[str, ...] = ()
+    people: bool = False  # it bounds all records of a person, and not each of them
 
 
 @dataclass(frozen=True)
@@ -372,7 +374,16 @@ def price_line(line: Sequence[tuple[str, Book]], offers: Mapping[str, Offers]) -
 
 
 def check_fits(name: str, book: Book, asked: Reservation) -> None:
-    """Refuse a plan that was charged before, and one that the account of that name has no room for."""
+    """Refuse a plan that was charged before, and one that the account of that name has no room for.
+
+    Costs of records and of people do not add: a person with k records pays up to k times what is charged for one.
+    """
+    if any(each.people != asked.people for each in book.reservations):
+        mine, others = ("people", "records") if asked.people else ("records", "people")
+        raise BudgetError(
+            f"account {name!r} has charges that protect {others}, and the plan protects {mine}: they do not add up to "
+            "a promise. Open an account of its own for it; what each of the two promises holds by itself alone."
+        )
     known = book.find(asked.plan)
     if known is not None:
         raise LedgerError(

@@ -12,12 +12,12 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import Block, SumRows
+from sottovoce.data.block import Block, RecordRows, SumRows
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.matrix import Slope, Slopes
 from sottovoce.data.projection import Projected
@@ -25,6 +25,9 @@ from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Array, ForgottenError, MessageArrays, Plain, Query, Reals, Round, Wholes, misfit
 from sottovoce.losses import ClassesLoss, Loss, Weighted
 from sottovoce.plan import Plan, Problem
+
+if TYPE_CHECKING:
+    from sottovoce.data.people_block import PeopleBlock
 
 
 class GradientSum(Query):
@@ -154,6 +157,31 @@ class GramMatrix(Query):
         return full + np.triu(full, 1).T
 
 
+class PersonGram(GramMatrix):
+    """sum_i S_i / K of people, S_i the sum of x x' over a person's records, scaled to a trace of K at most.
+
+    Guarantee: 1 and sqrt 2, as |S_i|_F <= trace S_i and no two such matrices have an inner product below 0. K is a
+    power of two, so that nothing is rounded. Edges: a person without usable records contributes 0.
+    """
+
+    by_person: ClassVar[bool] = True
+    needs: ClassVar[type] = RecordRows
+
+    def __init__(self, dimension: int, most: float) -> None:
+        super().__init__(dimension)
+        self.most = most
+
+    def joint_step(self, bits: int) -> float | None:
+        return float(4.0**-bits / self.most)
+
+    def value(self, round: Round) -> Array:
+        check_norm(round.rows)
+        return np.asarray(cast("PeopleBlock", round.rows).person_gram(self.most)[self.places] / self.most)
+
+    def matrix(self, triangle: Array) -> Array:
+        return self.most * super().matrix(triangle)
+
+
 class ColumnSquares(Query):
     """The diagonal of X'X, |x_i| <= 1: what is left of a Gram matrix that would be too large.
 
@@ -176,12 +204,13 @@ class ColumnSquares(Query):
 
 
 class NumberSum(Query):
-    """The sum of one number for each record, clipped to [low, 1]; 0 for a null row.
+    """The sum of one number for each record, clipped to [low, 1]; 0 for a null row. Of people: of the means of theirs.
 
     Guarantee: zero-out moves it by at most 1, replace-one by 1 - low. Edges: a NaN counts as 1.
     """
 
     needs: ClassVar[type] = SumRows
+    by_person: ClassVar[bool] = True
     bound = 1.0
     length = 1
     rounding_entries = 1.0
@@ -197,6 +226,21 @@ class NumberSum(Query):
 
     def value(self, round: Round) -> Array:
         return np.array([round.rows.number_sum(self.number, self.low, round.told.get("weights"))])
+
+
+class RecordCount(NumberSum):
+    """sum_i n_i / T over people, n_i of the T records that may count."""
+
+    name = "person-records"
+    title: ClassVar[str] = "the mean number of records of a person"
+    needs: ClassVar[type] = RecordRows
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def value(self, round: Round) -> Array:
+        return np.array([cast("PeopleBlock", round.rows).record_share_sum(self.most)])
 
 
 class LabelSum(NumberSum):
@@ -267,6 +311,7 @@ class ClassCounts(Query):
     name = "classes"
     title: ClassVar[str] = "how many records each class has"
     needs: ClassVar[type] = SumRows
+    by_person: ClassVar[bool] = True
     bound = 1.0
     replacement: ClassVar[float | None] = math.sqrt(2.0)
     rounding_entries = 2.0
@@ -368,18 +413,19 @@ class ProjectedGradient(Query):
         self.length = (shape.columns or shape.dimension) * loss.outputs
         self.rounding_entries = float(self.length)
         self.takes = {"point": Reals((self.length,)), "offset": Reals((loss.outputs,)), "slope": POSITIVE}
+        self.cuts = {"cut": POSITIVE}  # what is told of how rows are cut, beside P
 
     def takes_at(self, number: int) -> Mapping[str, Reals]:
         """u, a and G; in the first round C, and P where this query is told it."""
         if number > self.first:
             return self.takes
-        return {**self.takes, "cut": POSITIVE, **({} if self.told_before else self.shape.takes)}
+        return {**self.takes, **self.cuts, **({} if self.told_before else self.shape.takes)}
 
     def objection(self, number: int, told: MessageArrays) -> str | None:
         """Any round may tell P and C, both of them, again."""
         takes = self.takes_at(number)
         if "projection" in told:
-            takes = {**takes, "cut": POSITIVE, **self.shape.takes}
+            takes = {**takes, **self.cuts, **self.shape.takes}
         return misfit(takes, told)
 
     def value(self, round: Round) -> Array:
@@ -393,8 +439,11 @@ class ProjectedGradient(Query):
         seen: Seen = memory[self.name]
         rows = seen.rows
         if not rows.ready:
-            rows.cut(float(public["cut"][0]))
-            seen.told["cut"] = public["cut"]
+            lengths = list[float]()
+            for name in self.cuts:
+                seen.told[name] = public[name]
+                lengths.append(float(public[name][0]))
+            rows.cut(*lengths)
         most, point, offset = float(told["slope"][0]), told["point"], told["offset"].tolist()
         if isinstance(loss, ClassesLoss):
             several = Slopes(loss, self.bound, rows.bits, most, tuple(offset))
@@ -416,6 +465,29 @@ class ScaleGradient(ProjectedGradient):
 
     name = "rescale"
     title: ClassVar[str] = "gradients of the slope and the intercept of the score"
+    told_before: ClassVar[bool] = False
+
+
+class PersonGradient(ProjectedGradient):
+    """sum_i T_i min(1, K / |T_i|) / K of people, T_i the sum of the terms of `ProjectedGradient` of a person's records.
+
+    Guarantee: zero-out moves it by at most 1, replace-one by 2, whatever P, C, K, G, u and a are, and however many
+    records a person has. K is told with C.
+    """
+
+    by_person: ClassVar[bool] = True
+    needs: ClassVar[type] = RecordRows
+
+    def __init__(self, shape: ProjectionShape, loss: Loss, first: float, most: int) -> None:
+        super().__init__(shape, loss, first)
+        self.cuts = {"cut": POSITIVE, "together": Reals((1,), 1.0, float(most))}
+
+
+class PersonScaleGradient(PersonGradient):
+    """The same for rows (score, 1): the derivatives by the slope and the intercept of a score."""
+
+    name = "rescale"
+    title: ClassVar[str] = ScaleGradient.title
     told_before: ClassVar[bool] = False
 
 

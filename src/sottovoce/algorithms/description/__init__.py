@@ -95,6 +95,7 @@ class ColumnCells(Query):
     name = "cells"
     title: ClassVar[str] = "records of each column counted in cells, with sums of numbers and of their squares"
     needs: ClassVar[type] = BlockRows
+    by_person: ClassVar[bool] = True
     together: ClassVar[bool] = True
     replacement: ClassVar[float | None] = math.sqrt(2.0)
 
@@ -123,13 +124,12 @@ class ColumnCells(Query):
             for column, cut, groups in zip(codes.T, self.cuts, self.groups, strict=False):
                 own = classes if groups > 1 else one
                 counted = (own < groups) & ~np.isnan(column)
-                values, own = column[counted], own[counted]
-                parts = [np.bincount(own * len(cut) + cut.places(values), minlength=groups * len(cut))]
+                parts = [rows.counted(own * len(cut) + cut.places(column), None, groups * len(cut), counted)]
                 if cut.summed:
-                    x = cut.scaled(values)
+                    x = cut.scaled(column)
                     for power in (x.copy(), x * x):
                         exact = power if rows.bits is None else toward_zero(power, rows.sum_bits)
-                        parts.append(np.bincount(own, exact, groups))
+                        parts.append(rows.counted(own, exact, groups, counted))
                 for part in parts:
                     total[start : start + len(part)] += part
                     start += len(part)
@@ -188,6 +188,7 @@ class CountedColumns(Algorithm):
     splits = ("central", "rows", "columns")
     secure = ("rows",)
     private: ClassVar[bool | None] = None
+    people: ClassVar[bool | None] = None
     layout: ClassVar[Layout] = "raw"
     numbers: ClassVar[type[Numbers]] = Described
 

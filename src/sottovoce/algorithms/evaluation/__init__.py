@@ -164,7 +164,7 @@ def cells(rows: Block, places: Integers, t: Array, count: int) -> Array:
     places, t = places[rows.usable_rows], t[rows.usable_rows]
     t = t if rows.bits is None else toward_zero(t, rows.sum_bits)
     # 1 - t is on the grid too: a record's two parts are exact, and so are their sums in any order.
-    return np.asarray(np.bincount(places, 1.0 - t, count) + np.bincount(places + 1, t, count), dtype=np.float64)
+    return np.asarray(rows.counted(places, 1.0 - t, count) + rows.counted(places + 1, t, count), dtype=np.float64)
 
 
 def pair_cells(rows: Block, places: Integers, t: Array, parts: Array, count: int) -> Array:
@@ -181,7 +181,7 @@ def pair_cells(rows: Block, places: Integers, t: Array, parts: Array, count: int
     both = t - above
     shares = (1.0 - t - (parts - both), above, parts - both, both)
     ends = (places, places + 1, places + count, places + count + 1)
-    counted = [np.bincount(end, share, 2 * count) for end, share in zip(ends, shares, strict=True)]
+    counted = [rows.counted(end, share, 2 * count) for end, share in zip(ends, shares, strict=True)]
     return np.asarray(np.sum(counted, axis=0), dtype=np.float64)
 
 
@@ -195,6 +195,7 @@ class ScoreCells(Query):
     name = "cells"
     title: ClassVar[str] = "scores of test records by class, counted in cells"
     needs: ClassVar[type] = BlockRows
+    by_person: ClassVar[bool] = True
     replacement: ClassVar[float | None] = math.sqrt(2.0)
     bound = 1.0
     rounding_entries = 4.0
@@ -225,6 +226,7 @@ class ClassCells(Query):
     name = "cells"
     title: ClassVar[str] = "test records by class, predicted class and, where there are probabilities, loss"
     needs: ClassVar[type] = BlockRows
+    by_person: ClassVar[bool] = True
     replacement: ClassVar[float | None] = math.sqrt(2.0)
 
     def __init__(self, weights: Array, *, losses: bool) -> None:
@@ -251,9 +253,9 @@ class ClassCells(Query):
                 np.logaddexp(total, scores, out=total)  # of each record on its own
                 np.copyto(own, scores, where=labels == place)
         usable = rows.usable_rows
-        counts = np.bincount((labels * self.classes + predicted)[usable], minlength=self.classes**2)
+        counts = rows.counted((labels * self.classes + predicted)[usable], None, self.classes**2)
         if not self.losses:
-            return counts.astype(np.float64)
+            return np.asarray(counts, dtype=np.float64)
         (places, t), (beyond, u) = (line.shares(total - own) for line in self.lines)
         right, size = labels == predicted, len(self.lines[0])
         places, t = np.where(right, places, beyond + size), np.where(right, t, u)
@@ -271,6 +273,7 @@ class ResidualCells(Query):
     name = "cells"
     title: ClassVar[str] = "residuals and labels of test records, counted in cells, and the labels' first two moments"
     needs: ClassVar[type] = BlockRows
+    by_person: ClassVar[bool] = True
     replacement: ClassVar[float | None] = math.sqrt(2.0)
     bound = 2.0 * FLOAT
     rounding_entries = 14.0
@@ -287,7 +290,8 @@ class ResidualCells(Query):
         residuals = np.fmin(np.abs(rows.scores(self.weights) - labels), 1.0)
         usable = labels[rows.usable_rows]
         powers, exact = (usable.copy(), usable * usable), rows.bits is not None
-        moments = [(toward_zero(part, rows.sum_bits) if exact else part).sum() for part in powers]
+        parts = (toward_zero(part, rows.sum_bits) if exact else part for part in powers)
+        moments = [rows.number_total(part) for part in parts]
         sizes = cells(rows, *RESIDUALS.shares(residuals), len(RESIDUALS))
         both = pair_cells(rows, *LABELS.shares(labels), residuals * residuals, len(LABELS))
         return np.concatenate([sizes, both, moments])
@@ -341,6 +345,7 @@ class _Evaluation(Algorithm):
 
     name: ClassVar[str] = "evaluation"
     private: ClassVar[bool | None] = None
+    people: ClassVar[bool | None] = None
     options: ClassVar[tuple[str, ...] | None] = ()
     numbers: ClassVar[type[Numbers]] = Evaluated
 

@@ -109,6 +109,7 @@ class _Counts(Query):
     """
 
     needs: ClassVar[type] = BlockRows
+    by_person: ClassVar[bool] = True
     together: ClassVar[bool] = True
     answered_by = holders
     replacement: ClassVar[float | None] = math.sqrt(2.0)
@@ -129,7 +130,7 @@ class _Counts(Query):
         for values in rows.cells(self.columns):
             known = np.isfinite(values)
             places = first + self.places(np.where(known, values, 0.0), told)
-            counts += np.bincount(places[known], minlength=self.length)
+            counts += rows.counted(places, None, self.length, known)
         return counts
 
     def places(self, values: Array, told: MessageArrays) -> Integers:
@@ -194,6 +195,7 @@ class CountedRanges(Algorithm):
     title: ClassVar[str] = "ranges of columns: records counted in cells"
     splits = ("central", "rows", "columns")
     private: ClassVar[bool | None] = None
+    people: ClassVar[bool | None] = None
     layout: ClassVar[Layout] = "raw"
     numbers: ClassVar[type[Numbers]] = CountedRangesNumbers
 

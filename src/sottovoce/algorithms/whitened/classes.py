@@ -68,13 +68,14 @@ class PrivateClasses(PrivateWhitened):
         """Few records need to know their classes above all."""
         one = min(max((15 / signal) ** 2, 0.005), 0.03)
         moments, classes = rule.MOMENTS[names[0]], min(max((30 / signal) ** 2, 0.01), 0.20)
-        return {names[0]: moments, "classes": classes, "length": one, "gradient": 1 - moments - classes - one}
+        numbers = dict.fromkeys({*names[1:]} - {"classes", "gradient"}, one)
+        rest = 1 - moments - classes - one * len(numbers)
+        return numbers | {names[0]: moments, "classes": classes, "gradient": rest}
 
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
-        shape, loss, d = projection_shape(plan), plan.scaled_loss, plan.dimension
-        moments = sums.GramMatrix(d) if shape.kind == "triangular" else sums.ColumnSquares(d)
-        gradient = sums.ProjectedGradient(shape, loss, sums.first_round(plan, "gradient"))
-        return moments, sums.ClassCounts(loss.outputs), sums.LengthSum(shape), gradient
+        shape = projection_shape(plan)
+        counts = sums.ClassCounts(plan.scaled_loss.outputs)
+        return self.products(plan), counts, sums.LengthSum(shape), self.gradient(plan, shape)
 
     def start(self, plan: Plan) -> Asking[ConstantModel]:
         """At the shares of the classes, drawn to equal ones as far as noise hides them; none is 0."""

@@ -113,21 +113,29 @@ class PrivateWhitened(Algorithm):
         """In the order in which they are asked."""
         loss, d, constant = plan.scaled_loss, plan.dimension, plan.fit_intercept
         shape = projection_shape(plan)
-        found: list[Query] = [sums.GramMatrix(d) if shape.kind == "triangular" else sums.ColumnSquares(d)]
+        found: list[Query] = [self.products(plan)]
         if loss.kind == "regression":
             found += [sums.LabelSum(), sums.ResidualSum(d)] if constant else [sums.ResidualSum(d)]
         if isinstance(loss, Weighted):
             found.append(sums.WeightSum(loss))
-        found += [sums.LengthSum(shape), sums.ProjectedGradient(shape, loss, sums.first_round(plan, "gradient"))]
+        found += [sums.LengthSum(shape), self.gradient(plan, shape)]
         found += [sums.ScoreSum(d), sums.SquareSum(d)] if constant else [sums.SquareSum(d)]
-        rescale = sums.ScaleGradient(
-            sums.ProjectionShape(d, "vectors", 1 + constant), loss, sums.first_round(plan, "rescale")
-        )
+        rescale = self.gradient(plan, sums.ProjectionShape(d, "vectors", 1 + constant), rescales=True)
         found.append(rescale)
-        if isinstance(plan, Plan) and plan.numbers.prior is not None:
+        if isinstance(plan, Plan) and getattr(plan.numbers, "prior", None) is not None:
             plan.numbers.weights(plan.dimension)  # refused if it is for other rows
             return with_prior(found, plan)
         return tuple(found)
+
+    def products(self, plan: Problem) -> sums.GramMatrix | sums.ColumnSquares:
+        """What the moments are made of."""
+        many = plan.features > NEWTON_FEATURES
+        return sums.ColumnSquares(plan.dimension) if many else sums.GramMatrix(plan.dimension)
+
+    def gradient(self, plan: Problem, shape: sums.ProjectionShape, *, rescales: bool = False) -> Query:
+        """Of whitened rows, or of the rescale."""
+        kind = sums.ScaleGradient if rescales else sums.ProjectedGradient
+        return kind(shape, plan.scaled_loss, sums.first_round(plan, kind.name))
 
     def remember(self, _plan: Plan, _rows: Block) -> dict[str, Any]:
         """Rows seen through the P of the stage, once it is told; one that lost them is told P and C again."""
@@ -145,11 +153,11 @@ class PrivateWhitened(Algorithm):
 
     def moments(self, plan: Plan) -> Asking[Moments]:
         """1. Mean squares of the rows, along the eigenvectors of their Gram matrix or along the columns."""
-        if plan.has("gram"):
-            gram = sums.GramMatrix(plan.dimension).matrix((yield from total("gram")))
-            return rule.of_gram(gram / plan.records, self.noise(plan, "gram"), plan.preparation.intercept_entry)
-        squares = yield from total("squares")
-        return rule.of_squares(squares / plan.records, self.noise(plan, "squares"), plan.preparation.intercept_entry)
+        query, constant = self.products(plan), plan.preparation.intercept_entry
+        found, noise = (yield from total(query.name)), self.noise(plan, query.name)
+        if isinstance(query, sums.GramMatrix):
+            return rule.of_gram(query.matrix(found) / self.records(plan), noise, constant)
+        return rule.of_squares(found / self.records(plan), noise, constant)
 
     def start(self, plan: Plan) -> Asking[ConstantModel]:
         """For numbers at the mean label, in units of the mean absolute residual there; for classes at 0."""
@@ -206,7 +214,7 @@ class PrivateWhitened(Algorithm):
     def descend(self, plan: Plan, white: White, start: ConstantModel) -> Asking[Descent]:
         """3. Gradients of whitened rows, one after the other, each at the point that those before led to."""
         clips, left = self.clips(plan, white)
-        noise = self.noise(plan, "gradient", clips) * (clips.cut * clips.slope)
+        noise = self.noise(plan, "gradient", clips) * clips.size
         descent = self.descent(plan, white, start, left, noise)
         offset = start.offset if start.prior is None else np.zeros(1)
         message = {"offset": offset, **projection_shape(plan).message(white.matrix)}
@@ -268,7 +276,8 @@ class PrivateWhitened(Algorithm):
             projection = np.column_stack([projection, one / score.constant])
         size = projection.shape[1]
         penalised = functools.partial(score.penalised, unit=unit, regulariser=plan.scaled_regulariser)
-        clips = Clips(1.0, units.slope).widened(units, self.noise(plan, query), size, rule.FAR)
+        most = float(plan.most_records or 1)
+        clips = Clips(1.0, units.slope).widened(units, self.noise(plan, query), size, rule.FAR, most)
         # what clips leave of the mean squares of rows (t, 1), t ~ N(0, 1), or (t)
         rows = np.column_stack([rule.NORMAL, np.ones_like(rule.NORMAL)])[:, :size]
         share = rule.DENSITY * clips.cut / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)
@@ -279,7 +288,7 @@ class PrivateWhitened(Algorithm):
             damping=0.0,
             prior=units.variance,
             variance=units.variance / 2,
-            noise=self.noise(plan, query, clips) * (clips.cut * clips.slope),
+            noise=self.noise(plan, query, clips) * clips.size,
             rounds=plan.release(query).count,
             units=units,
             penalised=penalised,
@@ -293,6 +302,10 @@ class PrivateWhitened(Algorithm):
         yield from self.gradients(plan, query, descent, clips, message)
         return penalised(np.mean(descent.taken, axis=0), descent.stiffness)
 
+    def records(self, plan: Plan) -> float:
+        """What sums over the records are divided by."""
+        return float(plan.records)
+
     def noise(self, plan: Plan, query: str, _clips: Clips | None = None) -> float:
         """The standard deviation of a mean over the records, all rounds of the query taken as one."""
         release = plan.release(query)
@@ -304,7 +317,8 @@ class PrivateWhitened(Algorithm):
         No row is longer than sqrt q; what is left is on average.
         """
         first, longest = Clips(rule.CUT * white.length, white.units.slope), math.sqrt(white.q.max())
-        clips = first.widened(white.units, self.noise(plan, "gradient"), float(white.squares.sum()), longest)
+        noise, most = self.noise(plan, "gradient"), float(plan.most_records or 1)
+        clips = first.widened(white.units, noise, float(white.squares.sum()), longest, most)
         return clips, min(1.0, clips.cut / white.length)
 
     def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
@@ -333,15 +347,18 @@ class PrivateWhitened(Algorithm):
 
     def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, message: MessageArrays) -> Asking[None]:
         """P and C are told once, or when lost; P of "gradient" was told with the lengths."""
-        kept = {"cut": np.array([clips.cut]), **message}
+        cuts = {"cut": np.array([clips.cut])}
+        if plan.most_records is not None:
+            cuts["together"] = np.array([clips.together])
+        kept = {**cuts, **message}
         offset = kept.pop("offset")
-        first, most = {"cut": kept["cut"]} if query == "gradient" else kept, clips.cut * clips.slope
+        first = cuts if query == "gradient" else kept
         for _ in range(descent.rounds):
             point = descent.point if descent.start is None else descent.point + descent.start
             point = descent.along_columns(point)
             asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": offset, **first}
             answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
-            descent.step(descent.along_directions(answer) * most / plan.records)
+            descent.step(descent.along_directions(answer) * clips.size / self.records(plan))
             first = {}
 
 

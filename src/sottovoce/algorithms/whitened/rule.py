@@ -142,20 +142,32 @@ def whitening(moments: Moments, units: Units, noise: float) -> Array:
 
 @dataclass(frozen=True)
 class Clips:
-    """Rows are clipped to length `cut`, slopes to `slope`: a record moves a sum by their product at most."""
+    """Rows are clipped to length `cut`, slopes to `slope`: a record moves a sum by their product at most.
+
+    The sum over a person's records is clipped to `together` times that.
+    """
 
     cut: float
     slope: float
+    together: float = 1.0
 
-    def widened(self, units: Units, noise: float, size: float, longest: float) -> Clips:
-        """Both grow where the noise costs less than the tolerance, so at large signal they vanish, as it does.
+    @property
+    def size(self) -> float:
+        """How far a record, or a person, moves a sum at most."""
+        return self.cut * self.slope * self.together
+
+    def widened(self, units: Units, noise: float, size: float, longest: float, most: float = 1.0) -> Clips:
+        """They grow where the noise costs less than the tolerance, so at large signal they vanish, as it does.
 
         Noise of the standard deviation s on a mean gradient of rows of the mean square `size` costs s^2 size / (2 k).
+        What is left when no row and no slope is clipped lets the sum of a person grow, up to `most` records.
         """
         allowed = math.sqrt(2 * units.tolerance * units.curvature / size) / noise
         growth = max(1.0, allowed / (self.cut * self.slope)) ** EASED
         steeper = min(units.steepest / self.slope, math.sqrt(growth))
-        return Clips(min(self.cut * growth / steeper, max(longest, self.cut)), self.slope * steeper)
+        cut = min(self.cut * growth / steeper, max(longest, self.cut))
+        left = growth / (steeper * cut / self.cut)
+        return Clips(cut, self.slope * steeper, min(max(left, 1.0), most))
 
 
 @dataclass

@@ -30,6 +30,7 @@ from typing import IO, Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.beside import labels_of
 from sottovoce.data.cells import table_columns
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.misfits import Misfits, tell_all
@@ -150,7 +151,13 @@ class Wanted:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.features if self.label is None else (*self.features, self.label)
+        return self.features if self.label is None else (*self.features, *self.beside_features)
+
+    @property
+    def beside_features(self) -> tuple[str, ...]:
+        """The label and, where people have several records, whose each is."""
+        person = None if self.schema is None else self.schema.person
+        return tuple(name for name in (self.label, person) if name is not None)
 
     def encode(self, cells: Any, misfits: Misfits | None = None) -> Piece:
         """The features and labels of a table, by the schema; what does not fit it is added to `misfits`."""
@@ -235,7 +242,8 @@ class TableFormat(Format):
             return
         schema, alone = self.wanted.schema, copy.copy(self)
         if schema is not None:
-            yield from (labels for cells in alone.cells([label], rows) if (labels := schema.labels(cells)) is not None)
+            found = map(schema.labels, alone.cells(self.wanted.beside_features, rows))
+            yield from (labels_of(labels) for labels in found if labels is not None)
             return
         alone.wanted = Wanted((), label)
         yield from (labels for _, labels in alone.pieces(rows) if labels is not None)
