@@ -338,6 +338,17 @@ def _describe_evaluation(told: Told | None) -> Iterable[Part]:
     yield CardTable(
         heads, tuple((plots.title_of(name), *_format_interval(found)) for name, found in told["metrics"].items())
     )
+    if groups := told.get("groups"):
+        yield (
+            f"By {told['by']}, with 95% intervals. All groups are from the same release; what stands for all records "
+            "is the sum of their counts."
+        )
+        heads_of = ("", *(f"{group['name']}" for group in groups))
+        counts = ("records, about", *(f"{max(group['records']['value'], 0.0):,.0f}" for group in groups))
+        rows = [
+            (plots.title_of(name), *(_one_cell(group["metrics"][name]) for group in groups)) for name in told["metrics"]
+        ]
+        yield CardTable(heads_of, (counts, *rows))
     if told["by_class"]:
         each = zip(told["classes"], told["by_class"], strict=True)
         rows = [(f"{name} of {label}", *_format_interval(found[name])) for label, found in each for name in found]
@@ -369,6 +380,11 @@ def _describe_shapes(model: PrivateLinearModel) -> Iterable[Part]:
 def _format_interval(metric: Told) -> tuple[str, ...]:
     """Value and interval; what cannot be told is a dash."""
     return tuple("-" if metric[name] is None else f"{metric[name]:.4g}" for name in ("value", "low", "high"))
+
+
+def _one_cell(metric: Told) -> str:
+    value, low, high = _format_interval(metric)
+    return value if value == "-" else f"{value} ({low} to {high})"
 
 
 def svg_of(figure: Any, *, fonttype: str = "path") -> Markup:

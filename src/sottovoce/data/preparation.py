@@ -101,6 +101,7 @@ class Preparation:
     units: bool | None = None  # whether rows and labels are in units of their bounds; None: in a private run
     centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
     whole: float | None = None  # layout "rows", of a party that has a part of each: what the whole row is multiplied by
+    beside: tuple[str, ...] = ()  # what the plan uses of what stands beside labels
     most_bits: int | None = None  # a coarser grid than the records need, where wide noise needs the room
 
     # What follows from these:
@@ -281,7 +282,7 @@ class Preparation:
     def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
         """Labels as the losses want them and which are usable: -1/+1, places of classes, or cut and in [-1, 1]."""
         y = np.asarray(y)
-        if columns := columns_beside(y):
+        if columns := [name for name in columns_beside(y) if name not in self.beside]:
             raise InputError(f"the plan does not take {', '.join(columns)} beside labels; leave it out.")
         return self._labels(labels_of(y))
 

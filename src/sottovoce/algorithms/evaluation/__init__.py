@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, Solution, Weight, public_model, total
+from sottovoce.algorithms.evaluation.groups import ByGroup, Groups
 from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.data.preparation import Preparation
@@ -311,6 +312,7 @@ class Subject:
     spread: tuple[float, float] | None = None
     people: People = "others"
     scores: str = ""
+    groups: Groups | None = None
 
 
 class Evaluated(Numbers):
@@ -325,6 +327,8 @@ class Evaluated(Numbers):
     weights: tuple[Weight, ...]
     people: People
     scores: str = Field(pattern="^([0-9a-f]{64})?$")
+    groups: Groups | None = None
+    left_out: ClassVar[tuple[str, ...]] = ("groups",)
 
 
 class EvaluatedClassesNumbers(Evaluated):
@@ -341,12 +345,18 @@ class _Evaluation(Algorithm):
 
     name: ClassVar[str] = "evaluation"
     private: ClassVar[bool | None] = None
+    secure: ClassVar[tuple[str, ...]] = ("rows",)
     options: ClassVar[tuple[str, ...] | None] = ()
     numbers: ClassVar[type[Numbers]] = Evaluated
 
     @abstractmethod
     def cells(self, problem: Problem, numbers: Evaluated, weights: Array) -> Query:
         """What is counted of a model of these weights."""
+
+    def grouped(self, problem: Problem, numbers: Evaluated, weights: Array) -> Query:
+        """The same of each group, where there are groups."""
+        query = self.cells(problem, numbers, weights)
+        return query if numbers.groups is None else ByGroup(query, numbers.groups)
 
     def nodes(self, _problem: Problem, _subject: Subject) -> dict[str, float]:
         """What else the numbers of a plan have."""
@@ -355,9 +365,9 @@ class _Evaluation(Algorithm):
     def design(self, problem: Problem, options: Subject) -> Design:
         """One release; nobody is told a model at the end."""
         weights = () if options.scores else tuple(options.weights.ravel().tolist())
-        subject = {"weights": weights, "people": options.people, "scores": options.scores}
+        subject = {"weights": weights, "people": options.people, "scores": options.scores, "groups": options.groups}
         numbers = cast("Evaluated", self.numbers(**subject, **self.nodes(problem, options)))
-        query = self.cells(problem, numbers, options.weights)
+        query = self.grouped(problem, numbers, options.weights)
         releases = (Release.at_mu(query, 0, 1, problem.mu, problem.relation),)
         models: ModelsOf = "kept" if problem.split.same_people else "shared"
         return Design(rounds=1, numbers=numbers, releases=releases, models=models)
@@ -372,7 +382,11 @@ class _Evaluation(Algorithm):
             raise RefusedError(
                 "an evaluation by columns, and no other, names the plan of its model and has no weights."
             )
-        query = self.cells(plan, numbers, score_weights(plan) if by_columns else public_model(plan))
+        if numbers.groups is not None:
+            holder = plan.part(plan.label_party_name if by_columns else plan.names[0])
+            if (reason := numbers.groups.objection(holder.start, holder.stop)) is not None:
+                raise RefusedError(f"an evaluation by groups, and {reason}.")
+        query = self.grouped(plan, numbers, score_weights(plan) if by_columns else public_model(plan))
         if by_columns:
             query.answered_by = label_party
         return (query,)
@@ -399,7 +413,8 @@ class EvaluatedClasses(_Evaluation):
         widest = (
             float(np.linalg.norm(subject.weights)) if problem.private else WIDE
         )  # no prepared row's score is beyond
-        count, reach = next((count, reach) for most, count, reach in LAYOUTS if problem.signal <= most)
+        signal = problem.signal / (1 if subject.groups is None else len(subject.groups.names))
+        count, reach = next((count, reach) for most, count, reach in LAYOUTS if signal <= most)
         mean, deviation = subject.spread or (0.0, min(WIDE, widest) / reach)
         return asdict(TwoSides.about(mean, max(deviation, 1e-3), count, reach))
 
