@@ -105,6 +105,17 @@ def test_a_table_is_read_by_the_schema_of_the_model(folder: Path, write_job: Any
     found = json.loads(invoke("evaluate", folder / "job.json", folder / "test.toml", "--json").stdout)
     assert found["metrics"]["accuracy"]["value"] > 0.75
     assert found["complete"]
+    refused = invoke("evaluate", folder / "job.json", folder / "test.toml", "--by", "size", code=2).stderr
+    assert "by='size' is a number" in refused
+    (folder / "test.toml").write_text('by = "colour"\n[privacy]\nepsilon = 50.0\n[data]\nfile = "test.csv"\n')
+    output = ("--output", folder / "found.json", "--plot", folder / "found.svg")
+    said = invoke("evaluate", folder / "job.json", folder / "test.toml", *output).stdout
+    assert "colour=red" in said
+    found = json.loads((folder / "found.json").read_text())
+    assert [group["name"] for group in found["groups"]] == ["red", "blue", "none of these"]
+    assert found["groups"][0]["records"]["value"] == pytest.approx(red[400:].sum(), abs=5)
+    invoke("card", folder / "job.json", "--evaluation", folder / "found.json")
+    assert "By colour, with 95% intervals" in (folder / "job.card.html").read_text()
 
 
 class TestCard:
