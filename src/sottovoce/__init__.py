@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         PrivateLasso,
         PrivateLinearSVC,
         PrivateLogisticRegression,
+        PrivateOrdinalClassifier,
         PrivateRidge,
     )
     from sottovoce.estimators.description import Description, describe
@@ -62,6 +63,7 @@ _HOMES: Final = {
         "PrivateLasso",
         "PrivateLinearSVC",
         "PrivateLogisticRegression",
+        "PrivateOrdinalClassifier",
         "PrivateRidge",
     ),
     "estimators.description": ("Description", "describe"),
@@ -99,6 +101,7 @@ __all__ = [
     "PrivateLasso",
     "PrivateLinearSVC",
     "PrivateLogisticRegression",
+    "PrivateOrdinalClassifier",
     "PrivateRandomizedSearch",
     "PrivateRidge",
     "RefusedError",

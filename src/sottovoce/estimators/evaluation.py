@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -307,8 +306,8 @@ def evaluate(  # noqa: PLR0913
         if by_columns:
             weights = score_weights(problem)
         else:  # of several classes a row for each
-            pairs = zip(np.atleast_2d(model.coef_), np.ravel(model.intercept_).tolist(), strict=True)
-            rows = list(itertools.starmap(problem.preparation.weights_of, pairs))
+            coefs, intercepts = model.model_rows()
+            rows = list(map(problem.preparation.weights_of, coefs, intercepts.tolist()))
             weights = np.array(rows) if several else rows[0]
         form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
         spread = getattr(model, "score_spread_", None)

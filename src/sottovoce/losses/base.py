@@ -40,6 +40,7 @@ class Loss(ABC):
     code: ClassVar[int | None] = None  # in `losses/kernels.py`, for solvers whose loops are compiled
     slope_code: ClassVar[int | None] = None  # likewise, for sums of slopes; a class that inherits it has none
     dual_codes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # where there are several dual steps: by name
+    ordered: ClassVar[bool] = False  # whether scores after the first are thresholds between ordered classes
     outputs: ClassVar[int] = 1  # how many scores a record has; of several classes one for each
 
     def parameters(self) -> dict[str, float]:
@@ -218,6 +219,11 @@ def register(loss: type[LossType]) -> type[LossType]:
 def names(kind: Kind | None = None) -> list[str]:
     """The names that ``get`` knows, of one kind or of both."""
     return sorted(name for name, loss in _REGISTRY.items() if kind in (None, loss.kind))
+
+
+def several_scores() -> list[str]:
+    """The names of losses of several classes, which estimators choose."""
+    return sorted(_SEVERAL)
 
 
 def takes(name: str) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import RefusedError
 from sottovoce.gate.query import Integers, Query, Round, label_party
+from sottovoce.losses import ClassesLoss
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.plan import ModelsOf
 
@@ -218,6 +219,8 @@ class ClassCells(Query):
     The weights have a row for each of K classes. A record whose class has the largest score is right and its loss at
     most log K; that of a wrong one is at least log 2. Without `losses` there are the counts alone.
 
+    What says how likely each class is are the scores of the loss, or of ordered classes the logarithms of their shares.
+
     Guarantee: a record adds 1 to one count, and 1 - t and t to two cells: two vectors without entries below 0 and of
     norm at most 1. So zero-out moves the value by at most sqrt 2, replace-one by 2; without losses by 1 and sqrt 2.
     Edges: a null row adds nothing; of equal scores the first is the prediction; a NaN loss counts as the first node.
@@ -228,13 +231,13 @@ class ClassCells(Query):
     needs: ClassVar[type] = BlockRows
     replacement: ClassVar[float | None] = math.sqrt(2.0)
 
-    def __init__(self, weights: Array, *, losses: bool) -> None:
-        self.weights, self.losses = weights, losses
+    def __init__(self, weights: Array, loss: ClassesLoss) -> None:
+        self.weights, self.loss, self.losses = weights, loss, loss.probabilities
         self.classes = len(weights)
-        self.lines: tuple[Line, ...] = loss_lines(self.classes) if losses else ()
+        self.lines: tuple[Line, ...] = loss_lines(self.classes) if self.losses else ()
         self.length = self.classes**2 + sum(map(len, self.lines))
-        self.bound = math.sqrt(2.0) if losses else 1.0
-        self.rounding_entries = 6.0 if losses else 2.0
+        self.bound = math.sqrt(2.0) if self.losses else 1.0
+        self.rounding_entries = 6.0 if self.losses else 2.0
 
     def value(self, round: Round) -> Array:
         """A pass over the rows for each class, with a few numbers of each row at hand."""
@@ -244,8 +247,8 @@ class ClassCells(Query):
         labels, count = rows.labels.astype(np.int64), len(rows)
         predicted, largest = np.zeros(count, dtype=np.int64), np.full(count, -math.inf)
         total, own = np.full(count, -math.inf), np.zeros(count)
-        for place, weights in enumerate(self.weights):
-            scores = rows.scores(weights)
+        each = self.loss.class_scores(lambda place: rows.scores(self.weights[place]))
+        for place, scores in enumerate(each):
             predicted[scores > largest] = place
             np.maximum(largest, scores, out=largest)
             if self.losses:
@@ -432,10 +435,13 @@ class EvaluatedSeveral(_Evaluation):
     form: ClassVar[str] = "several"
     title: ClassVar[str] = "private evaluation: records counted by class and predicted class, their losses in cells"
     several: ClassVar[bool] = True
+    ordered: ClassVar[bool | None] = None
 
     def cells(self, problem: Problem, _numbers: Evaluated, weights: Array) -> Query:
         own = weights.reshape(problem.scaled_loss.outputs, problem.dimension)
-        return ClassCells(own, losses=problem.loss.name == "softmax")
+        loss = problem.scaled_loss
+        assert isinstance(loss, ClassesLoss), "it has several scores"  # noqa: S101
+        return ClassCells(own, loss)
 
 
 class EvaluatedNumbers(_Evaluation):

@@ -5,6 +5,15 @@ from __future__ import annotations
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.whitened.classes import ExactClasses, ExactWhitened, PrivateClasses
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
+from sottovoce.algorithms.whitened.ordinal import ExactOrdinal, PrivateOrdinal
 from sottovoce.algorithms.whitened.private import PrivateWhitened
 
-FORMS: tuple[Algorithm, ...] = (PrivateWhitened(), ExactWhitened(), PrivateClasses(), ExactClasses(), ColumnsWhitened())
+FORMS: tuple[Algorithm, ...] = (
+    PrivateWhitened(),
+    ExactWhitened(),
+    PrivateClasses(),
+    ExactClasses(),
+    PrivateOrdinal(),
+    ExactOrdinal(),
+    ColumnsWhitened(),
+)
