@@ -1,12 +1,11 @@
 """Coverage of the intervals of evaluations by group: `python benchmarks/groups.py`.
 
-Made-up people in three groups, of 300, 3,000 and 30,000 test records, whose outcomes have other rates and other noise. A
-model is fitted to people of all groups at epsilon 1. Test parts are drawn from a population of each group with
+Made-up people in three groups, of 300, 3,000 and 30,000 test records, whose outcomes have other rates and other noise.
+A model is fitted to people of all groups at epsilon 1. Test parts are drawn from a population of each group with
 replacement; `sottovoce.evaluate` evaluates one, by group. Cells are sums over records, so those of the next parts are
 made of how often each record was drawn, with noise of the same size (`benchmarks/evaluation.py`); the command stops if
 the first one's are no such sums. For every group and metric: the share of 95% intervals that hold the value of the
-group's population, their mean width, the bias in widths, and how often the metric could be told. The last group is that
-of records in no declared group, and the first line that of all.
+group's population, their mean width, the bias in widths, and how often the metric could be told.
 """
 
 from __future__ import annotations

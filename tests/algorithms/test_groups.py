@@ -12,7 +12,14 @@ import scipy.sparse as sp
 import sottovoce as sv
 from plans import small_problem
 from sottovoce import algorithms
-from sottovoce.algorithms.evaluation import EvaluatedClasses, EvaluatedNumbers, ResidualCells, ScoreCells, Subject, TwoSides
+from sottovoce.algorithms.evaluation import (
+    EvaluatedClasses,
+    EvaluatedNumbers,
+    ResidualCells,
+    ScoreCells,
+    Subject,
+    TwoSides,
+)
 from sottovoce.algorithms.evaluation.estimates import Counts, NumberEstimates
 from sottovoce.algorithms.evaluation.groups import NO_GROUP, ByGroup, Groups, split_cells
 from sottovoce.data.beside import NOBODY, columns_beside, groups_of
@@ -74,7 +81,10 @@ def test_the_group_of_a_record_follows_from_its_own_cell() -> None:
 
 def test_other_groups_are_other_records() -> None:
     """The digest of prepared rows has them: no key of a run is used for both."""
-    one, other = (Block(np.zeros((2, 1)), np.ones(2), None, usable=np.ones(2, np.bool_), beside={"group": np.array(g)}) for g in ([1, 2], [1, 1]))
+    one, other = (
+        Block(np.zeros((2, 1)), np.ones(2), None, usable=np.ones(2, np.bool_), beside={"group": np.array(g)})
+        for g in ([1, 2], [1, 1])
+    )
     assert one.digest() != other.digest()
 
 
@@ -92,7 +102,7 @@ def test_other_groups_are_other_records() -> None:
     ],
 )
 def test_what_are_no_groups_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="validation error"):
         Groups(**{"column": "group", **fields})
 
 
@@ -120,7 +130,8 @@ def test_a_party_refuses_groups_of_features_that_it_does_not_have(places: tuple[
     lie = Groups(column="side", names=("right", "left"), places=places)
     with pytest.raises(RefusedError, match="not with the party that counts"):
         algorithms.of(plan := plan_of(SIDES)).queries(
-            plan.model_copy(update={"numbers": {**plan.numbers.model_dump(), "groups": lie.model_dump()}}), plan.names[0]
+            plan.model_copy(update={"numbers": {**plan.numbers.model_dump(), "groups": lie.model_dump()}}),
+            plan.names[0],
         )
 
 
@@ -152,7 +163,10 @@ class TestUnknownNumbers:
         for _ in range(400):
             drawn = exact + noise * rng.standard_normal(len(exact))
             told = NumberEstimates(drawn, noise, None, 1.0).metrics()
-            held += [own.low <= value <= own.high for own, value in zip((told["r2"], told["mean_absolute_error"]), true, strict=True)]
+            held += [
+                own.low <= value <= own.high
+                for own, value in zip((told["r2"], told["mean_absolute_error"]), true, strict=True)
+            ]
         assert (held >= 0.93 * 400).all()  # the records are the same in all draws: sampling makes it more than 95%
 
     def test_cells_of_groups_are_one_after_another(self) -> None:

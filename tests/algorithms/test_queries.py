@@ -183,9 +183,7 @@ MADE: dict[str, Callable[[], Plan]] = {
         }.items()
     },
     **{
-        f"evaluation by group, {form.form}": bought(
-            form, Subject(weights, (0.0, 1.0), groups=SIDES), **fields
-        )
+        f"evaluation by group, {form.form}": bought(form, Subject(weights, (0.0, 1.0), groups=SIDES), **fields)
         for form, weights, fields in (
             (EvaluatedClasses(), 1e6 * WEIGHTS, TWO),
             (EvaluatedNumbers(), 1e6 * WEIGHTS, {"fit_intercept": True}),

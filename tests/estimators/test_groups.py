@@ -88,7 +88,9 @@ def test_cells_beside_labels_are_groups_too(model: Any) -> None:
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_by_columns_the_holder_of_the_labels_counts(order: tuple[int, int]) -> None:
     tables = ({"sex": SEX, "ill": ILL}, {"age": AGE})
-    schema = sv.Schema({name: COLUMNS[name] for name in ("sex", "age")} | {"ill": {"levels": ["no", "yes"]}}, label="ill")
+    schema = sv.Schema(
+        {name: COLUMNS[name] for name in ("sex", "age")} | {"ill": {"levels": ["no", "yes"]}}, label="ill"
+    )
 
     def parts(holder: int, *where: int | None) -> sv.Federation:
         own = [cut(tables[place], *where) for place in order]

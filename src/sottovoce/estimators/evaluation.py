@@ -392,7 +392,7 @@ def _estimate(plan: Plan, cells: Array, noise: float, report: PrivacyReport, *, 
     if plan.classes is None:
         numbers = estimates.NumberEstimates(cells, noise, records, plan.preparation.label_scale[1])
         nodes, counts = numbers.histogram()
-        about = {"records": numbers.residuals.total if grouped else None}
+        about: dict[str, Any] = {"records": numbers.residuals.total if grouped else None}
         return Evaluation(numbers.metrics(), nodes, counts, noise, numbers.residuals.complete, plan, report, **about)
     if (outputs := plan.scaled_loss.outputs) > 1:
         several = estimates.SeveralEstimates(cells, noise, records, outputs)

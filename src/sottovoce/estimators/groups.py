@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from sottovoce.algorithms.evaluation import Groups
+from sottovoce.algorithms.evaluation.groups import Groups
 from sottovoce.data.column_kinds import Category, YesNo
 from sottovoce.errors import InputError, did_you_mean, warn
 from sottovoce.plan.plan import Plan

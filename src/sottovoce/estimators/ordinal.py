@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import InputError
-from sottovoce.estimators.base import Array, PrivateLinearModel
+from sottovoce.estimators.base import Array
 from sottovoce.estimators.classification import _Classifier
-from sottovoce.estimators.declarations import ball_or, distinct_classes
+from sottovoce.estimators.declarations import ball_or
 from sottovoce.federation.federation import Federation
 from sottovoce.losses.ordinal import log_shares
 from sottovoce.plan.plan import Plan
@@ -68,7 +68,9 @@ class PrivateOrdinalClassifier(_Classifier):
         listed = [label.item() if isinstance(label, np.generic) else label for label in self.known_classes]
         return tuple(found[places[label]] for label in listed)
 
-    def problem(self, federation: Federation, facts: Mapping[str, Mapping[str, Any]], names: tuple[str, ...] = ()) -> Problem:
+    def problem(
+        self, federation: Federation, facts: Mapping[str, Mapping[str, Any]], names: tuple[str, ...] = ()
+    ) -> Problem:
         if federation.split.same_people:
             raise InputError(
                 "X is split by columns, and PrivateOrdinalClassifier serves data in one place and by rows: of secret "

@@ -274,7 +274,7 @@ def _draw_groups(results: Results, figure: Any) -> None:
     axis = figure.add_subplot(high, wide, len(panels) + 1)
     axis.plot([0, 1], [0, 1], color="grey", lw=0.8, ls=":")
     for name, each in every.items():
-        points = [(bin["predicted"], bin["positives"]) for bin in each["calibration"]]
+        points = [(group["predicted"], group["positives"]) for group in each["calibration"]]
         if points:
             x, y = [predicted for predicted, _ in points], [share["value"] for _, share in points]
             errors = [[s["value"] - s["low"] for _, s in points], [s["high"] - s["value"] for _, s in points]]

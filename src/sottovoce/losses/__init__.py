@@ -11,8 +11,8 @@ from sottovoce.losses.base import coded as coded
 from sottovoce.losses.base import get as get
 from sottovoce.losses.base import names as names
 from sottovoce.losses.base import register as register
-from sottovoce.losses.base import takes as takes
 from sottovoce.losses.base import several_scores as several_scores
+from sottovoce.losses.base import takes as takes
 from sottovoce.losses.ordinal import Ordinal as Ordinal
 from sottovoce.losses.several import ClassesLoss as ClassesLoss
 from sottovoce.losses.several import OneVsRest as OneVsRest

@@ -14,7 +14,7 @@ from sottovoce.errors import InputError
 from sottovoce.losses.base import _SEVERAL, Vector
 from sottovoce.losses.several import ClassesLoss
 
-SHARE = 0.3  # of a threshold's slope in a row of slopes: as wide as its records' own, it would take room from the score's
+SHARE = 0.5  # of a threshold's slope in a row of slopes: more takes room from that of the score, less has more noise
 NARROW = 1e-12  # thresholds that are no further apart count as so far apart
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
 
@@ -62,7 +62,7 @@ class Ordinal(ClassesLoss):
         rows = np.column_stack([own[np.arange(len(u)), labels], steps - SHARE * (labels[:, None] < places)])
         return rows, lengths
 
-    def sides(self, u: Vector) -> tuple[Vector, Vector]:
+    def sides(self, u: Vector) -> tuple[Vector, Vector]:  # noqa: ARG002
         raise InputError(f"loss={self.name!r} has thresholds, and no slope of one class alone.")
 
     def value(self, u: Vector, y: Vector) -> Vector:
@@ -122,11 +122,15 @@ def log_shares(u: Vector) -> Vector:
 
 
 def ends(u: Vector, y: Vector) -> tuple[Vector, Vector, Vector, Vector]:
-    """F_y, F_(y-1) and f_y / p, f_(y-1) / p of each record, f = F (1 - F), p its class's share."""
-    below, labels, every = _below(u), y.astype(np.int64), np.arange(len(u))
-    above, under = below[every, labels + 1], below[every, labels]
-    share = np.exp(log_shares(u)[every, labels])
-    return above, under, above * (1 - above) / share, under * (1 - under) / share
+    """F_y, F_(y-1) and f_y / p, f_(y-1) / p of each record, f = F (1 - F), p its class's share; at most 1 / NARROW."""
+    apart = np.pad(u[:, 1:] - u[:, :1], ((0, 0), (1, 1)), constant_values=((0, 0), (-math.inf, math.inf)))
+    labels, every = y.astype(np.int64), np.arange(len(u))
+    above, under = apart[every, labels + 1], apart[every, labels]
+    gap = np.log(-np.expm1(-np.maximum(above - under, NARROW)))
+    most = -math.log(NARROW)
+    upper = np.exp(np.minimum(log_expit(-above) - log_expit(-under) - gap, most))
+    lower = np.exp(np.minimum(log_expit(under) - log_expit(above) - gap, most))
+    return expit(above), expit(under), upper, lower
 
 
 _SEVERAL[Ordinal.name] = Ordinal

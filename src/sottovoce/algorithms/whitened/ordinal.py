@@ -24,7 +24,6 @@ from sottovoce.algorithms.base import (
     total,
 )
 from sottovoce.algorithms.gradient import check_penalty
-from sottovoce.algorithms.newton import PenalisedStep
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.classes import PrivateClasses
 from sottovoce.algorithms.whitened.private import ConstantModel, mean_of, projection_shape
@@ -35,12 +34,13 @@ from sottovoce.errors import InputError
 from sottovoce.gate.query import MessageArrays, Plain, Query, Reals, Round
 from sottovoce.losses import Ordinal
 from sottovoce.losses.ordinal import SHARE, ends
+from sottovoce.penalties.quadratic import PenalisedStep
 from sottovoce.plan import Design, Plan, Problem, Release
 from sottovoce.queries import sums
 from sottovoce.solvers import Whitened
 
-CONSTANT = 0.2  # of the whitened rows' mean squares, that of the constant coordinate, by which thresholds are told
-APART = 1.0  # variance of a threshold's way from where the shares of the classes put it
+CONSTANT = 0.5  # of the whitened rows' mean squares, that of the constant coordinate, by which thresholds are told
+APART = 0.2  # variance of a threshold's way from where the shares of the classes put it
 CLOSEST = 1e-3  # thresholds of a model are no closer
 
 
@@ -84,7 +84,7 @@ class PrivateOrdinal(PrivateClasses):
     def whiten(self, plan: Plan, moments: Moments, units: Units) -> Asking[White]:
         q, d = rule.whitening(moments, units, self.noise(plan, "gradient")), plan.dimension
         narrow, constant = White(moments, q, units).matrix, math.sqrt(CONSTANT * float(q @ moments.values))
-        mean = np.asarray(moments.vectors @ moments.mean)
+        mean = np.asarray(moments.vectors @ moments.mean)  # type: ignore[operator]  # moments are of a Gram matrix
         whole, entry = np.zeros((d, d)), plan.preparation.intercept_entry
         whole[:-1, :-1], whole[-1, :-1], whole[-1, -1] = narrow, -mean @ narrow / entry, constant / entry
         white = CentredWhite(moments, q, units, whole=whole, constant=constant, mean=mean)
@@ -137,9 +137,7 @@ class OrdinalDescent(Descent):
     unit: float = field(kw_only=True)
 
     @classmethod
-    def of(
-        cls, plan: Plan, white: CentredWhite, start: ConstantModel, left: float, noise: float
-    ) -> OrdinalDescent:
+    def of(cls, plan: Plan, white: CentredWhite, start: ConstantModel, left: float, noise: float) -> OrdinalDescent:
         units, loss, thresholds = white.units, loss_of(plan), start.offset[1:]
         unit, many = white.constant * SHARE, len(thresholds)
         bend, bends = loss.expected_bends(thresholds, units.variance)
@@ -260,6 +258,7 @@ class OrdinalSums(Plain):
         return found
 
 
+Found = tuple[float, Array, Array]  # the objective, the gradient of the loss and its curvature
 STILL = 1e-10  # it has converged when a step lowers the objective by no more than this share of it
 
 
@@ -296,23 +295,29 @@ class ExactOrdinal(Algorithm):
         for t in range(plan.rounds):
             objective, gradient, curvature = found
             target = PenalisedStep(curvature, plan.scaled_regulariser, plan.records, 1.0)(at, gradient)
-            trial = at
-            for halvings in range(30):
-                trial = at + 0.5**halvings * (target - at)
-                if np.all(np.diff(trial[plan.features :]) > 0):
-                    found = yield from self.at(plan, trial, asked)
-                    if found[0] <= objective + 1e-12 * abs(objective):
-                        break
+            at, found = yield from self.halve(plan, at, target, found, asked)
             share = (objective - found[0]) / objective if objective > 0 else 0.0
             far = how_far(t + 1, share, "the last fall of the objective, as a share of it,", STILL)
-            at = trial if found[0] <= objective + 1e-12 * abs(objective) else at
             if share <= STILL:
                 break
         weights, thresholds = at[: plan.features], at[plan.features :]
         return Solution(model_rows(plan, weights, 0.0, thresholds), unfinished=far)
 
+    def halve(self, plan: Plan, at: Array, target: Array, found: Found, asked: Iterator[int]) -> Asking[Any]:
+        """The first point on the way back from the target at which the objective is no higher, thresholds rising.
+
+        Where there is none the point stays.
+        """
+        for halvings in range(30):
+            trial = at + 0.5**halvings * (target - at)
+            if np.all(np.diff(trial[plan.features :]) > 0):
+                reached = yield from self.at(plan, trial, asked)
+                if reached[0] <= found[0] + 1e-12 * abs(found[0]):
+                    return trial, reached
+        return at, found
+
     @staticmethod
-    def at(plan: Plan, parameters: Array, asked: Iterator[int]) -> Asking[tuple[float, Array, Array]]:
+    def at(plan: Plan, parameters: Array, asked: Iterator[int]) -> Asking[Found]:
         """The objective, the gradient of the loss and its curvature."""
         found = yield from total("curvature", round=next(asked), weights=parameters)
         width = len(parameters)

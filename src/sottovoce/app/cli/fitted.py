@@ -215,9 +215,10 @@ def evaluate(
 ) -> None:
     """Tell how good a fitted model is on private test records.
 
-    TEST has a table [privacy] with the evaluation's own epsilon, `people = "same"` before it if the test people are
-    those of the fit, `by = "sex"` to tell the groups of a column of the schema apart, and the test records: [data], a [[party]] for each file of this process, or a [federation] of
-    parties elsewhere, split as those of the fit. Ledgers are charged before anything is released.
+    TEST has a table [privacy] with the evaluation's own epsilon, before it `people = "same"` if the test people are
+    those of the fit and `by = "sex"` to tell the groups of a column of the schema apart, and the test records: [data],
+    a [[party]] for each file of this process, or a [federation] of parties elsewhere, split as those of the fit.
+    Ledgers are charged before anything is released.
 
     Where ledgers pay, the state of the evaluation is in NAME.run, beside TEST, until its results are written and
     printed. One that was stopped goes on when it is started again: the same numbers, charged once.
