@@ -2,9 +2,9 @@
 
 Made-up records of proportional odds with five grades, two of them rare: 4,000 x 11, as a set of wines is, 50,000 x 40,
 and 50,000 x 5 with one strong column that a tenth of the records have (weight 4), where scores are far from normal.
-For each epsilon the log-loss on 20,000 others, mean and deviation of some fits, beside that of the constant model and of
-the maximum-likelihood fit; the mean distance of the probabilities from the true ones; and the largest distance of the
-mean probability of a grade from its true mean, apart for both values of the strong column where there is one.
+For each epsilon the log-loss on 20,000 others, mean and deviation of some fits, beside that of the constant model and
+of the maximum-likelihood fit; the mean distance of the probabilities from the true ones; and the largest distance of
+the mean probability of a grade from its true mean, apart for both values of the strong column where there is one.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from plans import SEVERAL
+from plans import ORDERED, SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import LARGEST, Bounds
@@ -660,14 +660,24 @@ class TestNewton(RowsContract, AlgorithmContract):
 class TestWhitened(RowsContract, AlgorithmContract):
     solver = "whitened"
     shortfall = 0.02
-    forms: ClassVar[dict[str, dict[str, Any]]] = {"classes": SEVERAL, "exact-classes": SEVERAL}
+    forms: ClassVar[dict[str, dict[str, Any]]] = {
+        "classes": SEVERAL,
+        "exact-classes": SEVERAL,
+        "ordinal": ORDERED,
+        "exact-ordinal": ORDERED,
+    }
 
 
 class TestGradient(RowsContract, AlgorithmContract):
     solver = "gradient"
     exact: ClassVar[dict[str, Any]] = {"rounds": 200}
     shortfall = 0.04
-    forms: ClassVar[dict[str, dict[str, Any]]] = {"classes": SEVERAL, "exact-classes": SEVERAL}
+    forms: ClassVar[dict[str, dict[str, Any]]] = {
+        "classes": SEVERAL,
+        "exact-classes": SEVERAL,
+        "ordinal": ORDERED,
+        "exact-ordinal": ORDERED,
+    }
 
 
 class TestSGD(RowsContract, AlgorithmContract):

@@ -21,7 +21,7 @@ from sottovoce.algorithms.evaluation import (
     TwoSides,
 )
 from sottovoce.algorithms.evaluation.estimates import Counts, NumberEstimates
-from sottovoce.algorithms.evaluation.groups import NO_GROUP, ByGroup, Groups, split_cells
+from sottovoce.algorithms.evaluation.groups import NO_GROUP, ByGroup, Groups
 from sottovoce.data.beside import NOBODY, columns_beside, groups_of
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError, RefusedError
@@ -168,6 +168,3 @@ class TestUnknownNumbers:
                 for own, value in zip((told["r2"], told["mean_absolute_error"]), true, strict=True)
             ]
         assert (held >= 0.93 * 400).all()  # the records are the same in all draws: sampling makes it more than 95%
-
-    def test_cells_of_groups_are_one_after_another(self) -> None:
-        assert [part.tolist() for part in split_cells(np.arange(6.0), SIDES)] == [[0, 1], [2, 3], [4, 5]]

@@ -23,7 +23,7 @@ from sottovoce.algorithms.evaluation import (
     nodes_of,
     score_weights,
 )
-from sottovoce.algorithms.evaluation.groups import Groups, split_cells
+from sottovoce.algorithms.evaluation.groups import Groups
 from sottovoce.data.beside import labels_with
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
@@ -380,7 +380,7 @@ def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluat
     noise = plan.releases[0].std * math.sqrt(plan.channel.variance)  # in the sum of the parties' cells
     if (groups := plan.numbers.groups) is None:
         return _estimate(plan, cells, noise, report)
-    each = split_cells(cells, groups)
+    each = np.split(cells, len(groups.all_names))
     whole = _estimate(plan, np.sum(each, axis=0), noise * math.sqrt(len(each)), report)
     found = (_estimate(plan, own, noise, report, grouped=True) for own in each)
     return replace(whole, groups=dict(zip(groups.all_names, found, strict=True)))

@@ -288,7 +288,9 @@ class Training:
         """Of an evaluation by groups: the labels, and beside them the groups where the rows do not tell them."""
         own, groups = self._holder, plan.numbers.groups
         if groups.places and scored:  # the rows are scores
-            return np.asarray(groups.beside(labels_of(own.labels), own.rows, plan.part(own.name).start))
+            part, labels = plan.part(own.name), labels_of(own.labels)
+            block = Block.prepare(own.rows, labels, part.preparation, resources=own.resources)
+            return np.asarray(groups.beside(labels, block, part.start))
         counts = scored or not plan.split.same_people
         if counts and not groups.places and "group" not in columns_beside(own.labels):
             raise RefusedError(

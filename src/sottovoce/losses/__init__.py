@@ -4,6 +4,7 @@
 the kind "regression" and `PrivateLinearSVC(loss=...)` those of the kind "classification".
 """
 
+from sottovoce.losses.base import SEVERAL as SEVERAL
 from sottovoce.losses.base import Kind as Kind
 from sottovoce.losses.base import Loss as Loss
 from sottovoce.losses.base import check_units as check_units
@@ -11,7 +12,6 @@ from sottovoce.losses.base import coded as coded
 from sottovoce.losses.base import get as get
 from sottovoce.losses.base import names as names
 from sottovoce.losses.base import register as register
-from sottovoce.losses.base import several_scores as several_scores
 from sottovoce.losses.base import takes as takes
 from sottovoce.losses.ordinal import Ordinal as Ordinal
 from sottovoce.losses.several import ClassesLoss as ClassesLoss

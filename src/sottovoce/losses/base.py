@@ -173,7 +173,7 @@ class Loss(ABC):
 
 
 _REGISTRY: dict[str, type[Loss]] = {}
-_SEVERAL: dict[str, type[Loss]] = {}  # of several scores; an estimator chooses them, nobody names them
+SEVERAL: dict[str, type[Loss]] = {}  # of several scores; an estimator chooses them, nobody names them
 
 
 class Wrapping(Loss):
@@ -221,11 +221,6 @@ def names(kind: Kind | None = None) -> list[str]:
     return sorted(name for name, loss in _REGISTRY.items() if kind in (None, loss.kind))
 
 
-def several_scores() -> list[str]:
-    """The names of losses of several classes, which estimators choose."""
-    return sorted(_SEVERAL)
-
-
 def takes(name: str) -> tuple[str, ...]:
     """The parameters of the loss of that name."""
     return tuple(field.name for field in fields(_REGISTRY[name])) if name in _REGISTRY else ()
@@ -238,7 +233,7 @@ def coded() -> list[type[Loss]]:
 
 def get(name: str, **parameters: float) -> Loss:
     """The loss of that name, with the parameters of its class."""
-    known = _REGISTRY | _SEVERAL
+    known = _REGISTRY | SEVERAL
     if name not in known:
         raise InputError(
             f"loss={name!r} is unknown here; choose one of: {', '.join(names())}; or register it, in every process "

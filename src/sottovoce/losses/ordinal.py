@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import expit, log_expit
 
 from sottovoce.errors import InputError
-from sottovoce.losses.base import _SEVERAL, Vector
+from sottovoce.losses.base import SEVERAL, Vector
 from sottovoce.losses.several import ClassesLoss
 
 SHARE = 0.5  # of a threshold's slope in a row of slopes: more takes room from that of the score, less has more noise
@@ -133,4 +133,4 @@ def ends(u: Vector, y: Vector) -> tuple[Vector, Vector, Vector, Vector]:
     return expit(above), expit(under), upper, lower
 
 
-_SEVERAL[Ordinal.name] = Ordinal
+SEVERAL[Ordinal.name] = Ordinal

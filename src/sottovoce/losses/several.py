@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.errors import InputError
-from sottovoce.losses.base import _SEVERAL, Kind, Loss, Vector, Wrapping
+from sottovoce.losses.base import SEVERAL, Kind, Loss, Vector, Wrapping
 
 LEAST = 0.25  # variance of the scores below which a kink would count as if all of them were on it
 _Z = np.linspace(-6.0, 6.0, 241)
@@ -193,7 +193,7 @@ class Softmax(ClassesLoss):
         return np.asarray(found)
 
 
-_SEVERAL[Softmax.name] = Softmax
+SEVERAL[Softmax.name] = Softmax
 
 
 @dataclass(frozen=True)

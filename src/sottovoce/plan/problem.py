@@ -101,7 +101,7 @@ class Problem(Frozen):
             _parts={},
         )
         self.__dict__.setdefault("private", math.isfinite(self.epsilon))  # a plan knows better
-        classes, joint = self.classes or (), self.loss.name in losses.several_scores()
+        classes, joint = self.classes or (), self.loss.name in losses.SEVERAL
         if not all(map(is_class, classes)):
             raise ValueError(f"classes={self.classes!r} has one that is neither a text nor a finite number")
         several, weights = len(classes) > 2, self.class_weight

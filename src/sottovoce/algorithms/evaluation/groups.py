@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -13,7 +12,6 @@ from sottovoce.algorithms.base import Array
 from sottovoce.data.beside import groups_of, labels_with
 from sottovoce.data.block import Block, BlockRows
 from sottovoce.data.cells import is_class, label_key
-from sottovoce.data.matrix import is_sparse
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.gate.query import Integers, Query, Round
 from sottovoce.plan.problem import Label
@@ -51,28 +49,26 @@ class Groups(Frozen):
             return f"the features that tell the groups of {self.column!r} are not with the party that counts them"
         return None
 
-    def of_rows(self, rows: Any, first: int = 0) -> Integers:
-        """The group of each row, by its own features alone; the rows begin with that feature."""
-        found = np.full(rows.shape[0], len(self.names))
+    def of(self, block: Block, first: int = 0) -> Integers:
+        """The group of each record: what stands beside its label says it, or its features, which begin with that one.
+
+        Either is of the record alone.
+        """
+        found = np.full(len(block), len(self.names))
+        if "group" in block.beside:
+            for place, name in enumerate(groups_of(np.array(self.names, dtype=object)).tolist()):
+                found[block.beside["group"] == name] = place
+            return found
         for place, code in reversed(list(enumerate(self.places))):
-            column = rows[:, [abs(code) - 1 - first]]
-            column = column.toarray() if is_sparse(column) else np.asarray(column)
-            found[column[:, 0] * math.copysign(1.0, code) > 0] = place
+            column = np.zeros((block.dimension, 1))
+            column[abs(code) - 1 - first] = math.copysign(1.0, code)
+            found[block.times(column)[:, 0] > 0] = place
         return found
 
-    def of(self, block: Block) -> Integers:
-        """The group of each record: what stands beside its label says it, or its features."""
-        if "group" not in block.beside:
-            return self.of_rows(block.rows)
-        found, beside = np.full(len(block), len(self.names)), block.beside["group"]
-        for place, name in enumerate(groups_of(np.array(self.names, dtype=object)).tolist()):
-            found[beside == name] = place
-        return found
-
-    def beside(self, labels: Any, rows: Any, first: int) -> Any:
-        """Labels with the group of each beside them, by raw features of which the rows have those from `first` on."""
+    def beside(self, labels: Any, block: Block, first: int) -> Any:
+        """Labels with the group of each beside them, by features that the block has from `first` on."""
         names = np.array([*self.names, None], dtype=object)
-        return labels_with(labels, group=names[self.of_rows(rows, first)])
+        return labels_with(labels, group=names[self.of(block, first)])
 
 
 class ByGroup(Query):
@@ -102,8 +98,3 @@ class ByGroup(Query):
             own = np.flatnonzero(groups == place)
             found.append(self.query._cells(rows.with_rows(rows.rows[own], rows.labels[own], usable[own])))
         return np.concatenate(found)
-
-
-def split_cells(released: Array, groups: Groups) -> Sequence[Array]:
-    """The cells of each group."""
-    return np.split(released, len(groups.all_names))

@@ -29,7 +29,6 @@ from sottovoce.algorithms.whitened.classes import PrivateClasses
 from sottovoce.algorithms.whitened.private import ConstantModel, mean_of, projection_shape
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Moments, Units, White
 from sottovoce.data.block import Block, BlockRows
-from sottovoce.data.matrix import dense
 from sottovoce.errors import InputError
 from sottovoce.gate.query import MessageArrays, Plain, Query, Reals, Round
 from sottovoce.losses import Ordinal
@@ -121,7 +120,7 @@ class PrivateOrdinal(PrivateClasses):
         one, centred = cast("OrdinalDescent", descent), cast("CentredWhite", white)
         mean, features = np.mean(descent.taken, axis=0), plan.features
         weights = white.weights(mean[:features], descent.stiffness[:features], plan.scaled_regulariser)
-        return Solution(model_rows(plan, weights, -float(centred.mean @ weights), in_order(one.thresholds(mean))))
+        return Solution(model_rows(plan, weights, -float(centred.mean @ weights), rising(one.thresholds(mean))))
 
 
 @dataclass
@@ -138,7 +137,7 @@ class OrdinalDescent(Descent):
 
     @classmethod
     def of(cls, plan: Plan, white: CentredWhite, start: ConstantModel, left: float, noise: float) -> OrdinalDescent:
-        units, loss, thresholds = white.units, loss_of(plan), start.offset[1:]
+        units, loss, thresholds = white.units, ordered_loss(plan), start.offset[1:]
         unit, many = white.constant * SHARE, len(thresholds)
         bend, bends = loss.expected_bends(thresholds, units.variance)
         more = unit**2 * bends / bend
@@ -179,7 +178,7 @@ class OrdinalDescent(Descent):
         return point
 
     def told_offset(self) -> Array:
-        return np.concatenate([[0.0], in_order(self.thresholds(self.point))])
+        return np.concatenate([[0.0], rising(self.thresholds(self.point))])
 
     def used(self, answer: Array) -> Array:
         """Of a matrix of sums what the weights and the thresholds go by."""
@@ -192,7 +191,7 @@ class OrdinalDescent(Descent):
         return max(self.units.curvature / 4, self.loss.expected_bends(self.thresholds(self.point), variance)[0])
 
 
-def loss_of(problem: Problem) -> Ordinal:
+def ordered_loss(problem: Problem) -> Ordinal:
     """Of ordered classes, as `Algorithm.check_loss` has seen."""
     return cast("Ordinal", problem.scaled_loss)
 
@@ -209,7 +208,7 @@ def check_ordered(problem: Problem) -> None:
         )
 
 
-def in_order(thresholds: Array) -> Array:
+def rising(thresholds: Array) -> Array:
     """Rising: none is closer than CLOSEST to the one before it."""
     steps = CLOSEST * np.arange(len(thresholds))
     return np.asarray(np.maximum.accumulate(thresholds - steps) + steps)
@@ -238,24 +237,20 @@ class OrdinalSums(Plain):
         return round.rows.over(lambda block: self._sums(block, round.told["weights"]))
 
     def _sums(self, block: Block, at: Array) -> Array:
-        found, usable, start = np.zeros(self.length), block.usable_rows, 0
-        for piece, labels in block.chunks():
-            kept = usable[start : start + len(labels)]
-            start += len(labels)
-            rows, y = dense(piece)[kept][:, : self.features], labels[kept]
-            thresholds = np.broadcast_to(at[self.features :], (len(y), self.loss.outputs - 1))
-            u = np.column_stack([rows @ at[: self.features], thresholds])
-            # by the ends a = t_y - s and b = t_(y-1) - s of a record's class: l = -log(F(a) - F(b))
-            above, under, upper, lower = ends(u, y)
-            sides = [np.column_stack([-rows, y[:, None] == np.arange(self.loss.outputs - 1) + k]) for k in (0, 1)]
-            bends = (upper**2 - upper * (1 - 2 * above), -upper * lower, lower**2 + lower * (1 - 2 * under))
-            cross = (sides[0] * bends[1][:, None]).T @ sides[1]
-            curvature = cross + cross.T
-            for side, bend in zip(sides, (bends[0], bends[2]), strict=True):
-                curvature += (side * bend[:, None]).T @ side
-            gradient = lower @ sides[1] - upper @ sides[0]
-            found += np.concatenate([[self.loss.value(u, y).sum()], gradient, curvature.ravel()])
-        return found
+        usable = block.usable_rows
+        rows, y = block.dense_rows(self.features)[usable], block.labels[usable]
+        thresholds = np.broadcast_to(at[self.features :], (len(y), self.loss.outputs - 1))
+        u = np.column_stack([rows @ at[: self.features], thresholds])
+        # by the ends a = t_y - s and b = t_(y-1) - s of a record's class: l = -log(F(a) - F(b))
+        above, under, upper, lower = ends(u, y)
+        sides = [np.column_stack([-rows, y[:, None] == np.arange(self.loss.outputs - 1) + k]) for k in (0, 1)]
+        bends = (upper**2 - upper * (1 - 2 * above), -upper * lower, lower**2 + lower * (1 - 2 * under))
+        cross = (sides[0] * bends[1][:, None]).T @ sides[1]
+        curvature = cross + cross.T
+        for side, bend in zip(sides, (bends[0], bends[2]), strict=True):
+            curvature += (side * bend[:, None]).T @ side
+        gradient = lower @ sides[1] - upper @ sides[0]
+        return np.concatenate([[self.loss.value(u, y).sum()], gradient, curvature.ravel()])
 
 
 Found = tuple[float, Array, Array]  # the objective, the gradient of the loss and its curvature
@@ -284,11 +279,11 @@ class ExactOrdinal(Algorithm):
         return Design(rounds=rounds, numbers=NoNumbers(), releases=(release,))
 
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
-        return (OrdinalSums(plan.features, loss_of(plan)),)
+        return (OrdinalSums(plan.features, ordered_loss(plan)),)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """From the constant model of equal shares."""
-        loss, asked = loss_of(plan), itertools.count()
+        loss, asked = ordered_loss(plan), itertools.count()
         start = loss.constant(np.full(loss.outputs, 1 / loss.outputs))[1:]
         at = np.concatenate([np.zeros(plan.features), start])
         found, far = (yield from self.at(plan, at, asked)), ""
