@@ -12,6 +12,7 @@ import pytest
 from scipy.optimize import minimize
 
 import sottovoce as sv
+from sottovoce.app import page
 from sottovoce.errors import InputError
 from sottovoce.losses import get
 
@@ -100,6 +101,12 @@ def test_of_a_table_the_levels_of_the_label_are_the_order() -> None:
     found = sv.PrivateOrdinalClassifier(3.0, schema=schema, insecure_seed=0).fit(table)
     assert found.order_.tolist() == list(GRADES)
     assert found.coef_.shape == (1, 2)
+    assert found.shapes_["a"].effect.shape == (2,)
+    assert len(found.plot_shapes(odds=True).axes) == 2
+    (table,) = [part for part in page._describe_coefficients(found) if isinstance(part, page.CardTable)]
+    assert [row[0] for row in table.rows[-2:]] == ["intercept, above mild", "intercept, above moderate"]
+    with pytest.raises(InputError, match="no model of ordered classes"):
+        found.to_sklearn()
 
 
 def test_evaluated_by_the_form_of_several_classes() -> None:

@@ -364,7 +364,7 @@ def _describe_shapes(model: PrivateLinearModel) -> Iterable[Part]:
     curves = {} if model.schema_ is None or model.plan_.models == "kept" else curves_of(model)
     if not curves:
         return
-    shapes, several = model.shapes_, model.plan_.scaled_loss.outputs > 1
+    shapes, several = model.shapes_, len(np.atleast_2d(model.coef_)) > 1
     yield "What a column adds to the score, beside its mean; a curve is linear between its knots."
     heads = ("curve", *(map(str, model.plan_.classes or ()) if several else ("least and largest effect",)))
     names = [column.name for _, column in curves.values()]
@@ -418,10 +418,16 @@ def _describe_coefficients(model: PrivateLinearModel) -> Iterable[Part]:
         yield f"The {MOST_COEFFICIENTS} features of {rows.shape[1]} with the largest coefficients."
     if curves:
         yield "Without those of curves, which are told above by their shapes."
-    several = model.plan_.scaled_loss.outputs > 1
+    several = len(rows) > 1
     heads = ("feature", *(map(str, model.plan_.classes or ()) if several else ("coefficient",)))
     table = [(names[j], *(f"{value:.6g}" for value in rows[:, j])) for j in order]
-    yield CardTable(heads, (*table, ("intercept", *(f"{value:.6g}" for value in intercepts))))
+    texts = [f"{value:.6g}" for value in intercepts]
+    last = [("intercept", *texts)]
+    if model.plan_.scaled_loss.ordered:  # one row, and an intercept for each step
+        last = [
+            (f"intercept, above {name}", text) for name, text in zip(model.plan_.classes or (), texts, strict=False)
+        ]
+    yield CardTable(heads, (*table, *last))
     yield "They were computed from noisy sums: they have errors of the noise besides those of sampling."
 
 

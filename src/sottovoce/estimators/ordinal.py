@@ -98,6 +98,9 @@ class PrivateOrdinalClassifier(_Classifier):
         rows[0] = self.coef_[0]
         return rows, np.concatenate([[0.0], self.thresholds_])
 
+    def to_sklearn(self, *, encoded: bool = False) -> Any:  # noqa: ARG002
+        raise InputError("scikit-learn has no model of ordered classes; save() keeps this one.")
+
     def predict_log_proba(self, X: Any) -> Array:
         """Logarithms of the probabilities, without underflow."""
         found = log_shares(self.scores(X))
