@@ -410,7 +410,9 @@ def _estimate(plan: Plan, cells: Array, noise: float, report: PrivacyReport, *, 
 
 def _labels_beside(model: PrivateLinearModel, X: Any, y: Any, cells: Any) -> Any:
     """The labels of test records in one place, with the group of each beside them."""
-    if y is None and model.schema_ is not None and not isinstance(X, Dataset):
+    if isinstance(X, Dataset):
+        raise InputError("by: a Dataset is read piece by piece; name a column of its schema.")
+    if y is None and model.schema_ is not None:
         y = model.schema_.labels(X)
     if y is None:
         raise InputError("y=None: with cells in by, give the labels of the test records.")

@@ -14,6 +14,7 @@ from sottovoce.data.block import Block, BlockRows
 from sottovoce.data.cells import is_class, label_key
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.gate.query import Integers, Query, Round
+from sottovoce.plan.plan import Line
 from sottovoce.plan.problem import Label
 from sottovoce.plan.release import Frozen
 
@@ -33,7 +34,7 @@ class Groups(Frozen):
     the first. Without, what stands beside the labels names it.
     """
 
-    column: str = Field(max_length=300)
+    column: Line
     names: Annotated[tuple[Label, ...], Field(min_length=1, max_length=MOST_CLASSES), AfterValidator(_distinct)]
     places: tuple[Annotated[int, Field(strict=True)], ...] = ()
 

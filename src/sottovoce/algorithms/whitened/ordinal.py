@@ -39,8 +39,9 @@ from sottovoce.queries import sums
 from sottovoce.solvers import Whitened
 
 CONSTANT = 0.5  # of the whitened rows' mean squares, that of the constant coordinate, by which thresholds are told
-APART = 0.2  # variance of a threshold's way from where the shares of the classes put it
-CLOSEST = 1e-3  # thresholds of a model are no closer
+APART = 0.45  # how far a threshold may be from where shares of the classes and normal scores put it; and no farther
+THIRD = 1 / 3  # than so much of the gaps beside it: deviations of the prior
+CLOSEST = 0.3  # of the gaps that the shares of the classes give, thresholds are no closer
 
 
 @dataclass(kw_only=True)
@@ -120,7 +121,7 @@ class PrivateOrdinal(PrivateClasses):
         one, centred = cast("OrdinalDescent", descent), cast("CentredWhite", white)
         mean, features = np.mean(descent.taken, axis=0), plan.features
         weights = white.weights(mean[:features], descent.stiffness[:features], plan.scaled_regulariser)
-        return Solution(model_rows(plan, weights, -float(centred.mean @ weights), rising(one.thresholds(mean))))
+        return Solution(model_rows(plan, weights, -float(centred.mean @ weights), one.thresholds(mean)))
 
 
 @dataclass
@@ -141,7 +142,9 @@ class OrdinalDescent(Descent):
         unit, many = white.constant * SHARE, len(thresholds)
         bend, bends = loss.expected_bends(thresholds, units.variance)
         more = unit**2 * bends / bend
-        nothing, apart = np.zeros(many), np.full(many, APART / unit**2)
+        gaps = np.pad(np.diff(thresholds), 1, mode="edge")
+        nothing = np.zeros(many)
+        apart = np.minimum(APART, THIRD * (gaps[1:] + gaps[:-1]) / 2) ** 2 / unit**2
         regulariser, features = plan.scaled_regulariser, len(white.q)
 
         def penalised(point: Array, stiffness: Array) -> Array:
@@ -169,7 +172,15 @@ class OrdinalDescent(Descent):
         )
 
     def thresholds(self, point: Array) -> Array:
-        return self.start + self.unit * point[len(self.centred.q) :]
+        """Where the shares of the classes put them if scores are normal, and what the sums say besides; rising."""
+        away = self.unit * point[len(self.centred.q) :]
+        found = self.start * math.sqrt(1 + math.pi / 8 * self.spread(point)) + away
+        steps = np.concatenate([[0.0], np.cumsum(CLOSEST * np.diff(self.start))])
+        return np.asarray(np.maximum.accumulate(found - steps) + steps)
+
+    def spread(self, point: Array) -> float:
+        """The variance of the scores."""
+        return float(self.squares[: len(self.centred.q)] @ point[: len(self.centred.q)] ** 2)
 
     def told_point(self) -> Array:
         """A column of weights for the score, and none for the thresholds."""
@@ -178,7 +189,7 @@ class OrdinalDescent(Descent):
         return point
 
     def told_offset(self) -> Array:
-        return np.concatenate([[0.0], rising(self.thresholds(self.point))])
+        return np.concatenate([[0.0], self.thresholds(self.point)])
 
     def used(self, answer: Array) -> Array:
         """Of a matrix of sums what the weights and the thresholds go by."""
@@ -186,9 +197,8 @@ class OrdinalDescent(Descent):
 
     def bend(self) -> Any:
         """The mean curvature of the score, at scores of the point and the thresholds where they are."""
-        score = self.point[: len(self.centred.q)]
-        variance = float(self.squares[: len(score)] @ score**2)
-        return max(self.units.curvature / 4, self.loss.expected_bends(self.thresholds(self.point), variance)[0])
+        bend, _ = self.loss.expected_bends(self.thresholds(self.point), self.spread(self.point))
+        return max(self.units.curvature / 4, bend)
 
 
 def ordered_loss(problem: Problem) -> Ordinal:
@@ -206,12 +216,6 @@ def check_ordered(problem: Problem) -> None:
             f"X has {problem.features} features: models of ordered classes have at most {NEWTON_FEATURES}, of which "
             "means and products are released. Take fewer, or a PrivateLogisticRegression of the classes."
         )
-
-
-def rising(thresholds: Array) -> Array:
-    """Rising: none is closer than CLOSEST to the one before it."""
-    steps = CLOSEST * np.arange(len(thresholds))
-    return np.asarray(np.maximum.accumulate(thresholds - steps) + steps)
 
 
 def model_rows(plan: Problem, weights: Array, shift: float, thresholds: Array) -> Array:
