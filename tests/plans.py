@@ -34,6 +34,7 @@ SEVERAL: dict[str, Any] = {  # more than two classes
     "classes": (0, 1, 2),
     "fit_intercept": True,
 }
+ORDERED = {**SEVERAL, "loss": Named(name="ordinal", parameters={"classes": 3.0})}
 ONE_VS_REST = {**SEVERAL, "loss": Named(name="smoothed_hinge")}
 WHEN: dict[str, dict[str, Any]] = {"feature": {"labels": "public", "slope_bound": 0.3, "regulariser": STIFF}}
 NORM = {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.0), "norms": (0.6, 0.8)}
@@ -92,6 +93,8 @@ def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
         options |= SEVERAL
     if form.people:
         options["most_records"] = 3
+    if form.ordered:
+        options |= ORDERED
     if form.name == "evaluation" and not form.several:
         options |= EVALUATED[form.form]
     if form.published:

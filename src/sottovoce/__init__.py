@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         PrivateLasso,
         PrivateLinearSVC,
         PrivateLogisticRegression,
+        PrivateOrdinalClassifier,
         PrivateRidge,
     )
     from sottovoce.estimators.description import Description, describe
@@ -66,6 +67,7 @@ _HOMES: Final = {
         "PrivateLasso",
         "PrivateLinearSVC",
         "PrivateLogisticRegression",
+        "PrivateOrdinalClassifier",
         "PrivateRidge",
     ),
     "estimators.description": ("Description", "describe"),
@@ -104,6 +106,7 @@ __all__ = [
     "PrivateLasso",
     "PrivateLinearSVC",
     "PrivateLogisticRegression",
+    "PrivateOrdinalClassifier",
     "PrivateRandomizedSearch",
     "PrivateRidge",
     "RefusedError",

@@ -45,4 +45,5 @@ ESTIMATORS: Final[Mapping[str, str]] = {
     "lasso": "PrivateLasso",
     "elastic-net": "PrivateElasticNet",
     "svm": "PrivateLinearSVC",
+    "ordinal": "PrivateOrdinalClassifier",
 }

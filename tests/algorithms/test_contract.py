@@ -23,7 +23,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from plans import SEVERAL
+from plans import ORDERED, SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.beside import labels_with
@@ -668,6 +668,8 @@ class TestWhitened(RowsContract, AlgorithmContract):
         "exact-classes": SEVERAL,
         "people": {"most_records": 2},
         "people-classes": {**SEVERAL, "most_records": 2},
+        "ordinal": ORDERED,
+        "exact-ordinal": ORDERED,
     }
 
 
@@ -675,7 +677,12 @@ class TestGradient(RowsContract, AlgorithmContract):
     solver = "gradient"
     exact: ClassVar[dict[str, Any]] = {"rounds": 200}
     shortfall = 0.04
-    forms: ClassVar[dict[str, dict[str, Any]]] = {"classes": SEVERAL, "exact-classes": SEVERAL}
+    forms: ClassVar[dict[str, dict[str, Any]]] = {
+        "classes": SEVERAL,
+        "exact-classes": SEVERAL,
+        "ordinal": ORDERED,
+        "exact-ordinal": ORDERED,
+    }
 
 
 class TestSGD(RowsContract, AlgorithmContract):

@@ -32,7 +32,7 @@ from sottovoce.algorithms.evaluation.estimates import ClassEstimates, Counts, Me
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.gate.query import Query
-from sottovoce.losses import get
+from sottovoce.losses import OneVsRest, get
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.events import RELATIONS, Relation
@@ -47,7 +47,7 @@ CLASSES = {"classes": (-1, 1), "several": (0, 1, 2)}
 QUERIES: dict[str, Query] = {
     "classes": ScoreCells(NODES, WEIGHTS),
     "numbers": ResidualCells(WEIGHTS),
-    "several": ClassCells(SEVERAL, losses=True),
+    "several": ClassCells(SEVERAL, get("softmax", classes=3.0)),
 }
 
 
@@ -281,7 +281,7 @@ def test_several_classes() -> None:
 
 
 def test_several_classes_without_probabilities_are_counted_alone() -> None:
-    query = ClassCells(SEVERAL, losses=False)
+    query = ClassCells(SEVERAL, OneVsRest(get("hinge"), 3))
     assert (query.length, query.sensitivity("zero-out"), query.sensitivity("replace-one")) == (9, 1.0, math.sqrt(2.0))
     rows, labels = np.random.default_rng(4).normal(size=(RECORDS, FEATURES)), np.array([0, 1, 2, 0, 1, 2, 0])
     found = at(query, block_of("several", rows, labels))

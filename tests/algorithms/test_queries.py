@@ -28,7 +28,15 @@ from plans import FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, plan_for
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.cd.private import GreedyScores
 from sottovoce.algorithms.description import CountedColumns, Cut, Described
-from sottovoce.algorithms.evaluation import cells, score_recipe
+from sottovoce.algorithms.evaluation import (
+    EvaluatedClasses,
+    EvaluatedNumbers,
+    EvaluatedSeveral,
+    Subject,
+    cells,
+    score_recipe,
+)
+from sottovoce.algorithms.evaluation.groups import ByGroup, Groups
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.one_shot import RowSketch
 from sottovoce.algorithms.ranges import CountedRanges, PowerCounts
@@ -147,6 +155,7 @@ def bought(form: Any, about: Any, **fields: Any) -> Callable[[], Plan]:
 
 WEIGHTS = np.array([3.0, -2.0, 0.5])
 MODELS = 1e3 * np.array([WEIGHTS, -WEIGHTS, -WEIGHTS])  # the losses of which differ by much, one way or the other
+SIDES = Groups(column="side", names=("right", "left"), places=(1, -1))  # of the first feature
 BARE: dict[str, Any] = {"bounds": Bounds(), "norms": (), "layout": "raw"}
 DESCRIBED = (
     Cut(place=0, scale="linear", low=-2.0, high=3.0),
@@ -175,6 +184,14 @@ MADE: dict[str, Callable[[], Plan]] = {
             "class weights": {**TWO, "class_weight": (0.1, 1.0)},
             "huber": {"loss": Named(name="huber", parameters={"threshold": 0.4})},
         }.items()
+    },
+    **{
+        f"evaluation by group, {form.form}": bought(form, Subject(weights, (0.0, 1.0), groups=SIDES), **fields)
+        for form, weights, fields in (
+            (EvaluatedClasses(), 1e6 * WEIGHTS, TWO),
+            (EvaluatedNumbers(), 1e6 * WEIGHTS, {"fit_intercept": True}),
+            (EvaluatedSeveral(), 1e6 * MODELS, {**SEVERAL, "fit_intercept": True}),
+        )
     },
     "model selection, logistic": bought(ComparedLosses(), Candidates(MODELS, 1.0), **TWO),
     "model selection, squared": bought(ComparedLosses(), Candidates(MODELS, 0.05), fit_intercept=True),
@@ -479,6 +496,7 @@ LONG = {**WHITE, "unit": 3e-6}
 CANARIES: dict[str, tuple[Canary, ...]] = {
     "AtomScores": (OPPOSITE,),
     "BoundedSquares": (RIGHT_ANGLE,),
+    "ByGroup": (OPPOSITE, Canary(labels=("low", "high"))),
     "ChosenCoordinate": (OPPOSITE,),
     "ClassCells": (OPPOSITE,),
     "ClassCounts": (FLIPPED,),
@@ -779,6 +797,7 @@ def shorter_rows(self: projection.Projected, found: Any) -> None:
     self.lengths = 0.9 * self.lengths
 
 
+grouped_of = ByGroup._cells
 counts_of, lengths_of, numbers_of = PowerCounts.value, projection.Projected._find, Slope.__dict__["numbers"].func
 ERRORS = "sottovoce.algorithms.standard_errors"
 FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece of code, and a class that then passes
@@ -786,6 +805,11 @@ FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece o
         "sottovoce.algorithms.ranges.PowerCounts.value",
         lambda *which: counts_of(*which) + np.roll(counts_of(*which), 1),
         "PowerCounts",
+    ),
+    "a record in two groups": (
+        "sottovoce.algorithms.evaluation.groups.ByGroup._cells",
+        lambda query, rows: (found := grouped_of(query, rows)) + np.roll(found, query.query.length),
+        "ByGroup",
     ),
     "a blank cell that counts": ("numpy.isfinite", lambda values: np.ones(np.shape(values), dtype=bool), "PowerCounts"),
     "losses cut one by one": (

@@ -105,6 +105,42 @@ def test_a_table_is_read_by_the_schema_of_the_model(folder: Path, write_job: Any
     found = json.loads(invoke("evaluate", folder / "job.json", folder / "test.toml", "--json").stdout)
     assert found["metrics"]["accuracy"]["value"] > 0.75
     assert found["complete"]
+    refused = invoke("evaluate", folder / "job.json", folder / "test.toml", "--by", "size", code=2).stderr
+    assert "by='size' is a number" in refused
+    (folder / "test.toml").write_text('by = "colour"\n[privacy]\nepsilon = 50.0\n[data]\nfile = "test.csv"\n')
+    output = ("--output", folder / "found.json", "--plot", folder / "found.svg")
+    said = invoke("evaluate", folder / "job.json", folder / "test.toml", *output).stdout
+    assert "colour=red" in said
+    found = json.loads((folder / "found.json").read_text())
+    assert [group["name"] for group in found["groups"]] == ["red", "blue", "none of these"]
+    assert found["groups"][0]["records"]["value"] == pytest.approx(red[400:].sum(), abs=5)
+    invoke("card", folder / "job.json", "--evaluation", folder / "found.json")
+    assert "By colour, with 95% intervals" in (folder / "job.card.html").read_text()
+
+
+def test_a_job_of_ordered_classes(folder: Path, write_job: Any, invoke: Any) -> None:
+    """The levels of the label are the order, and groups are told beside all people."""
+    rng = np.random.default_rng(0)
+    size, old = rng.uniform(0, 9, 800), rng.random(800) < 0.4
+    steps = np.digitize(size + 2 * old + rng.logistic(size=800), [3, 6])
+    columns = [np.char.mod("%.3f", size), np.where(old, "y", "n"), np.array(["low", "middle", "high"])[steps]]
+    (folder / "fit.csv").write_text("size,old,risk\n" + "\n".join(map(",".join, zip(*columns, strict=True))) + "\n")
+    schema = (
+        '[schema]\nlabel = "risk"\n[schema.columns]\nsize = { range = [0, 9] }\nold = { yes = "y", no = "n" }\n'
+        'risk = { levels = ["low", "middle", "high"] }\n'
+    )
+    job = write_job(
+        model={"estimator": '"ordinal"'},
+        bounds={"entry_bound": None, "classes": None},
+        data={"file": '"fit.csv"', "label": None},
+        more=schema,
+    )
+    invoke("fit", job, "--quiet")
+    (folder / "test.toml").write_text('[privacy]\nepsilon = 50.0\n[data]\nfile = "fit.csv"\n')
+    found = json.loads(invoke("evaluate", folder / "job.json", folder / "test.toml", "--by", "old", "--json").stdout)
+    assert found["classes"] == ["low", "middle", "high"]
+    assert [group["name"] for group in found["groups"]] == ["y", "n", "none of these"]
+    assert found["metrics"]["log_loss"]["value"] < 1.0
 
 
 class TestCard:

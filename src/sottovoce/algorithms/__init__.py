@@ -102,11 +102,13 @@ def mismatch(solver: str, loss: Loss, split: str, *, secure: bool = False) -> st
     for form in forms(solver):
         if form.serves(split, secure=secure):
             serving = True
-            if form.several == (loss.outputs > 1):
+            if form.takes_scores(loss):
                 fitting.append(form)
     if secure and not serving:
         return f"solver={solver!r} uses more than sums over the parties, and only sums can be secure"
     if serving and not fitting:
+        if loss.ordered:
+            return f"solver={solver!r} has no thresholds between ordered classes"
         return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
     if not fitting:
         return f"solver={solver!r} does not serve {SPLITS[split].data}{SPLITS[split].refusal}"
@@ -164,7 +166,7 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
     private = math.isfinite(problem.epsilon)
     for form in forms(solver):
         fits = form.serves(problem.split, secure=secure) and form.published == published
-        fits = fits and form.several == (loss.outputs > 1) and (form.weighted or not loss.weighted)
+        fits = fits and form.takes_scores(loss) and (form.weighted or not loss.weighted)
         fits = fits and form.people in (None, problem.most_records is not None)
         fits = fits and (private if published else form.private in (None, private))
         if fits and form.when.items() <= options.items():

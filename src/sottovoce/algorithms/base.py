@@ -132,6 +132,7 @@ class Algorithm(ABC):
     splits: ClassVar[tuple[str, ...]] = ("central", "rows")
     private: ClassVar[bool | None] = True  # False: without privacy; None: both, without noise where epsilon is infinite
     several: ClassVar[bool] = False  # True: for more than two classes, False: for one score
+    ordered: ClassVar[bool | None] = False  # True: for ordered classes, with thresholds; None: these and others
     weighted: ClassVar[bool] = False  # True: takes class weights
     people: ClassVar[bool | None] = False  # True: for people with several records, None: also for them
     published: ClassVar[bool] = False  # True: a paper's own calibration, with its true epsilon
@@ -163,9 +164,14 @@ class Algorithm(ABC):
         return split in (cls.secure if secure and not cls.published else () if secure else cls.splits)
 
     @classmethod
+    def takes_scores(cls, loss: Loss) -> bool:
+        """Whether its queries have as many scores as the loss, and thresholds if that has some."""
+        return cls.several == (loss.outputs > 1) and cls.ordered in (None, loss.ordered)
+
+    @classmethod
     def check_loss(cls, loss: Loss) -> None:
         """Refuse a loss that lacks what this form needs, or has another number of scores than its queries."""
-        if cls.several != (loss.outputs > 1):
+        if not cls.takes_scores(loss):
             raise InputError(f"solver={cls.name!r} in the form {cls.form!r} does not take the loss {loss.name!r}.")
         if loss.weighted and not cls.weighted:
             raise InputError(f"solver={cls.name!r} in the form {cls.form!r} takes no class_weight.")

@@ -358,6 +358,7 @@ class EvaluationJob(RecordsFile):
     privacy: tables.PrivacyTable = needed("the budget of the evaluation; [privacy] needs at least epsilon")
     people: Literal["others", "same"] = key('"others" (than those of the fit) or "same": they pay for both', "others")
     label_party: tables.Text | None = key("by columns: the name of the party that has the labels; default: the first")
+    by: tables.Text | None = key("a category or yes/no column of the model's schema: tell its groups apart too")
 
     @property
     def label_holder(self) -> str:

@@ -359,6 +359,17 @@ def _describe_evaluation(told: Told | None) -> Iterable[Part]:
     yield CardTable(
         heads, tuple((plots.title_of(name), *_format_interval(found)) for name, found in told["metrics"].items())
     )
+    if groups := told.get("groups"):
+        yield (
+            f"By {told['by']}, with 95% intervals. All groups are from the same release; what stands for all records "
+            "is the sum of their counts."
+        )
+        heads_of = ("", *(f"{group['name']}" for group in groups))
+        counts = ("records, about", *(f"{max(group['records']['value'], 0.0):,.0f}" for group in groups))
+        rows = [
+            (plots.title_of(name), *(_one_cell(group["metrics"][name]) for group in groups)) for name in told["metrics"]
+        ]
+        yield CardTable(heads_of, (counts, *rows))
     if told["by_class"]:
         each = zip(told["classes"], told["by_class"], strict=True)
         rows = [(f"{name} of {label}", *_format_interval(found[name])) for label, found in each for name in found]
@@ -374,7 +385,7 @@ def _describe_shapes(model: PrivateLinearModel) -> Iterable[Part]:
     curves = {} if model.schema_ is None or model.plan_.models == "kept" else curves_of(model)
     if not curves:
         return
-    shapes, several = model.shapes_, model.plan_.scaled_loss.outputs > 1
+    shapes, several = model.shapes_, len(np.atleast_2d(model.coef_)) > 1
     yield "What a column adds to the score, beside its mean; a curve is linear between its knots."
     heads = ("curve", *(map(str, model.plan_.classes or ()) if several else ("least and largest effect",)))
     names = [column.name for _, column in curves.values()]
@@ -390,6 +401,11 @@ def _describe_shapes(model: PrivateLinearModel) -> Iterable[Part]:
 def _format_interval(metric: Told) -> tuple[str, ...]:
     """Value and interval; what cannot be told is a dash."""
     return tuple("-" if metric[name] is None else f"{metric[name]:.4g}" for name in ("value", "low", "high"))
+
+
+def _one_cell(metric: Told) -> str:
+    value, low, high = _format_interval(metric)
+    return value if value == "-" else f"{value} ({low} to {high})"
 
 
 def svg_of(figure: Any, *, fonttype: str = "path") -> Markup:
@@ -423,10 +439,16 @@ def _describe_coefficients(model: PrivateLinearModel) -> Iterable[Part]:
         yield f"The {MOST_COEFFICIENTS} features of {rows.shape[1]} with the largest coefficients."
     if curves:
         yield "Without those of curves, which are told above by their shapes."
-    several = model.plan_.scaled_loss.outputs > 1
+    several = len(rows) > 1
     heads = ("feature", *(map(str, model.plan_.classes or ()) if several else ("coefficient",)))
     table = [(names[j], *(f"{value:.6g}" for value in rows[:, j])) for j in order]
-    yield CardTable(heads, (*table, ("intercept", *(f"{value:.6g}" for value in intercepts))))
+    texts = [f"{value:.6g}" for value in intercepts]
+    last = [("intercept", *texts)]
+    if model.plan_.scaled_loss.ordered:  # one row, and an intercept for each step
+        last = [
+            (f"intercept, above {name}", text) for name, text in zip(model.plan_.classes or (), texts, strict=False)
+        ]
+    yield CardTable(heads, (*table, *last))
     yield "They were computed from noisy sums: they have errors of the noise besides those of sampling."
 
 

@@ -1,4 +1,4 @@
-"""What stands beside a label: whose record it is, its exposure, its weight.
+"""What stands beside a label: whose record it is, its exposure, its weight, its group.
 
 Labels with any of it are one structured array, with the field `label`, so that they are cut, sent and kept as labels
 are. A field is a function of its own cell alone, whatever the cells of other records are.
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.cells import cell_key, column_cells, label_array, read_numbers
+from sottovoce.data.cells import cell_key, column_cells, label_array, label_key, read_numbers
 from sottovoce.data.identifiers import RULES, identifier_text
 from sottovoce.errors import InputError
 
@@ -31,10 +31,23 @@ def people_of(identifiers: Any) -> NDArray[np.int64]:
     for place, cell in enumerate(cells.tolist()):
         text = RULES["usual"](identifier_text(cell))
         if text not in known:
-            digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-            known[text] = int.from_bytes(digest, "big", signed=True) or 1
+            known[text] = _hashed(text)
         found[place] = known[text]
     return found
+
+
+def groups_of(cells: Any) -> NDArray[np.int64]:
+    """64 bits of a hash of each cell as a class is compared (`label_key`); `NOBODY` where it is missing."""
+    known: dict[Any, int] = {None: NOBODY}
+    keys = list(map(label_key, column_cells(cells).tolist()))
+    for key in set(keys) - {None}:
+        known[key] = _hashed(f"text {key}" if isinstance(key, str) else f"{key + 0.0!r}")
+    return np.fromiter(map(known.__getitem__, keys), np.int64, len(keys))
+
+
+def _hashed(text: str) -> int:
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True) or 1
 
 
 def _numbers(cells: Any) -> NDArray[np.float64]:
@@ -45,16 +58,17 @@ _READ: Final[Mapping[str, Callable[[Any], NDArray[Any]]]] = {
     "person": people_of,
     "exposure": _numbers,
     "weight": _numbers,
+    "group": groups_of,
 }
 
 
-def labels_with(y: Any, *, person: Any = None, exposure: Any = None, weight: Any = None) -> Any:
+def labels_with(y: Any, *, person: Any = None, exposure: Any = None, weight: Any = None, group: Any = None) -> Any:
     """Labels with what stands beside them, an entry for each; as they are where nothing does.
 
     `person` has identifiers of people with several records, `exposure` the time or amount in which a count was made,
-    `weight` how much a record counts.
+    `weight` how much a record counts, `group` whose figures it goes into when a model is evaluated by groups.
     """
-    given = {"person": person, "exposure": exposure, "weight": weight}
+    given = {"person": person, "exposure": exposure, "weight": weight, "group": group}
     columns = {name: _READ[name](cells) for name, cells in given.items() if cells is not None}
     return _joined(label_array(y), columns) if columns else y
 

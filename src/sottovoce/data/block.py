@@ -248,9 +248,15 @@ class Block:
         about: Any = {"layout": recipe.layout, "records": records, "resources": resources}
         return cls(rows, labels, bits, usable=usable, beside=columns_beside(y), **about)
 
-    def with_rows(self, rows: Matrix, labels: Array, usable: NDArray[np.bool_] | None = None) -> Block:
+    def with_rows(
+        self,
+        rows: Matrix,
+        labels: Array,
+        usable: NDArray[np.bool_] | None = None,
+        beside: Mapping[str, NDArray[Any]] = NOTHING,
+    ) -> Block:
         """Other rows of the same holder, prepared alike."""
-        known: Any = {"layout": self.layout, "records": self.records, "resources": self.resources}
+        known: Any = {"layout": self.layout, "records": self.records, "resources": self.resources, "beside": beside}
         return Block(rows, labels, self.bits, usable=usable, **known)
 
     @property
@@ -270,7 +276,7 @@ class Block:
         """Of all that a value follows from: the prepared rows in their order, their labels, which are null rows."""
         found, matrix = hashlib.blake2b(digest_size=32), self.rows
         parts = (matrix.indptr, matrix.indices, matrix.data) if is_sparse(matrix) else (matrix,)
-        for array in (*parts, self.labels, self.usable_rows):
+        for array in (*parts, self.labels, self.usable_rows, *self.beside.values()):
             whole = np.ascontiguousarray(array.T if array.flags.f_contiguous else array)
             found.update(f"{whole.dtype.str}{whole.shape}".encode())
             found.update(whole.data)

@@ -31,6 +31,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.data import resources as room
+from sottovoce.data.beside import columns_beside
 from sottovoce.data.block import Block, tell_null_rows
 from sottovoce.data.coded import Coded
 from sottovoce.data.dataset import Dataset
@@ -178,6 +179,7 @@ class PartsOfTable(Parts):
     def __init__(self, X: Coded, y: ArrayLike, recipe: Preparation, resources: Resources) -> None:
         self._recipe, self._X, self._labels = recipe, X, np.zeros(len(X))
         self._usable, labels = np.zeros(len(X), np.bool_), np.asarray(y)
+        self._beside = columns_beside(labels)
         step = X.step(whole=recipe.layout == "raw")
         self._starts = list(range(0, len(X), step))
         about = empty(recipe, len(X), replace(resources, n_jobs=1))
@@ -212,7 +214,9 @@ class PartsOfTable(Parts):
         own: Any = slice(start, start + self._sizes[place]) if chosen is None else start + chosen[place]
         usable = self._usable[own].copy()
         with np.errstate(all="ignore"):
-            block = self._about.with_rows(self._recipe.prepared(self._X[own].made(), usable), self._labels[own], usable)
+            rows = self._recipe.prepared(self._X[own].made(), usable)
+            beside = {name: column[own] for name, column in self._beside.items()}
+            block = self._about.with_rows(rows, self._labels[own], usable, beside)
         return PartOfFile(block, place, self._views) if chosen is None else BlockPart(block)
 
 

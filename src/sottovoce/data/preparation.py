@@ -101,6 +101,7 @@ class Preparation:
     units: bool | None = None  # whether rows and labels are in units of their bounds; None: in a private run
     centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
     whole: float | None = None  # layout "rows", of a party that has a part of each: what the whole row is multiplied by
+    beside: tuple[str, ...] = ()  # what the plan uses of what stands beside labels
     most_bits: int | None = None  # a coarser grid than the records need, where wide noise needs the room
     most_records: int | None = None  # of a person, of whom `records` has so many; None: a record is a person
 
@@ -285,7 +286,8 @@ class Preparation:
         columns = columns_beside(y)
         if self.most_records is not None and "person" not in columns:
             raise InputError("the labels do not say whose record each is, and the plan is about people; give person.")
-        if strange := columns.keys() - ({"person"} if self.most_records is not None else set()):
+        used = {*self.beside, *([] if self.most_records is None else ["person"])}
+        if strange := columns.keys() - used:
             raise InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")
         return self._labels(labels_of(y))
 

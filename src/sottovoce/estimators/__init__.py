@@ -2,6 +2,7 @@
 
 from sottovoce.estimators.base import PrivateLinearModel
 from sottovoce.estimators.classification import PrivateLinearSVC, PrivateLogisticRegression
+from sottovoce.estimators.ordinal import PrivateOrdinalClassifier
 from sottovoce.estimators.path import RegularisationPath
 from sottovoce.estimators.regression import PrivateElasticNet, PrivateLasso, PrivateRidge
 from sottovoce.estimators.report import privacy_report
@@ -12,6 +13,7 @@ __all__ = [
     "PrivateLinearModel",
     "PrivateLinearSVC",
     "PrivateLogisticRegression",
+    "PrivateOrdinalClassifier",
     "PrivateRidge",
     "RegularisationPath",
     "privacy_report",

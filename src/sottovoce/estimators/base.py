@@ -303,12 +303,16 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
     def _scores_of(self, rows: Any) -> Array:
         """The same of rows of numbers."""
         if self.plan_.scaled_loss.outputs > 1:
-            classes = zip(self.coef_, self.intercept_, strict=True)
+            classes = zip(*self.model_rows(), strict=True)
             return np.column_stack([self.plan_.preparation.scores(rows, w, float(b)) for w, b in classes])
         coef, intercept = self.coef_.ravel(), float(np.ravel(self.intercept_)[0])
         if self.plan_.split.same_people:
             return joined_scores(self.plan_, rows, coef, intercept)
         return self.plan_.preparation.scores(rows, coef, intercept)
+
+    def model_rows(self) -> tuple[Array, Array]:
+        """Coefficients and intercepts as the plan's loss has scores: a row for each."""
+        return np.atleast_2d(self.coef_), np.ravel(self.intercept_)
 
     def _features(self, X: Any) -> Any:
         """The rows to predict for: a table by the schema of the fit, arrays as they are."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from operator import itemgetter
 from typing import Any, get_args
@@ -24,6 +23,7 @@ from sottovoce.algorithms.evaluation import (
     nodes_of,
     score_weights,
 )
+from sottovoce.algorithms.evaluation.groups import Groups
 from sottovoce.data.beside import labels_with
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
@@ -34,6 +34,7 @@ from sottovoce.estimators import plots
 from sottovoce.estimators.base import PrivateLinearModel
 from sottovoce.estimators.declarations import check_budget, common_names, label_vector, validate_rows, warn_of
 from sottovoce.estimators.fits import Session
+from sottovoce.estimators.groups import read_groups, warn_of_small_groups
 from sottovoce.estimators.report import UNPROTECTED_FIT, warn_of_repeats
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
@@ -59,6 +60,7 @@ class Evaluation:
     whether all test records could be used, as far as the noise tells. `beyond` is the share of the scores at the end
     nodes, where so many lie there or farther out that metrics may be off; else 0. `model` is the plan of the fit, as in
     ledgers; `with_fit` what fit and evaluation promise together, (epsilon, delta), where they were of the same people.
+    `groups` has the same of each group, from the same release; the whole is the sum of their cells.
     """
 
     metrics: dict[str, estimates.Metric]
@@ -76,6 +78,8 @@ class Evaluation:
     model: str = ""
     with_fit: tuple[float, float] | None = None
     fit_mark: str = ""  # what the promise of the fit rests on besides noise
+    groups: Mapping[Any, Evaluation] = field(default_factory=dict)  # by name, and those of none of them last
+    records: estimates.Metric | None = None  # of a group: how many there are, by noisy counts
 
     def __getitem__(self, name: str) -> estimates.Metric:
         return self.metrics[name]
@@ -86,8 +90,13 @@ class Evaluation:
         if self.roc is None:
             return ()
         return tuple(
-            estimates.ClassEstimates(self.cells, self.noise, self.plan_.records, nodes_of(self.plan_.numbers)).rates()
+            estimates.ClassEstimates(self.cells, self.noise, self._known, nodes_of(self.plan_.numbers)).rates()
         )
+
+    @property
+    def _known(self) -> int | None:
+        """How many records there are, where that is public."""
+        return self.plan_.records if self.records is None else None
 
     def plot(self, figure: Any = None) -> Any:
         """Metrics with their intervals and, as there are, ROC, calibration and scores, confusion matrix, or residuals.
@@ -115,21 +124,49 @@ class Evaluation:
             "people": self.plan_.numbers.people,
             "with_fit": None if self.with_fit is None else dict(zip(("epsilon", "delta"), self.with_fit, strict=True)),
             **({"fit_mark": self.fit_mark} if self.fit_mark else {}),
+            **self._groups_told(),
             "model": self.model,
             "plan": self.plan_.digest.hex(),  # its name in the ledgers
             "privacy": self.privacy_.to_dict(),
         }
 
+    def _groups_told(self) -> dict[str, Any]:
+        """The same of the groups, where there are some."""
+        if not self.groups:
+            return {}
+        parts = ("metrics", "by_class", "confusion", "calibration", "cells")
+        each = list[dict[str, Any]]()
+        for name, own in self.groups.items():
+            told = own.to_dict()
+            each.append({"name": name, "records": plain_numbers(own.records)} | {part: told[part] for part in parts})
+        return {"by": self.plan_.numbers.groups.column, "groups": each}
+
     def __str__(self) -> str:
         head, *remarks = self._remarks()
-        return "\n".join([head, *(f"{name}: {_metric_text(metric)}" for name, metric in self._named()), *remarks])
+        if not self.groups:
+            return "\n".join([head, *(f"{name}: {text}" for name, text in self._rows()), *remarks])
+        rows = [self._heads(), *self._rows()]
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, wide)).rstrip() for row in rows]
+        return "\n".join([head, *lines, *remarks])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         head, *remarks = self._remarks()
-        rows = [(name, _metric_text(metric)) for name, metric in self._named()]
-        return html_table(("", ""), rows, caption=head, below=". ".join(remarks))
+        heads = self._heads() if self.groups else ("", "")
+        return html_table(heads, self._rows(), caption=head, below=". ".join(remarks))
+
+    def _heads(self) -> tuple[str, ...]:
+        return ("", "all", *(f"{self.plan_.numbers.groups.column}={name}" for name in self.groups))
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """A line for each metric, of all records and of each group."""
+        every = [dict(own._named()) for own in (self, *self.groups.values())]
+        text = _short_text if self.groups else _metric_text
+        rows = [(name, *(text(own[name]) for own in every)) for name in every[0]]
+        counts = [f"about {max(own.records.value, 0.0):,.0f}" for own in self.groups.values() if own.records]
+        return [("records", f"{self.plan_.records:,}", *counts), *rows] if counts else rows
 
     def _named(self) -> Iterator[tuple[str, estimates.Metric]]:
         for name, metric in self.metrics.items():
@@ -162,6 +199,12 @@ def _metric_text(metric: estimates.Metric) -> str:
     return f"{metric.value:.4g}, 95% from {metric.low:.4g} to {metric.high:.4g}"
 
 
+def _short_text(metric: estimates.Metric) -> str:
+    if not math.isfinite(metric.value + metric.width):
+        return "cannot be told"
+    return f"{metric.value:.3g} ({metric.low:.3g} to {metric.high:.3g})"
+
+
 def plain_numbers(value: Any) -> Any:
     """The numbers of mappings, tuples and dataclasses as those of JSON; one that cannot be told is None."""
     if isinstance(value, tuple):
@@ -180,6 +223,8 @@ def evaluate(  # noqa: PLR0913
     *,
     epsilon: float,
     delta: float = 1e-5,
+    by: Any = None,
+    groups: Sequence[Any] | None = None,
     people: People = "others",
     person: Any = None,
     relation: Relation | None = None,
@@ -198,6 +243,12 @@ def evaluate(  # noqa: PLR0913
         the counts once all parties have charged the evaluation.
     epsilon, delta : float
         The budget of this evaluation; `float("inf")` is without privacy.
+    by : str, list of cells or None
+        Tell each group apart too, from the same release: the name of a category or yes/no column of the model's schema;
+        or a cell for each test record, with `groups`. In a federation cells stand beside the labels
+        (`labels_with(y, group=...)`). A record that is in none of the groups counts in one of its own.
+    groups : list or None
+        The values in `by` that tell the groups, declared.
     people : 'others' or 'same'
         Whether the test people are others than those of the fit: then each person pays once. If some are the same,
         costs add: the evaluation says what it promises together with the fit, and one ledger should have both. A fit
@@ -215,10 +266,8 @@ def evaluate(  # noqa: PLR0913
     _check_arguments(model, epsilon, delta, people)
     fit, by_columns = model.plan_, model.plan_.split.same_people
     relation = check_relation(relation or fit.relation)
-    if person is not None:
-        if y is None:
-            raise InputError("person: give y with it; a table says it by its schema, and a party beside its labels.")
-        y = labels_with(y, person=person)
+    declared = read_groups(model, by, groups)
+    y = _labels_beside(model, X, y, None if declared is None or declared.places else by, person)
     federation = (_score_test_people if by_columns else _take_test_records)(model, X, y, ledger)
     session = Session(
         federation,
@@ -228,7 +277,7 @@ def evaluate(  # noqa: PLR0913
     )
     with session.lending():
         facts = federation.declared or session.coordinator.facts(classes=False)
-        columns: dict[str, Any] = {}
+        columns: dict[str, Any] = {"aggregation": federation.aggregation() if epsilon != math.inf else None}
         if by_columns:  # who has which columns, as in the fit, and who has the labels of the test people
             columns = {"columns": fit.columns, "norms": fit.norms, "labels": federation.labels}
             columns["label_party"] = fit.names.index(federation.names[federation.label_party])
@@ -260,12 +309,14 @@ def evaluate(  # noqa: PLR0913
         if by_columns:
             weights = score_weights(problem)
         else:  # of several classes a row for each
-            pairs = zip(np.atleast_2d(model.coef_), np.ravel(model.intercept_).tolist(), strict=True)
-            rows = list(itertools.starmap(problem.preparation.weights_of, pairs))
+            coefs, intercepts = model.model_rows()
+            rows = list(map(problem.preparation.weights_of, coefs, intercepts.tolist()))
             weights = np.array(rows) if several else rows[0]
         form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
         spread = getattr(model, "score_spread_", None)
-        subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "")
+        if declared is not None and by_columns:
+            _check_holder(problem, declared)
+        subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "", declared)
         plan = session.plan(form, problem, subject)
         report, fitted = _add_fit(model, session.report(plan), people)
         journal = session.coordinator.journal
@@ -273,6 +324,7 @@ def evaluate(  # noqa: PLR0913
             session.coordinator.check(plan)  # what is refused has not begun
         solution = session.run(plan, form)  # all that can fail by the model's report has been made
     evaluation = replace(estimate_metrics(plan, solution.model, report), **fitted)
+    warn_of_small_groups(plan, evaluation.groups)
     if evaluation.beyond:
         warn(plots.beyond_text(evaluation.beyond))
     if not federation.counted:
@@ -328,22 +380,66 @@ def _add_fit(model: PrivateLinearModel, report: PrivacyReport, people: People) -
 
 
 def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluation:
-    """The evaluation that the released cells of a plan give."""
+    """The evaluation that the released cells of a plan give; with groups each of its own cells, all of their sum."""
     noise = plan.releases[0].std * math.sqrt(plan.channel.variance)  # in the sum of the parties' cells
+    if (groups := plan.numbers.groups) is None:
+        return _estimate(plan, cells, noise, report)
+    each = np.split(cells, len(groups.all_names))
+    whole = _estimate(plan, np.sum(each, axis=0), noise * math.sqrt(len(each)), report)
+    found = (_estimate(plan, own, noise, report, grouped=True) for own in each)
+    return replace(whole, groups=dict(zip(groups.all_names, found, strict=True)))
+
+
+def _estimate(plan: Plan, cells: Array, noise: float, report: PrivacyReport, *, grouped: bool = False) -> Evaluation:
+    """Of all records, or of those of a group, whose number is not known."""
+    records = None if grouped else plan.records
     if plan.classes is None:
-        numbers = estimates.NumberEstimates(cells, noise, plan.records, plan.preparation.label_scale[1])
+        numbers = estimates.NumberEstimates(cells, noise, records, plan.preparation.label_scale[1])
         nodes, counts = numbers.histogram()
-        return Evaluation(numbers.metrics(), nodes, counts, noise, numbers.residuals.complete, plan, report)
+        about: dict[str, Any] = {"records": numbers.residuals.total if grouped else None}
+        return Evaluation(numbers.metrics(), nodes, counts, noise, numbers.residuals.complete, plan, report, **about)
     if (outputs := plan.scaled_loss.outputs) > 1:
-        several = estimates.SeveralEstimates(cells, noise, plan.records, outputs)
+        several = estimates.SeveralEstimates(cells, noise, records, outputs)
         classes: dict[str, Any] = {"by_class": dict(zip(plan.classes, several.by_class(), strict=True))}
+        classes["records"] = several.counts.total if grouped else None
         classes["confusion"] = tuple(map(tuple, several.confusion()))
         return Evaluation(several.metrics(), several.nodes, cells, noise, several.complete, plan, report, **classes)
-    by_class = estimates.ClassEstimates(cells, noise, plan.records, nodes_of(plan.numbers))
+    by_class = estimates.ClassEstimates(cells, noise, records, nodes_of(plan.numbers))
     odds, complete = plan.loss.name == "logistic", by_class.counts.complete
     metrics, bins = by_class.metrics(probabilities=odds), tuple(by_class.calibration()) if odds else ()
     nodes, roc, beyond = by_class.nodes.nodes, by_class.roc(), by_class.beyond(metrics)
-    return Evaluation(metrics, nodes, cells, noise, complete, plan, report, roc, bins, beyond=beyond)
+    count = by_class.counts.total if grouped else None
+    return Evaluation(metrics, nodes, cells, noise, complete, plan, report, roc, bins, beyond=beyond, records=count)
+
+
+def _labels_beside(model: PrivateLinearModel, X: Any, y: Any, by: Any, person: Any) -> Any:
+    """The labels of test records in one place, with the group of each beside them, and whose it is."""
+    if person is not None:
+        if y is None:
+            raise InputError("person: give y with it; a table says it by its schema, and a party beside its labels.")
+        y = labels_with(y, person=person)
+    if isinstance(by, str | None):
+        return y
+    if isinstance(X, Federation):
+        raise InputError("by: in a federation cells stand beside the labels, sv.labels_with(y, group=...).")
+    if isinstance(X, Dataset):
+        raise InputError("by: a Dataset is read piece by piece; name a column of its schema.")
+    if y is None and model.schema_ is not None:
+        y = model.schema_.labels(X)
+    if y is None:
+        raise InputError("y=None: with cells in by, give the labels of the test records.")
+    return labels_with(y, group=by)
+
+
+def _check_holder(problem: Problem, groups: Groups) -> None:
+    """Refuse groups that the holder of the labels, which counts, does not know."""
+    part = problem.part(problem.label_party_name)
+    if groups.objection(part.start, part.stop) is not None:
+        raise InputError(
+            f"by={groups.column!r}: {problem.label_party_name} has the labels and counts, and another party has that "
+            "column. The groups would have to be told to it; evaluate by a column of its own, or give it the cells "
+            "beside the labels, sv.labels_with(y, group=...), and groups=."
+        )
 
 
 def _score_test_people(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:

@@ -42,7 +42,7 @@ class ModelFile(BaseModel):
 
     format: Literal["sottovoce model"] = FORMAT
     version: int = MODEL.number  # checked before the rest
-    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm"]
+    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm", "ordinal"]
     parameters: dict[str, Any]
     coef: list[FiniteFloat] | list[list[FiniteFloat]] | None  # None: the parties keep those of their columns
     intercept: FiniteFloat | list[FiniteFloat] | None  # of several classes one for each, and a row of coef
@@ -76,8 +76,8 @@ def to_json(model: PrivateLinearModel) -> str:
     intercept: Any = None
     if plan.models != "kept":
         one = plan.scaled_loss.outputs == 1
-        coef = np.ravel(model.coef_) if one else model.coef_
-        intercept = np.ravel(model.intercept_)[0] if one else model.intercept_
+        rows, intercepts = model.model_rows()
+        coef, intercept = (rows[0], intercepts[0]) if one else (rows, intercepts)
     parameters = model.get_params(deep=False)
     for name in _NOT_KEPT:
         parameters.pop(name, None)

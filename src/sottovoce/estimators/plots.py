@@ -71,7 +71,9 @@ def picture(figure: Any, suffix: str) -> bytes:
 
 def draw(results: Results, figure: Any) -> Any:
     """All panels that an evaluation has, on a figure."""
-    if results["classes"] is None:
+    if results.get("groups"):
+        _draw_groups(results, figure)
+    elif results["classes"] is None:
         _draw_regression(results, figure)
     elif results["confusion"]:
         _draw_classes(results, figure)
@@ -254,6 +256,32 @@ def _draw_classes(results: Results, figure: Any) -> None:
         axis, {f"{kind}, {name}": metrics[kind] for name, metrics in pairs for kind in ("recall", "precision")}
     )
     axis.set_title("recall and precision", fontsize=10)
+
+
+def _draw_groups(results: Results, figure: Any) -> None:
+    """A panel for each metric, all records and each group below each other; and the calibration of all of them."""
+    every = {"all": results} | {f"{results['by']}={group['name']}": group for group in results["groups"]}
+    panels, calibrated = list(results["metrics"]), bool(results["calibration"])
+    wide = min(3, len(panels) + calibrated)
+    high = math.ceil((len(panels) + calibrated) / wide)
+    figure.set_size_inches(4.0 * wide, (1.0 + 0.35 * len(every)) * high)
+    for place, metric in enumerate(panels):
+        axis = figure.add_subplot(high, wide, place + 1)
+        _draw_intervals(axis, {_plain(name): each["metrics"][metric] for name, each in every.items()})
+        axis.set_title(title_of(metric), fontsize=10)
+    if not calibrated:
+        return
+    axis = figure.add_subplot(high, wide, len(panels) + 1)
+    axis.plot([0, 1], [0, 1], color="grey", lw=0.8, ls=":")
+    for name, each in every.items():
+        points = [(group["predicted"], group["positives"]) for group in each["calibration"]]
+        if points:
+            x, y = [predicted for predicted, _ in points], [share["value"] for _, share in points]
+            errors = [[s["value"] - s["low"] for _, s in points], [s["high"] - s["value"] for _, s in points]]
+            axis.errorbar(x, y, errors, fmt="o-", capsize=2, ms=3, lw=1.0, label=_plain(name))
+    axis.legend(fontsize=6, frameon=False)
+    axis.set(xlim=(-0.02, 1.02), ylim=(-0.05, 1.05), xlabel="predicted probability", ylabel="share of positives")
+    axis.set_title("calibration", fontsize=10)
 
 
 def _draw_regression(results: Results, figure: Any) -> None:

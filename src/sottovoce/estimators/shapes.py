@@ -68,7 +68,7 @@ class WithShapes:
             if not isinstance(column, Category) and getattr(column, "missing", False):
                 missing = np.ravel(coef @ column.encode(np.array([None], dtype=object))[0]) - centre
             effect = effect - centre[:, None]
-            one = self.plan_.scaled_loss.outputs == 1
+            one = len(np.atleast_2d(self.coef_)) == 1
             scale = getattr(column, "scale", "linear") if isinstance(column, Number) else "levels"
             found[column.name] = Shape(grid, effect[0] if one else effect, missing, scale)
         return found
@@ -81,9 +81,10 @@ class WithShapes:
         `plots`). Gives the figure.
         """
         shapes: Mapping[str, Shape] = self.shapes_
-        if odds and not self.plan_.loss.name == "logistic":
+        one, loss = len(np.atleast_2d(self.coef_)) == 1, self.plan_.scaled_loss
+        if odds and not (self.plan_.loss.name == "logistic" or loss.ordered):
             raise InputError(f"odds=True: the score of {self.plan_.loss.name!r} is not of odds; leave it out.")
-        classes = tuple(map(str, self.plan_.classes or ())) if self.plan_.scaled_loss.outputs > 1 else ()
+        classes = () if one else tuple(map(str, self.plan_.classes or ()))
         drawn = plots.draw_shapes(shapes, plots.new_figure() if figure is None else figure, classes, odds=odds)
         if (table := getattr(self, "coefficients_", None)) is not None:
             for axis, (name, shape) in zip(drawn.axes, shapes.items(), strict=False):

@@ -10,10 +10,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.description import Described
 from sottovoce.algorithms.evaluation import Evaluated, score_recipe
+from sottovoce.data.beside import columns_beside, labels_of
 from sottovoce.data.block import Block, Matrix, Preparation, RecordRows, is_sparse, prepare_rows
 from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, LedgerError, RefusedError
@@ -162,7 +164,7 @@ class Training:
         plan = read_plan(frame.text, frame.plan)
         if own.run is not None and own.run.plan.digest == frame.plan:
             return self.sign(plan)
-        matrix, recipe = self._select_rows(plan)
+        matrix, labels, recipe = self._select_rows(plan)
         alone = plan.names == (own.name,)
         if own.identity is None and not alone:
             raise RefusedError(
@@ -204,7 +206,7 @@ class Training:
         kept = checked[2] if checked and checked[0] == plan.digest and checked[1] is matrix else None
         try:
             rows = (
-                prepare_rows(matrix, own.labels, recipe, own.resources, kinds=kinds, beside=beside)
+                prepare_rows(matrix, labels, recipe, own.resources, kinds=kinds, beside=beside)
                 if kept is None
                 else kept
             )
@@ -241,8 +243,8 @@ class Training:
                 "remove its receipt (of a job: in NAME.receipts.json)."
             ) from error
 
-    def _select_rows(self, plan: Plan) -> tuple[Matrix, Preparation]:
-        """The rows that a plan is about and how they become a block, or a refusal.
+    def _select_rows(self, plan: Plan) -> tuple[Matrix, NDArray[Any], Preparation]:
+        """The rows and labels that a plan is about and how they become a block, or a refusal.
 
         They are this party's or, of an evaluation by columns at the holder of the labels, the scores that it received
         as the recipient of predictions; codes, of a description, are made later. Columns of other parties are in such
@@ -275,13 +277,31 @@ class Training:
         except InputError as error:
             raise RefusedError(f"{own.name} refuses: {error}") from None
         if described:  # the label is a column like any other
-            return rows, dataclasses.replace(recipe, labelled=False)
+            return rows, own.labels, dataclasses.replace(recipe, labelled=False)
         if plan.layout == "raw" and is_sparse(own.rows):
             raise RefusedError(f"{own.name} has a sparse matrix, of which no ranges are estimated; declare them.")
         if recipe.labelled != own.labelled:
             knows = "knows the labels" if own.labelled else "does not know the labels"
             raise RefusedError(f"{own.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
-        return rows, recipe
+        if isinstance(plan.numbers, Evaluated) and plan.numbers.groups is not None:
+            labels = self._labels_by_groups(plan, scored=scored)
+            return rows, labels, dataclasses.replace(recipe, beside=("group",))
+        return rows, own.labels, recipe
+
+    def _labels_by_groups(self, plan: Plan, *, scored: bool) -> NDArray[Any]:
+        """Of an evaluation by groups: the labels, and beside them the groups where the rows do not tell them."""
+        own, groups = self._holder, plan.numbers.groups
+        if groups.places and scored:  # the rows are scores
+            part, labels = plan.part(own.name), labels_of(own.labels)
+            block = Block.prepare(own.rows, labels, part.preparation, resources=own.resources)
+            return np.asarray(groups.beside(labels, block, part.start))
+        counts = scored or not plan.split.same_people
+        if counts and not groups.places and "group" not in columns_beside(own.labels):
+            raise RefusedError(
+                f"{own.name} has no groups beside its labels, by which the plan evaluates; give the party "
+                "sv.labels_with(y, group=...)."
+            )
+        return labels_of(own.labels) if groups.places else own.labels
 
     def _make_masker(self, plan: Plan) -> Masker:
         """The own side of secure sums; a plan that has another key for it is refused."""

@@ -4,6 +4,7 @@
 the kind "regression" and `PrivateLinearSVC(loss=...)` those of the kind "classification".
 """
 
+from sottovoce.losses.base import SEVERAL as SEVERAL
 from sottovoce.losses.base import Kind as Kind
 from sottovoce.losses.base import Loss as Loss
 from sottovoce.losses.base import check_units as check_units
@@ -12,6 +13,7 @@ from sottovoce.losses.base import get as get
 from sottovoce.losses.base import names as names
 from sottovoce.losses.base import register as register
 from sottovoce.losses.base import takes as takes
+from sottovoce.losses.ordinal import Ordinal as Ordinal
 from sottovoce.losses.several import ClassesLoss as ClassesLoss
 from sottovoce.losses.several import OneVsRest as OneVsRest
 from sottovoce.losses.several import Softmax as Softmax

@@ -40,6 +40,7 @@ class Loss(ABC):
     code: ClassVar[int | None] = None  # in `losses/kernels.py`, for solvers whose loops are compiled
     slope_code: ClassVar[int | None] = None  # likewise, for sums of slopes; a class that inherits it has none
     dual_codes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # where there are several dual steps: by name
+    ordered: ClassVar[bool] = False  # whether scores after the first are thresholds between ordered classes
     outputs: ClassVar[int] = 1  # how many scores a record has; of several classes one for each
 
     def parameters(self) -> dict[str, float]:
@@ -172,7 +173,7 @@ class Loss(ABC):
 
 
 _REGISTRY: dict[str, type[Loss]] = {}
-_SEVERAL: dict[str, type[Loss]] = {}  # of several scores; an estimator chooses them, nobody names them
+SEVERAL: dict[str, type[Loss]] = {}  # of several scores; an estimator chooses them, nobody names them
 
 
 class Wrapping(Loss):
@@ -232,7 +233,7 @@ def coded() -> list[type[Loss]]:
 
 def get(name: str, **parameters: float) -> Loss:
     """The loss of that name, with the parameters of its class."""
-    known = _REGISTRY | _SEVERAL
+    known = _REGISTRY | SEVERAL
     if name not in known:
         raise InputError(
             f"loss={name!r} is unknown here; choose one of: {', '.join(names())}; or register it, in every process "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -11,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.errors import InputError
-from sottovoce.losses.base import _SEVERAL, Kind, Loss, Vector, Wrapping
+from sottovoce.losses.base import SEVERAL, Kind, Loss, Vector, Wrapping
 
 LEAST = 0.25  # variance of the scores below which a kink would count as if all of them were on it
 _Z = np.linspace(-6.0, 6.0, 241)
@@ -28,6 +29,7 @@ class ClassesLoss(Loss):
 
     kind: ClassVar[Kind] = "classification"
     relative: ClassVar[bool] = False  # whether adding a number to a row of scores changes nothing
+    probabilities: ClassVar[bool] = False  # whether scores say how likely each class is
 
     @abstractmethod
     def sides(self, u: Vector) -> tuple[Vector, Vector]:
@@ -53,6 +55,10 @@ class ClassesLoss(Loss):
 
     def mean_curvature(self, _variance: float) -> float:
         raise InputError(f"loss={self.name!r} has no curvature of one score.")
+
+    def class_scores(self, score: Callable[[int], Vector]) -> Iterator[Vector]:
+        """What says how likely each class is, but for a number of the record: its scores, given one by one."""
+        return map(score, range(self.outputs))
 
     def reweighted(self, shares: Vector) -> Vector:
         """The shares of the classes in the sum of the losses: those of the records, unless classes have weights."""
@@ -140,6 +146,7 @@ class Softmax(ClassesLoss):
     classes: float
 
     name: ClassVar[str] = "softmax"
+    probabilities: ClassVar[bool] = True
     relative: ClassVar[bool] = True
     slope_bound: ClassVar[float] = math.sqrt(2.0)  # |p - e_y|
     curvature_bound: ClassVar[float] = 0.5  # of diag(p) - p p', a matrix (Boehning 1992)
@@ -186,7 +193,7 @@ class Softmax(ClassesLoss):
         return np.asarray(found)
 
 
-_SEVERAL[Softmax.name] = Softmax
+SEVERAL[Softmax.name] = Softmax
 
 
 @dataclass(frozen=True)
@@ -242,6 +249,10 @@ class WeightedClasses(Weighted, ClassesLoss):
     @property
     def relative(self) -> bool:  # type: ignore[override]
         return self.inner.relative
+
+    @property
+    def probabilities(self) -> bool:  # type: ignore[override]
+        return self.inner.probabilities
 
     def sides(self, u: Vector) -> tuple[Vector, Vector]:
         """Of the loss, without weights: a label's weight multiplies a whole row."""

@@ -108,6 +108,7 @@ class Numbers(Frozen):
 
     model_config = ConfigDict(extra="allow")
     result: ClassVar[str] = "model"  # or "evaluation" or "description": a run that fits nothing
+    left_out: ClassVar[tuple[str, ...]] = ()  # of a plan's text where they are None: as before there were such numbers
     names_records: ClassVar[bool] = False  # True: the coordinator's coin names the record of each round
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -264,8 +265,9 @@ class Plan(Problem, Design):
         for optional in ("class_weight", "within", "aggregation", "keys", "most_records"):
             if not fields[optional]:
                 del fields[optional]
-        if fields["numbers"].get("prior", True) is None:
-            del fields["numbers"]["prior"]
+        for optional in self.numbers.left_out:
+            if fields["numbers"][optional] is None:
+                del fields["numbers"][optional]
         if about := self.about.texts():
             fields["about"] = about
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=True)

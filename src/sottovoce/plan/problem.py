@@ -105,7 +105,7 @@ class Problem(Frozen):
         self.__dict__.setdefault("private", math.isfinite(self.epsilon))  # a plan knows better
         if self.most_records is not None and self.records * self.most_records >= 2**31:
             raise ValueError(f"{self.records} people with {self.most_records} records each are too many")
-        classes, joint = self.classes or (), self.loss.name == "softmax"
+        classes, joint = self.classes or (), self.loss.name in losses.SEVERAL
         if not all(map(is_class, classes)):
             raise ValueError(f"classes={self.classes!r} has one that is neither a text nor a finite number")
         several, weights = len(classes) > 2, self.class_weight

@@ -18,11 +18,13 @@ import numpy as np
 from pydantic import Field
 
 from sottovoce.algorithms.base import Algorithm, Array, Coordination, Need, Solution, Weight, public_model, total
+from sottovoce.algorithms.evaluation.groups import ByGroup, Groups
 from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.data.preparation import Preparation
-from sottovoce.errors import RefusedError
+from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Integers, Query, Round, label_party
+from sottovoce.losses import ClassesLoss
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.plan.plan import ModelsOf
 
@@ -218,6 +220,8 @@ class ClassCells(Query):
     The weights have a row for each of K classes. A record whose class has the largest score is right and its loss at
     most log K; that of a wrong one is at least log 2. Without `losses` there are the counts alone.
 
+    What says how likely each class is are the scores of the loss, or of ordered classes the logarithms of their shares.
+
     Guarantee: a record adds 1 to one count, and 1 - t and t to two cells: two vectors without entries below 0 and of
     norm at most 1. So zero-out moves the value by at most sqrt 2, replace-one by 2; without losses by 1 and sqrt 2.
     Edges: a null row adds nothing; of equal scores the first is the prediction; a NaN loss counts as the first node.
@@ -229,13 +233,13 @@ class ClassCells(Query):
     by_person: ClassVar[bool] = True
     replacement: ClassVar[float | None] = math.sqrt(2.0)
 
-    def __init__(self, weights: Array, *, losses: bool) -> None:
-        self.weights, self.losses = weights, losses
+    def __init__(self, weights: Array, loss: ClassesLoss) -> None:
+        self.weights, self.loss, self.losses = weights, loss, loss.probabilities
         self.classes = len(weights)
-        self.lines: tuple[Line, ...] = loss_lines(self.classes) if losses else ()
+        self.lines: tuple[Line, ...] = loss_lines(self.classes) if self.losses else ()
         self.length = self.classes**2 + sum(map(len, self.lines))
-        self.bound = math.sqrt(2.0) if losses else 1.0
-        self.rounding_entries = 6.0 if losses else 2.0
+        self.bound = math.sqrt(2.0) if self.losses else 1.0
+        self.rounding_entries = 6.0 if self.losses else 2.0
 
     def value(self, round: Round) -> Array:
         """A pass over the rows for each class, with a few numbers of each row at hand."""
@@ -245,8 +249,8 @@ class ClassCells(Query):
         labels, count = rows.labels.astype(np.int64), len(rows)
         predicted, largest = np.zeros(count, dtype=np.int64), np.full(count, -math.inf)
         total, own = np.full(count, -math.inf), np.zeros(count)
-        for place, weights in enumerate(self.weights):
-            scores = rows.scores(weights)
+        each = self.loss.class_scores(lambda place: rows.scores(self.weights[place]))
+        for place, scores in enumerate(each):
             predicted[scores > largest] = place
             np.maximum(largest, scores, out=largest)
             if self.losses:
@@ -315,6 +319,7 @@ class Subject:
     spread: tuple[float, float] | None = None
     people: People = "others"
     scores: str = ""
+    groups: Groups | None = None
 
 
 class Evaluated(Numbers):
@@ -329,6 +334,8 @@ class Evaluated(Numbers):
     weights: tuple[Weight, ...]
     people: People
     scores: str = Field(pattern="^([0-9a-f]{64})?$")
+    groups: Groups | None = None
+    left_out: ClassVar[tuple[str, ...]] = ("groups",)
 
 
 class EvaluatedClassesNumbers(Evaluated):
@@ -340,12 +347,16 @@ class EvaluatedClassesNumbers(Evaluated):
     right: Side
 
 
+_IN_SEVERAL = "a person with several records may be in several groups, so that cells by group have no bound by person"
+
+
 class _Evaluation(Algorithm):
     """One release of cells; the plan has the model, so every party knows what it answers before it is charged."""
 
     name: ClassVar[str] = "evaluation"
     private: ClassVar[bool | None] = None
     people: ClassVar[bool | None] = None
+    secure: ClassVar[tuple[str, ...]] = ("rows",)
     options: ClassVar[tuple[str, ...] | None] = ()
     numbers: ClassVar[type[Numbers]] = Evaluated
 
@@ -353,16 +364,23 @@ class _Evaluation(Algorithm):
     def cells(self, problem: Problem, numbers: Evaluated, weights: Array) -> Query:
         """What is counted of a model of these weights."""
 
+    def grouped(self, problem: Problem, numbers: Evaluated, weights: Array) -> Query:
+        """The same of each group, where there are groups."""
+        query = self.cells(problem, numbers, weights)
+        return query if numbers.groups is None else ByGroup(query, numbers.groups)
+
     def nodes(self, _problem: Problem, _subject: Subject) -> dict[str, float]:
         """What else the numbers of a plan have."""
         return {}
 
     def design(self, problem: Problem, options: Subject) -> Design:
         """One release; nobody is told a model at the end."""
+        if options.groups is not None and problem.most_records is not None:
+            raise InputError(f"by={options.groups.column!r}: {_IN_SEVERAL}; leave by out, or person.")
         weights = () if options.scores else tuple(options.weights.ravel().tolist())
-        subject = {"weights": weights, "people": options.people, "scores": options.scores}
+        subject = {"weights": weights, "people": options.people, "scores": options.scores, "groups": options.groups}
         numbers = cast("Evaluated", self.numbers(**subject, **self.nodes(problem, options)))
-        query = self.cells(problem, numbers, options.weights)
+        query = self.grouped(problem, numbers, options.weights)
         releases = (Release.at_mu(query, 0, 1, problem.mu, problem.relation),)
         models: ModelsOf = "kept" if problem.split.same_people else "shared"
         return Design(rounds=1, numbers=numbers, releases=releases, models=models)
@@ -377,7 +395,13 @@ class _Evaluation(Algorithm):
             raise RefusedError(
                 "an evaluation by columns, and no other, names the plan of its model and has no weights."
             )
-        query = self.cells(plan, numbers, score_weights(plan) if by_columns else public_model(plan))
+        if numbers.groups is not None:
+            holder = plan.part(plan.label_party_name if by_columns else plan.names[0])
+            if (reason := numbers.groups.objection(holder.start, holder.stop)) is not None:
+                raise RefusedError(f"an evaluation by groups, and {reason}.")
+            if plan.most_records is not None:
+                raise RefusedError(f"an evaluation by groups, and {_IN_SEVERAL}.")
+        query = self.grouped(plan, numbers, score_weights(plan) if by_columns else public_model(plan))
         if by_columns:
             query.answered_by = label_party
         return (query,)
@@ -404,7 +428,8 @@ class EvaluatedClasses(_Evaluation):
         widest = (
             float(np.linalg.norm(subject.weights)) if problem.private else WIDE
         )  # no prepared row's score is beyond
-        count, reach = next((count, reach) for most, count, reach in LAYOUTS if problem.signal <= most)
+        signal = problem.signal / (1 if subject.groups is None else len(subject.groups.names))
+        count, reach = next((count, reach) for most, count, reach in LAYOUTS if signal <= most)
         mean, deviation = subject.spread or (0.0, min(WIDE, widest) / reach)
         return asdict(TwoSides.about(mean, max(deviation, 1e-3), count, reach))
 
@@ -422,10 +447,13 @@ class EvaluatedSeveral(_Evaluation):
     form: ClassVar[str] = "several"
     title: ClassVar[str] = "private evaluation: records counted by class and predicted class, their losses in cells"
     several: ClassVar[bool] = True
+    ordered: ClassVar[bool | None] = None
 
     def cells(self, problem: Problem, _numbers: Evaluated, weights: Array) -> Query:
         own = weights.reshape(problem.scaled_loss.outputs, problem.dimension)
-        return ClassCells(own, losses=problem.loss.name == "softmax")
+        loss = problem.scaled_loss
+        assert isinstance(loss, ClassesLoss), "it has several scores"  # noqa: S101
+        return ClassCells(own, loss)
 
 
 class EvaluatedNumbers(_Evaluation):

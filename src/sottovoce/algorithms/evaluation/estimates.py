@@ -38,6 +38,9 @@ class Metric:
         return self.high - self.low
 
 
+NOTHING = Metric(math.nan, -math.inf, math.inf)  # cannot be told
+
+
 @dataclass(frozen=True)
 class Bin:
     """Test records of similar predicted probability: their mean prediction, and the share that is positive."""
@@ -59,21 +62,32 @@ class Rates:
 class Counts:
     """Noisy cells of all usable records, each once; `noise` is the standard deviation of a cell's noise.
 
-    They are `complete` if all records were counted, as far as the noise tells; then their number n is public.
+    They are `complete` if all records were counted, as far as the noise tells; then their number n is public. How many
+    are in a group is not known (`records=None`): that is their sum, and where the noise could be all of it they are
+    `lost`.
     """
 
-    def __init__(self, cells: Array, noise: float, records: int) -> None:
+    def __init__(self, cells: Array, noise: float, records: int | None) -> None:
         self.cells, self.noise = cells, noise
         total, size = float(cells.sum()), len(cells)
-        self.complete = abs(records - total) <= MISSING * noise * math.sqrt(size) + 1e-9 * records
-        self.n = float(records) if self.complete else max(total, 1.0)
+        far = MISSING * noise * math.sqrt(size)
+        self.complete = records is not None and abs(records - total) <= far + 1e-9 * records
+        self.lost = records is None and total <= far
+        self.n = float(records) if self.complete and records is not None else max(total, 1.0)
         self.known: Array = cells + (self.n - cells.sum()) / size  # moved alike so that they add up to n
         self.projection = np.eye(size) - (1.0 / size if self.complete else 0.0)  # of the noise of `known`
         positive = np.maximum(cells, 0.0)
         self.clamped: Array = positive * (self.n / max(float(positive.sum()), 1e-300))  # for variances
 
+    @property
+    def total(self) -> Metric:
+        """How many records there are, by the cells alone."""
+        return around(float(self.cells.sum()), self.noise * math.sqrt(len(self.cells)))
+
     def mean(self, weights: Array, squares: Array) -> Metric:
         """Of a function with these values at the cells, and of its square."""
+        if self.lost:
+            return NOTHING
         value = float(weights @ self.known) / self.n
         second, first = float(squares @ self.clamped) / self.n, float(weights @ self.clamped) / self.n
         sampling = max(second - first**2, LEAST * second, 0.0) / self.n
@@ -135,7 +149,7 @@ def fieller(value: float, statistic: Array, variance: Array) -> Metric:
 class ClassEstimates:
     """What cells of scores by class say: the negative class first, `nodes` of each."""
 
-    def __init__(self, cells: Array, noise: float, records: int, nodes: TwoSides) -> None:
+    def __init__(self, cells: Array, noise: float, records: int | None, nodes: TwoSides) -> None:
         self.counts = Counts(cells, noise, records)
         self.nodes = nodes
         self.negatives, self.positives = np.split(cells, 2)
@@ -273,7 +287,7 @@ class ClassEstimates:
 class SeveralEstimates:
     """What counts by class and predicted class say, and cells of losses after them: right ones, then wrong ones."""
 
-    def __init__(self, released: Array, noise: float, records: int, classes: int) -> None:
+    def __init__(self, released: Array, noise: float, records: int | None, classes: int) -> None:
         self.classes = classes
         counts, losses = np.split(released, [classes**2])
         self.counts = Counts(counts, noise, records)
@@ -303,6 +317,8 @@ class SeveralEstimates:
         pairs = [(self.counts, right)]
         if self.losses is not None:
             pairs.append((self.losses, np.repeat([1.0, 0.0], [len(line) for line in loss_lines(self.classes)])))
+        if any(counts.lost for counts, _ in pairs):
+            return NOTHING
         values = np.array([float(weights @ counts.known) / counts.n for counts, weights in pairs])
         noises = np.array([c.noise_variance(weights, v) for (c, weights), v in zip(pairs, values, strict=True)])
         weighed = 1 / np.maximum(noises, 1e-300)
@@ -328,7 +344,7 @@ class SeveralEstimates:
 class NumberEstimates:
     """What cells of residuals and labels say; `half` is the label's half-width, the unit of what was released."""
 
-    def __init__(self, released: Array, noise: float, records: int, half: float) -> None:
+    def __init__(self, released: Array, noise: float, records: int | None, half: float) -> None:
         ends = np.cumsum([len(RESIDUALS), 2 * len(LABELS)])
         residuals, labels, self.moments = np.split(released, ends)
         self.residuals, self.labels = (Counts(cells, noise, records) for cells in (residuals, labels))
@@ -336,33 +352,43 @@ class NumberEstimates:
 
     def metrics(self) -> dict[str, Metric]:
         """By name, in the label's own units."""
+        if self.residuals.lost or self.labels.lost:
+            return dict.fromkeys(("mean_squared_error", "r2", "mean_absolute_error"), NOTHING)
         square, size = self.square(), _mean_on(RESIDUALS, self.residuals, lambda r: r)
         # R^2 is 1 - A / V. The noises are independent; drawing the records moves both by r^2 and (y - mean)^2.
-        n = self.labels.n
+        # Both are of sums: how many records there are matters for mean^2 alone, and adds noise if it is not known.
+        n, summed = self.labels.n, self.square(summed=True)
         noise = (self.noise / n) ** 2
         mean, second = self.moments / n
         spread = second - mean**2 + noise
         squares, fourths = (LABELS.projection(lambda y, k=k: (y - mean) ** k) for k in (2, 4))  # type: ignore[misc]
         fourth = float(np.tile(fourths, 2) @ self.labels.known) / n
-        both = float(squares @ self.labels.known[len(LABELS) :]) / n - square.value * spread
+        both = float(squares @ self.labels.known[len(LABELS) :]) / n - summed.value * spread
         sampling = max(fourth - spread**2, LEAST * fourth, 0.0) / n
-        above, below = (square.width / 2 / Z) ** 2, noise * (1 + 4 * mean**2) + sampling
+        counted = 0.0 if self.labels.complete else self.labels.noise_variance(np.ones(2 * len(LABELS)), 0.0) * mean**4
+        above, below = (summed.width / 2 / Z) ** 2, noise * (1 + 4 * mean**2) + counted + sampling
         limit = 0.9 * math.sqrt(above * sampling)
-        r2 = _less_ratio(square.value, spread, (above, min(max(both / n, -limit), limit), below))
+        r2 = _less_ratio(summed.value, spread, (above, min(max(both / n, -limit), limit), below))
         return {
             "mean_squared_error": _scaled(square, self.half**2),
             "r2": r2,
             "mean_absolute_error": _scaled(size, self.half),
         }
 
-    def square(self) -> Metric:
-        """The mean of r^2: by its projection on the sizes, and exactly by the cells of labels; weighed by errors."""
+    def square(self, *, summed: bool = False) -> Metric:
+        """The mean of r^2: by its projection on the sizes, and exactly by the cells of labels; weighed by errors.
+
+        `summed`: the sum of r^2 by the number of the labels; where that is not known its noise does not count.
+        """
         nearly, weights = _mean_on(RESIDUALS, self.residuals, np.square), np.repeat([0.0, 1.0], len(LABELS))
-        values = np.array([nearly.value, float(weights @ self.labels.known) / self.labels.n])
-        noise = self.residuals.noise_variance(RESIDUALS.projection(np.square, 1), nearly.value)
-        errors = np.array([noise + (UNEVEN * values[0]) ** 2, self.labels.noise_variance(weights, values[1])])
+        part = self.residuals.n / self.labels.n if summed else 1.0
+        values = np.array([nearly.value * part, float(weights @ self.labels.known) / self.labels.n])
+        sizes = RESIDUALS.projection(np.square, 1)
+        sampling = max((nearly.width / 2 / Z) ** 2 - self.residuals.noise_variance(sizes, nearly.value), 0.0)
+        centres = (0.0, 0.0) if summed else values
+        noise = self.residuals.noise_variance(sizes, centres[0]) * part**2
+        errors = np.array([noise + (UNEVEN * values[0]) ** 2, self.labels.noise_variance(weights, centres[1])])
         weighed = 1 / np.maximum(errors, 1e-300)
-        sampling = max((nearly.width / 2 / Z) ** 2 - noise, 0.0)
         return around(float(values @ weighed / weighed.sum()), math.sqrt(sampling + 1 / float(weighed.sum())))
 
     def histogram(self) -> tuple[Array, Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.whitened.classes import ExactClasses, ExactWhitened, PrivateClasses
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
+from sottovoce.algorithms.whitened.ordinal import ExactOrdinal, PrivateOrdinal
 from sottovoce.algorithms.whitened.people import PeopleClasses, PeopleWhitened
 from sottovoce.algorithms.whitened.private import PrivateWhitened
 
@@ -13,6 +14,8 @@ FORMS: tuple[Algorithm, ...] = (
     ExactWhitened(),
     PrivateClasses(),
     ExactClasses(),
+    PrivateOrdinal(),
+    ExactOrdinal(),
     ColumnsWhitened(),
     PeopleWhitened(),
     PeopleClasses(),

@@ -49,7 +49,8 @@ class PlannedPrior(Frozen):
 class PriorNumbers(Numbers):
     """The prior, if there is one."""
 
-    prior: PlannedPrior | None = None  # None is left out of a plan's text
+    left_out: ClassVar[tuple[str, ...]] = ("prior",)
+    prior: PlannedPrior | None = None
 
     @classmethod
     def of(cls, problem: Problem, options: Whitened) -> PriorNumbers:

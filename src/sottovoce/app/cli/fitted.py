@@ -209,15 +209,17 @@ def evaluate(
         Path | None, cli_option("Write metrics, curves and the guarantee here, as JSON.", "--output", "-o")
     ] = None,
     plot: Annotated[Path | None, cli_option("Draw metrics, curves and counts to this file (.png, .svg, .pdf).")] = None,
+    by: Annotated[str | None, cli_option("Tell the groups of this column apart too; as `by` in TEST.", "--by")] = None,
     overwrite: Overwrite = False,
     restart: Annotated[bool, cli_option("Give an interrupted evaluation up; it stays charged.", "--restart")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Tell how good a fitted model is on private test records.
 
-    TEST has a table [privacy] with the evaluation's own epsilon, `people = "same"` before it if the test people are
-    those of the fit, and the test records: [data], a [[party]] for each file of this process, or a [federation] of
-    parties elsewhere, split as those of the fit. Ledgers are charged before anything is released.
+    TEST has a table [privacy] with the evaluation's own epsilon, before it `people = "same"` if the test people are
+    those of the fit and `by = "sex"` to tell the groups of a column of the schema apart, and the test records: [data],
+    a [[party]] for each file of this process, or a [federation] of parties elsewhere, split as those of the fit.
+    Ledgers are charged before anything is released.
 
     Where ledgers pay, the state of the evaluation is in NAME.run, beside TEST, until its results are written and
     printed. One that was stopped goes on when it is started again: the same numbers, charged once.
@@ -228,19 +230,23 @@ def evaluate(
     from sottovoce.app import runs
     from sottovoce.app.jobs import load_evaluation_job
     from sottovoce.estimators.evaluation import evaluate as evaluate_model
+    from sottovoce.estimators.groups import read_groups
     from sottovoce.estimators.model_file import load_model, plain, to_json
 
     fitted, test = load_model(model), load_evaluation_job(job)
+    column = by or test.by
+    read_groups(fitted, column, None)  # refused before parties are waited for
 
     def ask(state: RunState, say: Say) -> dict[str, str]:
         with runs.open_test(test, fitted, say, state) as federation:
             budget = test.privacy.model_dump(exclude_unset=True)
-            result = evaluate_model(fitted, federation, **budget, people=test.people)
+            result = evaluate_model(fitted, federation, **budget, people=test.people, by=column)
         return {"evaluation": json.dumps(plain(result.to_dict()), indent=2) + "\n", "said": str(result)}
 
     evaluated = hashlib.sha256(to_json(fitted).encode()).hexdigest()
-    paths = {"--output": output, "--plot": plot}
-    Telling("evaluation", paths, restart, overwrite, as_json).once(test, {"evaluated": evaluated}, ask)
+    paths, asked = {"--output": output, "--plot": plot}, {"evaluated": evaluated}
+    asked |= {} if column is None else {"by": column}
+    Telling("evaluation", paths, restart, overwrite, as_json).once(test, asked, ask)
 
 
 @dataclass(frozen=True)

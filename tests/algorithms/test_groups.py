@@ -1,0 +1,170 @@
+"""Evaluations by group: whose cells a record is in, what a plan may say, and what is made of groups of unknown size."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import sottovoce as sv
+from plans import small_problem
+from sottovoce import algorithms
+from sottovoce.algorithms.evaluation import (
+    EvaluatedClasses,
+    EvaluatedNumbers,
+    ResidualCells,
+    ScoreCells,
+    Subject,
+    TwoSides,
+)
+from sottovoce.algorithms.evaluation.estimates import Counts, NumberEstimates
+from sottovoce.algorithms.evaluation.groups import NO_GROUP, ByGroup, Groups
+from sottovoce.data.beside import NOBODY, columns_beside, groups_of
+from sottovoce.data.block import Block
+from sottovoce.errors import InputError, RefusedError
+from sottovoce.federation.party import Party
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named
+from support import at
+
+SIDES = Groups(column="side", names=("right", "left"), places=(2, -2))
+BESIDE = Groups(column="group", names=("a", 7))
+NODES = TwoSides(-2.0, 1.0, 5, 3)
+WEIGHTS = np.array([3.0, -2.0, 1.0, 0.5])
+
+
+def problem(loss: str = "logistic", records: int = 7) -> Any:
+    classes = (-1, 1) if loss == "logistic" else None
+    return small_problem(Named(name=loss), classes=classes, parties=(("party-1", records),))
+
+
+def table(count: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-1, 1, (count, 3))
+    rows[: count // 4, 1] = 0.0
+    rows[0, 2] = math.nan
+    return rows, np.where(rng.random(count) < 0.5, 1.0, -1.0)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("query", [ScoreCells(NODES, WEIGHTS), ResidualCells(WEIGHTS)])
+def test_each_group_has_the_cells_of_its_own_records(query: Any, *, sparse: bool) -> None:
+    rows, labels = table()
+    recipe = problem("logistic" if isinstance(query, ScoreCells) else "squared", 200).preparation
+    make = sp.csr_matrix if sparse else np.asarray
+    grouped = ByGroup(query, SIDES)
+    found = at(grouped, Block.prepare(make(rows), labels, recipe, len(rows)))
+    parts = (rows[:, 1] > 0, rows[:, 1] < 0, rows[:, 1] == 0)
+    own = [at(query, Block.prepare(make(rows[part]), labels[part], recipe, len(rows))) for part in parts]
+    np.testing.assert_array_equal(found, np.concatenate(own))
+    halves = [at(grouped, Block.prepare(make(rows[k::2]), labels[k::2], recipe, len(rows))) for k in range(2)]
+    np.testing.assert_array_equal(found, sum(halves))
+
+
+def test_the_group_of_a_record_follows_from_its_own_cell() -> None:
+    """A number is one however it is written; what is missing, or none of the declared, is in the last group."""
+    cells: list[Any] = ["a", " a", "b", "7", 7.0, None, "nan", -0.0]
+    told = groups_of(cells)
+    assert told.tolist() == [groups_of([cell])[0] for cell in cells]
+    assert groups_of(np.array([7.0, math.nan])).tolist() == [told[3], NOBODY]
+    assert groups_of([0])[0] == told[-1]
+    labels = sv.labels_with(np.ones(8), group=cells)
+    recipe = problem().preparation
+    with pytest.raises(InputError, match="does not take group"):
+        recipe.labels(labels)
+    block = Block(np.zeros((8, 3)), np.ones(8), None, beside=columns_beside(labels))
+    assert BESIDE.of(block).tolist() == [0, 0, 2, 1, 1, 2, 2, 2]
+
+
+def test_other_groups_are_other_records() -> None:
+    """The digest of prepared rows has them: no key of a run is used for both."""
+    one, other = (
+        Block(np.zeros((2, 1)), np.ones(2), None, usable=np.ones(2, np.bool_), beside={"group": np.array(g)})
+        for g in ([1, 2], [1, 1])
+    )
+    assert one.digest() != other.digest()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"names": ("a", "a")},
+        {"names": (1, 1.0)},
+        {"names": (NO_GROUP,)},
+        {"names": (math.nan,)},
+        {"names": ()},
+        {"names": tuple(map(str, range(101)))},
+        {"names": ("a",), "column": "x" * 301},
+        {"names": ("a",), "places": (1.5,)},
+    ],
+)
+def test_what_are_no_groups_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        Groups(**{"column": "group", **fields})
+
+
+def plan_of(groups: Groups | None, form: Any = None) -> Plan:
+    form = form or EvaluatedClasses()
+    about = problem("logistic" if isinstance(form, EvaluatedClasses) else "squared")
+    return algorithms.plan_by(form, about, Subject(WEIGHTS, (0.0, 1.0), groups=groups), run="run", coin="coin")
+
+
+def test_a_plan_without_groups_reads_as_before() -> None:
+    assert "groups" not in plan_of(None).to_json()
+    plan = plan_of(SIDES)
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.digest != plan_of(None).digest
+
+
+@pytest.mark.parametrize("form", [EvaluatedClasses(), EvaluatedNumbers()])
+def test_groups_are_charged_as_one_evaluation(form: Any) -> None:
+    (alone,), (grouped,) = plan_of(None, form).releases, plan_of(SIDES, form).releases
+    assert grouped == alone
+
+
+@pytest.mark.parametrize("places", [(1,), (1, 9), (0, 1), (1, -5)])
+def test_a_party_refuses_groups_of_features_that_it_does_not_have(places: tuple[int, ...]) -> None:
+    lie = Groups(column="side", names=("right", "left"), places=places)
+    with pytest.raises(RefusedError, match="not with the party that counts"):
+        algorithms.of(plan := plan_of(SIDES)).queries(
+            plan.model_copy(update={"numbers": {**plan.numbers.model_dump(), "groups": lie.model_dump()}}),
+            plan.names[0],
+        )
+
+
+def test_a_party_without_groups_beside_its_labels_refuses() -> None:
+    rows, labels = table(7)
+    party = Party("party-1", rows, labels)
+    plan = plan_of(BESIDE)
+    with pytest.raises(RefusedError, match="no groups beside its labels"):
+        party.training._labels_by_groups(plan, scored=False)
+
+
+class TestUnknownNumbers:
+    def test_a_group_that_the_noise_could_be_is_not_told(self) -> None:
+        counts = Counts(np.full(16, 1.0), 3.0, None)
+        assert counts.lost
+        assert not counts.complete
+        assert math.isnan(counts.mean(np.ones(16), np.ones(16)).value)
+        assert math.isnan(NumberEstimates(np.full(26, 1.0), 3.0, None, 1.0).metrics()["r2"].value)
+
+    @pytest.mark.parametrize("noise", [1.0, 12.0])
+    def test_intervals_hold_a_mean_and_r2_of_a_group(self, noise: float) -> None:
+        """Of 400 noisy draws 95% hold the true value; those of half the noise do not, where noise is most of it."""
+        rng = np.random.default_rng(0)
+        y = np.clip(rng.normal(0.3, 0.3, 3000), -1, 1)
+        error = rng.normal(0, 0.2, 3000)
+        block = Block(np.column_stack([y + error]), y, None, usable=np.ones(3000, np.bool_))
+        exact, held = at(ResidualCells(np.ones(1)), block), np.zeros(2)
+        true = 1 - (np.minimum(np.abs(error), 1) ** 2).mean() / y.var(), np.minimum(np.abs(error), 1).mean()
+        for _ in range(400):
+            drawn = exact + noise * rng.standard_normal(len(exact))
+            told = NumberEstimates(drawn, noise, None, 1.0).metrics()
+            held += [
+                own.low <= value <= own.high
+                for own, value in zip((told["r2"], told["mean_absolute_error"]), true, strict=True)
+            ]
+        assert (held >= 0.93 * 400).all()  # the records are the same in all draws: sampling makes it more than 95%
