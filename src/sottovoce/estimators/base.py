@@ -132,7 +132,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         """Refuse parameters of other libraries with what is meant here; what nobody knows Python refuses."""
         for name in given.keys() & ELSEWHERE.keys() - cls.__init__.__annotations__.keys():
             raise InputError(f"{name}={given[name]!r}: {cls.__name__} has no {name}; {ELSEWHERE[name]}")
-        return super().__new__(cls)
+        return object.__new__(cls)
 
     def fit(self, X: Any, y: ArrayLike | None = None, *, person: Any = None, **refused: Any) -> Self:
         """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`. Sample weights are refused.
