@@ -152,3 +152,14 @@ def test_parties_elsewhere(tables: Path, invoke: Any, start: Any) -> None:
     assert found["columns"]["age"]["all records"]["statistics"]["mean"]["value"] == pytest.approx(49.5, abs=4)
     spent = [Ledger(tables / f"{name}.db").account().balance().spent for name in ("north", "south")]
     assert spent == pytest.approx([4.0, 4.0], rel=1e-2)
+
+
+def test_a_job_with_a_budget_of_its_own_is_described(tables: Path, invoke: Any) -> None:
+    """That of its fit is not that of the description, whatever it is; nobody counts one without a ledger."""
+    (tables / "job.toml").write_text(
+        '[data]\nfile = "people.csv"\n[schema]\nfile = "schema.toml"\n'
+        '[model]\nestimator = "logistic"\n[privacy]\nepsilon = 1.0\n'
+    )
+    found = invoke("describe", tables / "job.toml", "--epsilon", "50")
+    assert "600 records, epsilon=50" in found.stdout
+    assert "no ledger: nobody counts this run" in found.stderr

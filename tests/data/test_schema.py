@@ -21,6 +21,7 @@ from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.cells import DATES, table_columns
 from sottovoce.data.column_kinds import Number
+from sottovoce.data.misfits import Misfit, Misfits
 
 SCHEMA = sv.Schema(
     {
@@ -321,3 +322,31 @@ class TestNoCellIsAnError:
             schema = sv.Schema({"a": {"range": (0, 9)}})
             largest = np.finfo(np.longdouble).max  # above float64's, where there is such a type
             assert schema.encode({"a": np.array([largest])}).shape == (1, 1)
+
+
+@pytest.mark.parametrize("pair", [("2020-01-01", "2021-01-01"), (date(2020, 1, 1), date(2021, 1, 1))])
+def test_dates_as_a_range_are_told_what_to_do(pair: Any) -> None:
+    with pytest.raises(sv.InputError, match="Of dates make the days since"):
+        sv.Schema({"admitted": {"range": pair}})
+    with pytest.raises(sv.InputError, match=r"must be two numbers, low and high\. Choose"):
+        sv.Schema({"admitted": {"range": ("a", "b")}})
+
+
+def test_columns_in_other_capitals_are_meant() -> None:
+    schema = sv.Schema({"age": {"range": (0, 1)}, "height": {"range": (0, 1)}})
+    with pytest.raises(sv.InputError, match=r"lacks 'age', 'height' of the schema; did you mean 'AGE'\?"):
+        schema.encode({"AGE": [1.0], "HEIGHT": [1.0]})
+
+
+def test_numbers_in_smaller_units_than_their_range_are_told() -> None:
+    def share(cells: Any, **entry: Any) -> float:
+        schema = sv.Schema({"a": {"range": (1.0, 1001.0), **entry}})
+        misfits = Misfits(schema).add({"a": np.asarray(cells)})
+        return misfits.found["a"].share(schema.columns["a"])
+
+    assert share([2.0, 3.0, 11.0]) == 1.0
+    assert "lowest hundredth of [1, 1001]" in Misfit(3, near=3).text(Number("a", 1.0, 1001.0))
+    assert share([2.0, 3.0, 11.1]) == 0.0  # one is beyond
+    assert share([1.0, 1.0]) == 0.0  # a constant may be
+    assert share([2.0, 3.0], shape="smooth", scale="log") == 0.0  # there it is much of the range
+    assert Misfit.of(Number("a"), np.array([2.0, 3.0])).share(Number("a")) == 0.0  # nobody knows the range

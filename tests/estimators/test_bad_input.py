@@ -463,3 +463,53 @@ class TestFederations:
         with pytest.raises(sv.InputError, match=r"shift the zeros of a sparse matrix.*rescale='unit'"):
             model.fit(sp.csr_matrix(data.X), data.y)
         assert not hasattr(model, "coef_")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("C", 1.0, "alpha is the weight of the penalty"),
+        ("random_state", 0, "insecure_seed"),
+        ("max_iter", 100, "an option of a solver"),
+        ("n_jobs", 2, "sv.Resources"),
+        ("data_norm", 1.0, "row_norm"),
+    ],
+)
+def test_parameters_of_other_libraries_are_told_what_is_meant(name: str, value: Any, says: str) -> None:
+    with pytest.raises(sv.InputError, match=rf"{name}={value}.*PrivateLogisticRegression has no {name}.*{says}"):
+        sv.PrivateLogisticRegression(**{name: value})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sharpness'"):
+        sv.PrivateLogisticRegression(sharpness=1.0)  # type: ignore[call-arg]
+
+
+def test_a_pair_for_each_feature_is_the_same_as_lows_and_highs(data: Any) -> None:
+    lows, highs = [-3.0, -4.0, -5.0], [3.0, 4.0, 5.0]
+    given = {"delta": 1e-6, "label_bound": 12.0, "solver": QUICK, "insecure_seed": 3}
+    plain, paired = (
+        sv.PrivateRidge(5.0, feature_ranges=ranges, **given).fit(data.X[:, :3], data.y)
+        for ranges in ((lows, highs), list(zip(lows, highs, strict=True)))
+    )
+    assert np.array_equal(plain.coef_, paired.coef_)
+    for ranges in ([(0, 1), (3, 2), (0, 1)], ([0, 3, 0], [1, 2, 1])):
+        with pytest.raises(sv.InputError, match=r"low below high\. The pair 1, counted from 0, is \(3\.0, 2\.0\)"):
+            sv.PrivateRidge(feature_ranges=ranges, label_bound=12.0).fit(data.X[:, :3], data.y)
+
+
+@pytest.mark.filterwarnings("error:epsilon=.* promises next to nothing")
+def test_an_epsilon_that_promises_nothing_is_told(data: Any) -> None:
+    with pytest.warns(UserWarning, match="epsilon=1000 promises next to nothing"):
+        sv.PrivateRidge(1000, 1e-6, **bounds(sv.PrivateRidge)).fit(data.X, data.y)
+    sv.PrivateRidge(20, 1e-6, **bounds(sv.PrivateRidge)).fit(data.X, data.y)
+
+
+def test_what_is_refused_in_one_place_is_told_once(data: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(sv.InputError, match="none is left"):
+        sv.PrivateRidge(**bounds(sv.PrivateRidge)).fit(data.X * NAN, data.y)
+    assert not [record for record in caplog.records if record.levelno >= logging.INFO]
+
+
+def test_labels_of_two_columns_and_tables_without_a_schema(data: Any) -> None:
+    with pytest.raises(sv.InputError, match="fit one model for each"):
+        sv.PrivateRidge(**bounds(sv.PrivateRidge)).fit(data.X, np.column_stack([data.y, data.y]))
+    with pytest.raises(sv.InputError, match=r"y is None.*needs schema=sv\.Schema"):
+        sv.PrivateRidge(**bounds(sv.PrivateRidge)).fit({"a": [1.0], "b": [2.0]})

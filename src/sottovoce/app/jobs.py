@@ -109,11 +109,15 @@ class RecordsFile(JobFile):
         return list(self.federation.parties) if self.federation is not None else list(self.sources)
 
     @property
+    def private(self) -> bool:
+        """Whether what is run with it has a budget."""
+        return getattr(self, "privacy", None) is not None and math.isfinite(self.privacy.epsilon)  # type: ignore[attr-defined]
+
+    @property
     def uncounted(self) -> str:
         """That no ledger counts a run on files of this process, where it is so; else ""."""
         parties = [party for party, source in self.sources.items() if source.ledger is None]
-        private = getattr(self, "privacy", None) is not None and math.isfinite(self.privacy.epsilon)  # type: ignore[attr-defined]
-        if not parties or not private:
+        if not parties or not self.private:
             return ""
         whose = "" if parties == ["data"] else f" of {', '.join(parties)}"
         return (
@@ -338,6 +342,10 @@ class TablesJob(Job, extra="ignore"):
     solver: Any = None
     privacy: Any = None
     output: Any = None
+
+    @property
+    def private(self) -> bool:
+        return True  # a description has a budget of its own, whatever that of the fit is
 
     def check(self) -> None:
         RecordsFile.check(self)

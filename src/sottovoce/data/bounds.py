@@ -83,8 +83,13 @@ class Bounds(BaseModel):
             low, high = np.asarray(self.feature_low), np.asarray(self.feature_high)
             spans = low.shape == high.shape and np.abs(np.concatenate([low, high])).max(initial=0.0) <= LARGEST
             if not (spans and (high - low >= SMALLEST).all()):
+                pairs = enumerate(zip(self.feature_low, self.feature_high, strict=False))
+                wrong = next(
+                    (f" The pair {place}, counted from 0, is {pair}." for place, pair in pairs if pair[0] >= pair[1]),
+                    "",
+                )
                 raise InputError(
-                    "feature_ranges needs one (low, high) pair of finite numbers per feature, low below high."
+                    f"feature_ranges needs one (low, high) pair of finite numbers per feature, low below high.{wrong}"
                 )
         if self.filled is not None:
             known, places = len(self.feature_low or ()), np.array(self.filled)
@@ -125,7 +130,7 @@ class Bounds(BaseModel):
             feature_ranges = in_order(feature_ranges)
         if feature_ranges is not None:
             try:
-                lows, highs = feature_ranges
+                lows, highs = lows_and_highs(feature_ranges)
                 feature_low, feature_high = tuple(map(float, lows)), tuple(map(float, highs))
             except (TypeError, ValueError):
                 raise InputError(
@@ -212,6 +217,13 @@ class Bounds(BaseModel):
         if fit_intercept:
             return (self.label_low + self.label_high) / 2, (self.label_high - self.label_low) / 2
         return 0.0, max(abs(self.label_low), abs(self.label_high))
+
+
+def lows_and_highs(ranges: Any) -> tuple[Sequence[float], Sequence[float]]:
+    """(lows, highs) as given, or of a pair for each of three features or more; two pairs are read as (lows, highs)."""
+    pairs = list(ranges)
+    lows, highs = zip(*pairs, strict=True) if len(pairs) > 2 else pairs
+    return lows, highs
 
 
 def in_order(ranges: Mapping[str, Sequence[float]], names: Sequence[str] = ()) -> tuple[list[float], list[float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import date
 from typing import Any, Final
 
 import numpy as np
@@ -75,11 +76,22 @@ def _number_column(name: str, given: dict[str, Any]) -> Number:
         return kind(name, fill=fill, **given)
     pair = list(declared) if isinstance(declared, Iterable) and not isinstance(declared, str | Mapping) else []
     if len(pair) != 2 or not all(map(is_number, pair)):
+        dates = " Of dates make the days since one of them first." if any(map(_is_date, pair)) else ""
         raise InputError(
-            f"columns.{name}: range = {declared!r} must be two numbers, low and high. Choose them from what is "
+            f"columns.{name}: range = {declared!r} must be two numbers, low and high.{dates} Choose them from what is "
             'publicly known, not from these data; cells beyond are cut. Where nobody knows them: range = "private".'
         )
     return kind(name, float(pair[0]), float(pair[1]), fill=fill, **given)
+
+
+def _is_date(end: Any) -> bool:
+    """Whether an end of a range is a date, also one written as text."""
+    if not isinstance(end, str):
+        return hasattr(end, "year")
+    try:
+        return bool(date.fromisoformat(end[:10]))
+    except ValueError:
+        return False
 
 
 def _read_knots(given: Any) -> Any:

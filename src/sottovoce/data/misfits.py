@@ -44,6 +44,8 @@ class Misfit:
     missing: int = 0
     dates: int = 0
     capitals: int = 0  # of the strange ones, those that differ from a level by capitals alone
+    near: int = 0  # above the low end of a range by a hundredth of it at most
+    far: int = 0  # above it by more
     unclear: int = 0  # of the missing ones, those of a frame that may be a level spelled like one
 
     def __add__(self, other: Misfit) -> Misfit:
@@ -69,9 +71,18 @@ class Misfit:
         known = np.isfinite(values)
         low, high = (column.low, column.high) if isinstance(column, Number) else (-np.inf, np.inf)
         cut = int(times[known & ((values < low) | (values > high))].sum())
+        even = isinstance(column, Number) and not column.estimated and getattr(column, "scale", "") != "log"
+        above = values[known] - low if even else np.zeros(0)
+        near, far = (above > 0) & (above <= (high - low) / 100), above > (high - low) / 100
         lost = np.array(list(map(is_missing, distinct[~known].tolist())), np.bool_)
         missing = int(times[~known][lost].sum())
-        return cls(count, int(times[~known].sum()) - missing, cut, missing)
+        strange = int(times[~known].sum()) - missing
+        return cls(count, strange, cut, missing, near=int(near.sum()), far=int(far.sum()))
+
+    @property
+    def small(self) -> bool:
+        """Whether all numbers are at the low end of their range, not all equal to it, as those in other units are."""
+        return self.near > 0 and self.far == self.cut == 0
 
     def share(self, column: Column) -> float:
         """The share of cells that nobody meant: of no use, or for which the schema has no feature of their own.
@@ -80,7 +91,8 @@ class Misfit:
         """
         kinds = {"missing": self.missing, "other": self.strange if isinstance(column, Category) else 0}
         kept = sum(count for key, count in kinds.items() if getattr(column, key, False) and count < MOST * self.cells)
-        return (self.strange + self.cut + self.missing + self.dates - kept + self.unclear) / max(self.cells, 1)
+        small = self.near if self.small else 0
+        return (self.strange + self.cut + self.missing + self.dates - kept + self.unclear + small) / max(self.cells, 1)
 
     def text(self, column: Column) -> str:
         """In words, without a value of any cell."""
@@ -94,6 +106,8 @@ class Misfit:
             said.append(f"{self.strange:,} are none of the declared levels{near}")
         if self.cut and isinstance(column, Number):
             said.append(f"{self.cut:,} are outside of [{column.low:g}, {column.high:g}] and cut")
+        if self.small and isinstance(column, Number):
+            said.append(f"all numbers are in the lowest hundredth of [{column.low:g}, {column.high:g}]: other units?")
         if self.missing:
             said.append(f"{self.missing:,} are missing")
         if self.unclear and isinstance(column, Category | YesNo):

@@ -424,7 +424,8 @@ class Schema:
     def _check_columns(self, cells: Mapping[str, Any], *, others: bool) -> None:
         absent = [name for name in self.columns if name not in cells]
         if absent:
-            meant = did_you_mean(absent[0], tuple(cells))
+            folded = {name.strip().casefold(): name for name in cells}
+            meant = did_you_mean(folded.get(absent[0].strip().casefold(), absent[0]), tuple(cells))
             raise InputError(f"the table lacks {', '.join(map(repr, absent))} of the schema{meant} Add the columns.")
         strange = [name for name in cells if name not in (*self.columns, *self.identifiers, self.label)]
         if strange and not others:

@@ -32,6 +32,7 @@ from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, WireError
 from sottovoce.estimators.coefficients import StandardErrors
 from sottovoce.estimators.declarations import (
+    ELSEWHERE,
     Facts,
     check_estimator,
     check_people_said,
@@ -81,8 +82,9 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         nothing is inferred from the data.
     entry_bound : float, list of float or None
         Declared bound: the largest absolute entry, one number or one for each feature.
-    feature_ranges : (lows, highs), mapping, 'private' or None
-        Declared bound: the range of each feature, in the order of the columns, or by the names of the features,
+    feature_ranges : (lows, highs), list of pairs, mapping, 'private' or None
+        Declared bound: the range of each feature, in the order of the columns (of three or more also a pair for each,
+        `[(18, 99), ...]`, but two of them are lows and highs), or by the names of the features,
         `{"age": (18, 99), ...}`; names in the order of the columns where the data have none. "private": nobody knows
         them, and a share of the budget buys them.
     rescale : 'symmetric' or 'unit'
@@ -127,6 +129,12 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
     ledger: Any = None
     insecure_seed: int | None = None
     resources: Resources | None = None
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse parameters of other libraries with what is meant here; what nobody knows Python refuses."""
+        for name in given.keys() & ELSEWHERE.keys() - cls.__init__.__annotations__.keys():
+            raise InputError(f"{name}={given[name]!r}: {cls.__name__} has no {name}; {ELSEWHERE[name]}")
+        return object.__new__(cls)
 
     def fit(
         self, X: Any, y: ArrayLike | None = None, *, person: Any = None, most_records: int | None = None, **refused: Any
@@ -215,7 +223,12 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
                 f"X={str(X)!r} is a file, which needs a schema that names its label: schema=sv.Schema(..., label=...)."
             )
         if self.schema is None:
-            return "requires y to be passed, but the target y is None; pass the labels, or a Federation that has them."
+            named = isinstance(X, Mapping) or hasattr(X, "columns") or hasattr(X, "column_names")
+            table = " A table that has them needs schema=sv.Schema(..., label=...)." if named else ""
+            return (
+                "requires y to be passed, but the target y is None; pass the labels, or a Federation that has "
+                f"them.{table}"
+            )
         if self.schema.label is None:
             return "y=None, and the schema names no label: Schema(..., label=...), or pass y."
         return f"y=None, and the table lacks the label {self.schema.label!r} of the schema: add that column, or pass y."

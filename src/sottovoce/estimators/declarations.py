@@ -31,18 +31,37 @@ from sottovoce.solvers import SOLVERS, Options
 if TYPE_CHECKING:
     from sottovoce.estimators.base import PrivateLinearModel
 
+GENEROUS: Final = 20.0  # the epsilon above which a promise says next to nothing
 LITTLE: Final = 30.0  # the signal N mu below which a fit says little
 _SPARSE: Final = ("csr", "csc", "coo")
 _UNKNOWN: Final = (
     "fill such cells in, or leave these records out; a schema says what counts in the place of missing ones."
 )
 _WITHOUT_VALUES: Final = {
-    "contains NaN": f"X contains NaN, for which nothing is predicted: {_UNKNOWN}",
+    "contains NaN": f"X contains NaN, or cells that are no numbers, for which nothing is predicted: {_UNKNOWN}",
     "contains infinity": f"X contains infinity, for which nothing is predicted: {_UNKNOWN}",
     "Expected 2D array": "Expected 2D array, one row per record. Reshape your data: X.reshape(-1, 1) if it is one "
     "feature, X.reshape(1, -1) if it is one record.",
     "Complex data": "Complex data not supported: X and y must be real numbers; split real and imaginary parts.",
 }
+
+_ROUNDS: Final = (
+    "rounds and noise are planned together; an option of a solver, solver=sv.solvers.Newton(...), changes them."
+)
+ELSEWHERE: Final = {
+    "C": "alpha is the weight of the penalty, 1 / (C * records) in its place; the default needs none.",
+    "penalty": "alpha is the weight of a squared norm; PrivateLasso and PrivateElasticNet have an absolute one.",
+    "random_state": "noise that can be drawn again protects nobody; tests have insecure_seed.",
+    "max_iter": _ROUNDS,
+    "tol": _ROUNDS,
+    "n_jobs": "resources=sv.Resources(n_jobs=...) has it.",
+    "verbose": "resources=sv.Resources(verbose=True) shows the progress.",
+    "data_norm": "row_norm is the largest norm of a row.",
+    "bounds": "feature_ranges=(lows, highs) has the range of each feature.",
+    "bounds_X": "feature_ranges=(lows, highs) has the range of each feature.",
+    "bounds_y": "label_bound=(low, high) has the range of the label.",
+    "accountant": "ledger is the account that is charged.",
+}  # parameters of other libraries, and what is meant here
 
 Facts = Mapping[str, Mapping[str, Any]]  # what each party declares public
 
@@ -108,7 +127,12 @@ def label_vector(y: ArrayLike, rows: Any) -> NDArray[Any]:
     """A label for each row; of a column they are taken with a warning, and anything else is an error."""
     labels = label_array(y)
     if labels.ndim != 1:
-        labels = column_or_1d(labels, warn=True)
+        try:
+            labels = column_or_1d(labels, warn=True)
+        except ValueError:
+            raise InputError(
+                f"y has shape {labels.shape} and must be a 1d array, a label for each row; fit one model for each."
+            ) from None
     check_consistent_length(rows, labels)
     return labels
 
@@ -276,6 +300,11 @@ def warn_of(problem: Problem, schema: Schema | None = None, *, fits: bool = True
         warn(
             f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
             f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}."
+        )
+    if fits and problem.epsilon > GENEROUS:
+        warn(
+            f"epsilon={problem.epsilon:g} promises next to nothing: practically everybody may be found among the "
+            "records. 1.0 is a usual choice."
         )
     if fits and problem.signal < LITTLE:
         enough = gaussian_epsilon(problem.mu * LITTLE / problem.signal, problem.delta)

@@ -138,10 +138,10 @@ class Description:
             parts.append(f'<div class="card"><h3>{_escape(name)}</h3>')
             for group, summary in groups.items():
                 count = f": {metric_text(self.classes[group])} records" if group in self.classes else ""
-                parts.append(f"<h4>{_escape(group)}{count}</h4>{_small_bars(summary.shares)}<table>")
+                parts.append(f'<div class="group"><h4>{_escape(group)}{count}</h4>{_small_bars(summary.shares)}<table>')
                 texts = summary.texts().items()
                 parts += (f"<tr><td>{_escape(what)}</td><td>{text}</td></tr>" for what, text in texts)
-                parts.append("</table>")
+                parts.append("</table></div>")
             parts.append("</div>")
         return "".join(parts)
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from sottovoce.errors import BudgetError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.gate.frames import MAX_BYTES, Frame, decode, peek
 from sottovoce.gate.outgoing import Outgoing, declare_public, reply
 from sottovoce.gate.query import Query, Scheduled
@@ -84,7 +84,10 @@ class Answering(ABC):
 
     def _note_failure(self, error: Exception) -> None:
         self.failure = error
-        _log.error("party %s: %s", self.name, error)
+        told = (
+            isinstance(error, InputError) and getattr(getattr(self, "resources", None), "holder", "") == "caller"
+        )  # it is raised there
+        _log.log(logging.DEBUG if told else logging.ERROR, "party %s: %s", self.name, error)
 
 
 def _refuse(frame: Frame, code: str, reason: str) -> Outgoing:

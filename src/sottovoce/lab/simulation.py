@@ -16,6 +16,7 @@ from scipy.special import log_softmax
 from sklearn.base import clone
 
 from sottovoce.arguments import is_number, is_whole
+from sottovoce.data.bounds import lows_and_highs
 from sottovoce.data.cells import label_key
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
@@ -440,7 +441,7 @@ def _count_features(estimator: PrivateLinearModel, look_alike: LookAlike | None)
         return len(estimator.schema.feature_names)
     ranges, entries = estimator.feature_ranges, estimator.entry_bound
     if ranges is not None:
-        return len(ranges) if isinstance(ranges, Mapping) else len(ranges[0])
+        return len(ranges) if isinstance(ranges, Mapping) else len(lows_and_highs(ranges)[0])
     if np.iterable(entries):
         return len(list(entries))
     return None if look_alike is None else look_alike.features

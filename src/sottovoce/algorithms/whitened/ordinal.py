@@ -81,7 +81,8 @@ class PrivateOrdinal(PrivateClasses):
         found = rule.of_gram(gram[:-1, :-1] - np.outer(mean, mean), self.noise(plan, "gram"))
         return replace(found, mean=found.into(mean))
 
-    def whiten(self, plan: Plan, moments: Moments, units: Units) -> Asking[White]:
+    def whiten(self, plan: Plan, moments: Moments, start: ConstantModel) -> Asking[White]:
+        units = start.units
         q, d = rule.whitening(moments, units, self.noise(plan, "gradient")), plan.dimension
         narrow, constant = White(moments, q, units).matrix, math.sqrt(CONSTANT * float(q @ moments.values))
         mean = np.asarray(moments.vectors @ moments.mean)  # type: ignore[operator]  # moments are of a Gram matrix
