@@ -27,7 +27,7 @@ from sottovoce.algorithms.gradient import check_penalty
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.classes import PrivateClasses
 from sottovoce.algorithms.whitened.private import ConstantModel, mean_of, projection_shape
-from sottovoce.algorithms.whitened.rule import Clips, Descent, Moments, Units, White
+from sottovoce.algorithms.whitened.rule import Clips, Descent, Moments, White
 from sottovoce.data.block import Block, BlockRows
 from sottovoce.errors import InputError
 from sottovoce.gate.query import MessageArrays, Plain, Query, Reals, Round
