@@ -75,6 +75,8 @@ def test_cells_beside_labels_are_groups_too(model: Any) -> None:
     """In one place, by rows with own noise and with secure sums, and by columns at the holder of the labels."""
     by_cells = sv.evaluate(model, TEST, epsilon=math.inf, by=TEST["sex"], groups=("f", "m"))
     assert by_cells.groups["none of these"].records.value == np.isin(TEST["sex"], ["x", ""]).sum()
+    by_name = sv.evaluate(model, TEST, epsilon=math.inf, by="sex", groups=("f", "m"))
+    np.testing.assert_array_equal(by_name.groups["m"].cells, by_cells.groups["m"].cells)
     parts = [(SCHEMA.encode(cut(TEST, k, None, 2)), TEST["ill"][k::2]) for k in range(2)]
     parts = [(X, sv.labels_with(y, group=TEST["sex"][k::2])) for k, (X, y) in enumerate(parts)]
     rows = sv.evaluate(model, sv.Federation.by_rows(parts), epsilon=math.inf, by="sex", groups=("f", "m"))
@@ -100,8 +102,10 @@ def test_by_columns_the_holder_of_the_labels_counts(order: tuple[int, int]) -> N
     found = sv.evaluate(model, parts(0, 3000, None), epsilon=math.inf, by="sex")
     assert found.groups["x"].records.value == (SEX[3000:] == "x").sum()
     model = sv.PrivateLogisticRegression(3.0, schema=schema).fit(parts(1, 3000))
+    test = parts(1, 3000, None)
     with pytest.raises(InputError, match="another party has that column"):
-        sv.evaluate(model, parts(1, 3000, None), epsilon=1.0, by="sex")
+        sv.evaluate(model, test, epsilon=1.0, by="sex")
+    assert not test.predictions  # nobody learned a score
 
 
 def test_of_a_regressor_and_of_several_classes() -> None:
@@ -145,6 +149,8 @@ def test_groups_are_told_side_by_side(model: Any) -> None:
         ({"by": TEST["sex"], "groups": "fm"}, "groups='fm' must be a list"),
         ({"by": TEST["sex"], "groups": ("f", "f")}, "must be different"),
         ({"by": TEST["sex"][:9], "groups": ("f", "m")}, "group has shape"),
+        ({"by": "sexes", "groups": ("f", "m")}, "or the name of a column of their table"),
+        ({"groups": ("f", "m")}, "by=None: give the cells"),
     ],
 )
 def test_what_are_no_groups_is_told(model: Any, change: dict[str, Any], message: str) -> None:

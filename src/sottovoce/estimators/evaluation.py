@@ -24,7 +24,7 @@ from sottovoce.algorithms.evaluation import (
     score_weights,
 )
 from sottovoce.algorithms.evaluation.groups import Groups
-from sottovoce.data.beside import labels_with
+from sottovoce.data.beside import columns_beside, labels_with
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.misfits import Misfits
@@ -245,8 +245,8 @@ def evaluate(  # noqa: PLR0913
         The budget of this evaluation; `float("inf")` is without privacy.
     by : str, list of cells or None
         Tell each group apart too, from the same release: the name of a category or yes/no column of the model's schema;
-        or a cell for each test record, with `groups`. In a federation cells stand beside the labels
-        (`labels_with(y, group=...)`). A record that is in none of the groups counts in one of its own.
+        or, with `groups`, any column of the table, or a cell for each test record. In a federation cells stand beside
+        the labels (`labels_with(y, group=...)`). A record that is in none of the groups counts in one of its own.
     groups : list or None
         The values in `by` that tell the groups, declared.
     people : 'others' or 'same'
@@ -267,7 +267,13 @@ def evaluate(  # noqa: PLR0913
     fit, by_columns = model.plan_, model.plan_.split.same_people
     relation = check_relation(relation or fit.relation)
     declared = read_groups(model, by, groups)
-    y = _labels_beside(model, X, y, None if declared is None or declared.places else by, person)
+    if person is not None and y is None:
+        raise InputError("person: give y with it; a table says it by its schema, and a party beside its labels.")
+    y = y if person is None else labels_with(y, person=person)
+    if declared is not None and isinstance(X, Federation):
+        _check_holder(fit, X, declared, by)
+    elif declared is not None and not declared.places:
+        y = _labels_beside(model, X, y, by)
     federation = (_score_test_people if by_columns else _take_test_records)(model, X, y, ledger)
     session = Session(
         federation,
@@ -314,8 +320,6 @@ def evaluate(  # noqa: PLR0913
             weights = np.array(rows) if several else rows[0]
         form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
         spread = getattr(model, "score_spread_", None)
-        if declared is not None and by_columns:
-            _check_holder(problem, declared)
         subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "", declared)
         plan = session.plan(form, problem, subject)
         report, fitted = _add_fit(model, session.report(plan), people)
@@ -412,33 +416,39 @@ def _estimate(plan: Plan, cells: Array, noise: float, report: PrivacyReport, *, 
     return Evaluation(metrics, nodes, cells, noise, complete, plan, report, roc, bins, beyond=beyond, records=count)
 
 
-def _labels_beside(model: PrivateLinearModel, X: Any, y: Any, by: Any, person: Any) -> Any:
-    """The labels of test records in one place, with the group of each beside them, and whose it is."""
-    if person is not None:
-        if y is None:
-            raise InputError("person: give y with it; a table says it by its schema, and a party beside its labels.")
-        y = labels_with(y, person=person)
-    if isinstance(by, str | None):
-        return y
-    if isinstance(X, Federation):
-        raise InputError("by: in a federation cells stand beside the labels, sv.labels_with(y, group=...).")
+def _labels_beside(model: PrivateLinearModel, X: Any, y: Any, cells: Any) -> Any:
+    """The labels of test records in one place, with the group of each beside them: cells, or a column of the table."""
     if isinstance(X, Dataset):
         raise InputError("by: a Dataset is read piece by piece; name a column of its schema.")
+    table = None if model.schema_ is None else table_columns(X)
     if y is None and model.schema_ is not None:
-        y = model.schema_.labels(X)
+        y = model.schema_.labels(table)
     if y is None:
-        raise InputError("y=None: with cells in by, give the labels of the test records.")
-    return labels_with(y, group=by)
+        raise InputError("y=None: with groups, give the labels of the test records.")
+    if "group" in columns_beside(y):
+        return y
+    if cells is None or isinstance(cells, str):
+        if table is None or cells is None or cells not in table:
+            raise InputError(
+                f"by={cells!r}: give the cells of the test records, or the name of a column of their table."
+            )
+        cells = table[cells]
+    return labels_with(y, group=cells)
 
 
-def _check_holder(problem: Problem, groups: Groups) -> None:
-    """Refuse groups that the holder of the labels, which counts, does not know."""
-    part = problem.part(problem.label_party_name)
+def _check_holder(fit: Plan, federation: Federation, groups: Groups, by: Any) -> None:
+    """Refuse groups that the holder of the labels, which counts, does not know: before it learns any score."""
+    if not isinstance(by, str | None):
+        raise InputError("by: in a federation cells stand beside the labels, sv.labels_with(y, group=...).")
+    if not fit.split.same_people or not federation.split.same_people:
+        return
+    holder = federation.names[federation.label_party]
+    part = fit.part(holder) if holder in fit.names else fit.part(fit.label_party_name)
     if groups.objection(part.start, part.stop) is not None:
         raise InputError(
-            f"by={groups.column!r}: {problem.label_party_name} has the labels and counts, and another party has that "
-            "column. The groups would have to be told to it; evaluate by a column of its own, or give it the cells "
-            "beside the labels, sv.labels_with(y, group=...), and groups=."
+            f"by={groups.column!r}: {holder} has the labels and counts, and another party has that column. The groups "
+            "would have to be told to it; evaluate by a column of its own, or give it the cells beside the labels, "
+            "sv.labels_with(y, group=...), and groups=."
         )
 
 
