@@ -75,6 +75,7 @@ class PrivateWhitened(Algorithm):
         sums.ProjectedGradient,
     )
     rescales: ClassVar[int] = RESCALES
+    records: float = 1.0  # of a person, on average: sums are divided by that of all
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
@@ -107,7 +108,7 @@ class PrivateWhitened(Algorithm):
         """In the order in which they are asked."""
         loss, d, constant = plan.scaled_loss, plan.dimension, plan.fit_intercept
         shape = projection_shape(plan)
-        found: list[Query] = [self.products(plan)]
+        found: list[Query] = [sums.GramMatrix(d) if shape.kind == "triangular" else sums.ColumnSquares(d)]
         if loss.kind == "regression":
             found += [sums.LabelSum(), sums.ResidualSum(d)] if constant else [sums.ResidualSum(d)]
         if isinstance(loss, Weighted):
@@ -115,11 +116,6 @@ class PrivateWhitened(Algorithm):
         found += [sums.LengthSum(shape), self.gradient(plan, shape)]
         found += [sums.ScoreSum(d), sums.SquareSum(d)] if constant else [sums.SquareSum(d)]
         return *found, self.gradient(plan, sums.ProjectionShape(d, "vectors", 1 + constant), rescales=True)
-
-    def products(self, plan: Problem) -> sums.GramMatrix | sums.ColumnSquares:
-        """What the moments are made of."""
-        many = plan.features > NEWTON_FEATURES
-        return sums.ColumnSquares(plan.dimension) if many else sums.GramMatrix(plan.dimension)
 
     def gradient(self, plan: Problem, shape: sums.ProjectionShape, *, rescales: bool = False) -> Query:
         """Of whitened rows, or of the rescale."""
@@ -140,11 +136,11 @@ class PrivateWhitened(Algorithm):
 
     def moments(self, plan: Plan) -> Asking[Moments]:
         """1. Mean squares of the rows, along the eigenvectors of their Gram matrix or along the columns."""
-        query, constant = self.products(plan), plan.preparation.intercept_entry
+        (query, *_), constant = self.queries(plan, plan.names[0]), plan.preparation.intercept_entry
         found, noise = (yield from total(query.name)), self.noise(plan, query.name)
         if isinstance(query, sums.GramMatrix):
-            return rule.of_gram(query.matrix(found) / self.records(plan), noise, constant)
-        return rule.of_squares(found / self.records(plan), noise, constant)
+            return rule.of_gram(query.matrix(found) / (plan.records * self.records), noise, constant)
+        return rule.of_squares(found / (plan.records * self.records), noise, constant)
 
     def start(self, plan: Plan) -> Asking[ConstantModel]:
         """For numbers at the mean label, in units of the mean absolute residual there; for classes at 0."""
@@ -252,10 +248,6 @@ class PrivateWhitened(Algorithm):
         yield from self.gradients(plan, "rescale", descent, clips, message)
         return penalised(np.mean(descent.taken, axis=0), descent.stiffness)
 
-    def records(self, plan: Plan) -> float:
-        """What sums over the records are divided by."""
-        return float(plan.records)
-
     def noise(self, plan: Plan, query: str, _clips: Clips | None = None) -> float:
         """The standard deviation of a mean over the records, all rounds of the query taken as one."""
         release = plan.release(query)
@@ -306,7 +298,7 @@ class PrivateWhitened(Algorithm):
             point = descent.along_columns(descent.point)
             asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": offset, **first}
             answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
-            descent.step(descent.along_directions(answer) * clips.size / self.records(plan))
+            descent.step(descent.along_directions(answer) * clips.size / (plan.records * self.records))
             first = {}
 
 
