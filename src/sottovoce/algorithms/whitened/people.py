@@ -94,4 +94,4 @@ class PeopleClasses(People, PrivateClasses):
 
     form: ClassVar[str] = "people-classes"
     title: ClassVar[str] = "whitened descent over people for several classes"
-    asks: ClassVar[tuple[type[Query], ...]] = (sums.PersonGram, sums.ClassCounts, sums.LengthSum, sums.PersonGradient)
+    asks: ClassVar[tuple[type[Query], ...]] = (sums.PersonGram, sums.ClassCounts, sums.NumberSum, sums.PersonGradient)
