@@ -292,6 +292,8 @@ def check_place(plan: Plan, name: str, rows: type, *, by_pieces: bool, clustered
         reason = (
             'device="cuda" is for rows of this process, and those of the Dataset are on a cluster; take device="cpu"'
         )
+    elif rows is SumRows and plan.most_records is not None:
+        reason = 'the records of a person are summed on the processor; take device="cpu"'
     elif rows is SumRows and not plan.private:
         reason = 'device="cuda" is for runs with privacy; take device="cpu"'
     elif not all(query.needs in rows.__mro__ for query in algorithms.of(plan).queries(plan, name)):

@@ -107,7 +107,7 @@ def clinics(parties: int = 4, records: int = 20_000, seed: int = 0) -> list[Clin
     return [_clinic(f"clinic-{k + 1}", int(size), seed, k) for k, size in enumerate(sizes)]
 
 
-def visits(people: int = 4_000, seed: int = 0, most: int = 40) -> dict[str, NDArray[Any]]:
+def hospital_visits(people: int = 4_000, seed: int = 0, most: int = 40) -> dict[str, NDArray[Any]]:
     """A table of visits to a hospital, 1 to `most` for each patient, 4 on average: most come once, few very often.
 
     Who is old or frail comes more often and is admitted more often; how frail somebody is no column says.

@@ -75,7 +75,9 @@ class PrivateClasses(PrivateWhitened):
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
         shape = projection_shape(plan)
         counts = sums.ClassCounts(plan.scaled_loss.outputs)
-        return self.products(plan), counts, sums.LengthSum(shape), self.gradient(plan, shape)
+        d = plan.dimension
+        moments = sums.GramMatrix(d) if shape.kind == "triangular" else sums.ColumnSquares(d)
+        return moments, counts, sums.LengthSum(shape), self.gradient(plan, shape)
 
     def start(self, plan: Plan) -> Asking[ConstantModel]:
         """At the shares of the classes, drawn to equal ones as far as noise hides them; none is 0."""

@@ -41,7 +41,6 @@ class People(PrivateWhitened):
 
     people: ClassVar[bool | None] = True
     numbers: ClassVar[type[Numbers]] = NoNumbers
-    _mean = 1.0  # records of a person, once it was told
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         if problem.features > NEWTON_FEATURES:
@@ -52,12 +51,10 @@ class People(PrivateWhitened):
         return super().design(problem, options)
 
     def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
-        """With the number of records second, so that the products of features stay the first."""
-        first, *others = super().queries(plan, party)
-        return first, sums.RecordCount(plan.most_records or 1), *others
-
-    def products(self, plan: Problem) -> sums.GramMatrix:
-        return sums.PersonGram(plan.dimension, largest_trace(plan))
+        """With the number of records second; the products of features stay the first."""
+        _, *others = super().queries(plan, party)
+        products = sums.PersonGram(plan.dimension, largest_trace(plan))
+        return products, sums.RecordCount(plan.most_records or 1), *others
 
     def gradient(self, plan: Problem, shape: sums.ProjectionShape, *, rescales: bool = False) -> Query:
         kind = sums.PersonScaleGradient if rescales else sums.PersonGradient
@@ -67,18 +64,15 @@ class People(PrivateWhitened):
         """The text of records, once their mean number is known."""
         share = yield from mean_of(plan, sums.RecordCount.name)
         known = copy.copy(self)
-        known._mean = max(share * (plan.most_records or 1), 1.0)
+        known.records = max(share * (plan.most_records or 1), 1.0)
         return (yield from super(People, known).coordinate(plan))
-
-    def records(self, plan: Plan) -> float:
-        return plan.records * self._mean
 
     def noise(self, plan: Plan, query: str, clips: Clips | None = None) -> float:
         """Of a mean over records where terms are sums, of one over people where they are means."""
         noise = super().noise(plan, query, clips)
         if query in ("gradient", "rescale"):
-            return noise / self._mean
-        return noise * largest_trace(plan) / self._mean if query == "gram" else noise
+            return noise / self.records
+        return noise * largest_trace(plan) / self.records if query == "gram" else noise
 
 
 class PeopleWhitened(People):
@@ -101,4 +95,4 @@ class PeopleClasses(People, PrivateClasses):
 
     form: ClassVar[str] = "people-classes"
     title: ClassVar[str] = "whitened descent over people for several classes"
-    asks: ClassVar[tuple[type[Query], ...]] = (sums.PersonGram, sums.ClassCounts, sums.LengthSum, sums.PersonGradient)
+    asks: ClassVar[tuple[type[Query], ...]] = (sums.PersonGram, sums.ClassCounts, sums.NumberSum, sums.PersonGradient)

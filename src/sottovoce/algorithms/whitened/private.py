@@ -78,6 +78,7 @@ class PrivateWhitened(Algorithm):
     )
     rescales: ClassVar[int] = RESCALES
     numbers: ClassVar[type[Numbers]] = PriorNumbers
+    records: float = 1.0  # of a person, on average: sums are divided by that of all
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
@@ -113,7 +114,7 @@ class PrivateWhitened(Algorithm):
         """In the order in which they are asked."""
         loss, d, constant = plan.scaled_loss, plan.dimension, plan.fit_intercept
         shape = projection_shape(plan)
-        found: list[Query] = [self.products(plan)]
+        found: list[Query] = [sums.GramMatrix(d) if shape.kind == "triangular" else sums.ColumnSquares(d)]
         if loss.kind == "regression":
             found += [sums.LabelSum(), sums.ResidualSum(d)] if constant else [sums.ResidualSum(d)]
         if isinstance(loss, Weighted):
@@ -126,11 +127,6 @@ class PrivateWhitened(Algorithm):
             plan.numbers.weights(plan.dimension)  # refused if it is for other rows
             return with_prior(found, plan)
         return tuple(found)
-
-    def products(self, plan: Problem) -> sums.GramMatrix | sums.ColumnSquares:
-        """What the moments are made of."""
-        many = plan.features > NEWTON_FEATURES
-        return sums.ColumnSquares(plan.dimension) if many else sums.GramMatrix(plan.dimension)
 
     def gradient(self, plan: Problem, shape: sums.ProjectionShape, *, rescales: bool = False) -> Query:
         """Of whitened rows, or of the rescale."""
@@ -153,11 +149,11 @@ class PrivateWhitened(Algorithm):
 
     def moments(self, plan: Plan) -> Asking[Moments]:
         """1. Mean squares of the rows, along the eigenvectors of their Gram matrix or along the columns."""
-        query, constant = self.products(plan), plan.preparation.intercept_entry
+        (query, *_), constant = self.queries(plan, plan.names[0]), plan.preparation.intercept_entry
         found, noise = (yield from total(query.name)), self.noise(plan, query.name)
         if isinstance(query, sums.GramMatrix):
-            return rule.of_gram(query.matrix(found) / self.records(plan), noise, constant)
-        return rule.of_squares(found / self.records(plan), noise, constant)
+            return rule.of_gram(query.matrix(found) / (plan.records * self.records), noise, constant)
+        return rule.of_squares(found / (plan.records * self.records), noise, constant)
 
     def start(self, plan: Plan) -> Asking[ConstantModel]:
         """For numbers at the mean label, in units of the mean absolute residual there; for classes at 0."""
@@ -302,10 +298,6 @@ class PrivateWhitened(Algorithm):
         yield from self.gradients(plan, query, descent, clips, message)
         return penalised(np.mean(descent.taken, axis=0), descent.stiffness)
 
-    def records(self, plan: Plan) -> float:
-        """What sums over the records are divided by."""
-        return float(plan.records)
-
     def noise(self, plan: Plan, query: str, _clips: Clips | None = None) -> float:
         """The standard deviation of a mean over the records, all rounds of the query taken as one."""
         release = plan.release(query)
@@ -358,7 +350,7 @@ class PrivateWhitened(Algorithm):
             point = descent.along_columns(point)
             asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": offset, **first}
             answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
-            descent.step(descent.along_directions(answer) * clips.size / self.records(plan))
+            descent.step(descent.along_directions(answer) * clips.size / (plan.records * self.records))
             first = {}
 
 
