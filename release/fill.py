@@ -94,7 +94,7 @@ def of_citation(text: str, facts: Mapping[str, Any]) -> str:
 
 def of_r(text: str, facts: Mapping[str, Any]) -> str:
     people = [
-        f'person("{each["name"]}", role = c("aut"{"" if number else ", " + chr(34) + "cre" + chr(34)}), '
+        f'person({json.dumps(each["name"])}, role = c("aut"{"" if number else ", " + chr(34) + "cre" + chr(34)}), '
         f'email = "{each["mail"] or TO_FILL}")'
         for number, each in enumerate(authors(facts))
     ] or [f'person("{NOBODY}", role = c("aut", "cre"), email = "{TO_FILL}")']
