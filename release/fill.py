@@ -1,8 +1,8 @@
 """Write into every file what stands in one place: the version of pyproject.toml, and what release/about.toml says.
 
-    python release/fill.py             writes the files
-    python release/fill.py --check     names the files that differ from what would be written, and fails if there are any
-    python release/fill.py --missing   names what nobody has filled in yet, and fails if there is anything
+python release/fill.py             writes the files
+python release/fill.py --check     names the files that differ from what would be written, and fails if there are any
+python release/fill.py --missing   names what nobody has filled in yet, and fails if there is anything
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def of_recipe(text: str, facts: Mapping[str, Any]) -> str:
     keepers = [name.strip() for name in facts["feedstock"].split(",") if name.strip()]
     site = [f"  repository: {facts['repository']}"] if facts["repository"] else []
     pages = [f"  documentation: {facts['documentation']}"] if facts["documentation"] else []
-    block = lines(*site, *pages, "", "extra:", "  recipe-maintainers:", *(f"    - {name}" for name in keepers or ["to-fill"]))
+    block = lines(
+        *site, *pages, "", "extra:", "  recipe-maintainers:", *(f"    - {name}" for name in keepers or ["to-fill"])
+    )
     return replaced(between(text, block), r'^  version: ".*$', f'  version: "{version()}"')
 
 
