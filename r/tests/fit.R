@@ -58,7 +58,7 @@ if (is.null(getOption("sottovoce.command")) && !nzchar(Sys.which("sottovoce"))) 
 
 ledger <- tempfile(fileext = ".ledger")
 ledger_create(ledger, "people", epsilon = 3, delta = 1e-5)
-expect(ledger_show(ledger)$left == 3, nrow(ledger_history(ledger)) == 0)
+expect(nrow(ledger_history(ledger)) == 0)
 fit <- private_glm(readmitted ~ age + sex + visits, people, epsilon = 2,
                    schema = sottovoce_schema(age = c(18, 99), sex = c("F", "M"), visits = c(0, 30),
                                              readmitted = c("no", "yes")), delta = 1e-6, ledger = ledger)
@@ -66,11 +66,13 @@ expect(identical(names(coef(fit))[1:2], c("(Intercept)", "age")), nobs(fit) == n
 # An effect of 1/15 a year is far above the noise at epsilon 2: with its error it is off by six of them once in 10^8 fits.
 within <- confint(fit, "age", level = 1 - 1e-8)
 expect(within[1] < 1 / 15, within[2] > 1 / 15, all(confint(fit)[, 1] <= confint(fit, level = 0.99)[, 2], na.rm = TRUE))
-expect(all(ledger_history(ledger)$spent <= 3), ledger_show(ledger)$plans == 2, ledger_show(ledger)$spent > 0)
+account <- ledger_show(ledger)
+expect(account$plans == 2, account$spent > 0, account$left < 3)
 ledger_verify(ledger)
 fails(private_glm(readmitted ~ age, people, epsilon = 9, schema = schema, ledger = ledger), "Nothing was charged",
       "sottovoce_refused")
-expect(nrow(ledger_history(ledger)) == 1)
+charges <- ledger_history(ledger)
+expect(nrow(charges) == 1, charges$plans == 2, charges$spent <= 3)
 
 old <- predict(fit, data.frame(age = c(95, 20, NA), sex = c("M", "F", "F"), visits = 3))
 expect(length(old) == 3, old[1] > old[2], all(old >= 0 & old <= 1, na.rm = TRUE))
