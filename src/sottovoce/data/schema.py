@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from sottovoce.data.beside import labels_with
 from sottovoce.data.cells import Cells, cell_key, label_array, read_numbers, table_columns
 from sottovoce.data.coded import MOST_FILLED, Coded, Placed, Rows, places_of
-from sottovoce.data.column_entries import read_column
+from sottovoce.data.column_entries import read_column, separate_notes
 from sottovoce.data.column_kinds import SHAPES, Category, Column, Curve, Number, YesNo
 from sottovoce.data.curves import put_in_order
 from sottovoce.data.levels import ABSENT, UNKNOWN, Level, shown_level
@@ -73,6 +73,8 @@ class Schema:
         its range. Choose ranges and levels from what is publicly known, never from the data.
         `"shape": "smooth"` lets a number act along a curve: with `"knots"`, how many or a list of public places,
         `"scale": "log"` for amounts, and `"monotone"`, "up" or "down", which costs nothing.
+        Of any column `"source"` says where its declaration comes from, and `"sensitive": True` that it needs care:
+        sheets for officers show both.
     label : str or None
         The column of the labels. Its entry among the columns, if it has one, declares the classes or the range.
     identifiers : list of str
@@ -117,6 +119,7 @@ class Schema:
             raise InputError('level_sets must be a table of tables: { diagnosis = { prefix = 3, levels = ["I20"] } }.')
         usual = {} if shape is None else {"shape": shape}
         declared = {}
+        columns, self.notes = separate_notes(columns)
         for name, entry in columns.items():
             shaped = name != label and isinstance(entry, Mapping) and "range" in entry
             declared[name] = read_column(name, {**usual, **entry} if shaped else entry, level_sets)
@@ -168,7 +171,7 @@ class Schema:
 
     def with_ranges(self, numbers: Iterable[Number]) -> Schema:
         """The same schema with these columns in the place of those of their names."""
-        new = {column.name: column.entry() for column in numbers}
+        new = {column.name: column.entry() | self.notes.get(column.name, {}) for column in numbers}
         table = self.table()
         return Schema.from_table(table | {"columns": table["columns"] | new})
 
@@ -248,9 +251,9 @@ class Schema:
                 )
             columns.append(column)
             rest = rest[len(column.features) :]
-        entries = {column.name: column.entry() for column in columns}
+        entries = {column.name: column.entry() | self.notes.get(column.name, {}) for column in columns}
         if self.label is not None and self.target is not None:
-            entries[self.label] = self.target.entry()
+            entries[self.label] = self.target.entry() | self.notes.get(self.label, {})
         return Schema(entries, label=self.label, identifiers=self.identifiers, person=self.person)
 
     def party_norms(self, row_norm: float, columns: Sequence[int]) -> tuple[float, ...]:
@@ -350,6 +353,8 @@ class Schema:
         if self.label is not None and self.target is not None:
             columns[self.label] = self.target.entry()
         label = {} if self.label is None else {"label": self.label}
+        for name, noted in self.notes.items():
+            columns[name] = columns[name] | noted
         person = {} if self.person is None else {"person": self.person}
         others = [name for name in self.identifiers if name != self.person]
         return label | ({"identifiers": others} if others else {}) | person | {"columns": columns}
