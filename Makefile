@@ -56,7 +56,6 @@ compiled: $(DEV)
 
 # Of the tests that are not slow, and of the code that they start in other processes not.
 coverage: $(DEV)
-	$(BIN)/python -m pip install --quiet coverage
 	OPENBLAS_NUM_THREADS=1 $(BIN)/coverage run --source=sottovoce -m pytest -m "not slow"
 	$(BIN)/coverage report --skip-covered
 	$(BIN)/coverage xml

@@ -167,7 +167,7 @@ def test_what_a_system_lacks_is_left_out(
     call(tmp_path if call is systems.sync_folder else 0)
 
 
-def test_processors_are_counted_where_the_system_tells_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 1 <= systems.processors() <= (os.cpu_count() or 1)
+def test_cores_are_counted_where_the_system_tells_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 <= systems.cores() <= (os.cpu_count() or 1)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    assert systems.processors() == os.cpu_count()
+    assert systems.cores() == os.cpu_count()

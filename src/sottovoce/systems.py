@@ -1,4 +1,4 @@
-"""What differs between operating systems, for all who depend on it: locks, modes, open files, folders, processors.
+"""What differs between operating systems, for all who depend on it: locks, modes, open files, folders, cores.
 
 What a system lacks altogether is told where it is needed: rows in files need `pread` (`data.block_parts`).
 docs/operations.md has the table.
@@ -73,6 +73,6 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def processors() -> int:
+def cores() -> int:
     """On how many this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

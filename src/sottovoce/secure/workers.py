@@ -38,7 +38,7 @@ class Workers:
     """Processes that multiply points; started at the first long list, ended by `close`."""
 
     def __init__(self, processes: int | None = None) -> None:
-        self._wanted = min(_MOST, systems.processors() if processes is None else processes)
+        self._wanted = min(_MOST, systems.cores() if processes is None else processes)
         self._started: list[subprocess.Popen[bytes]] = []
 
     def blinded(self, scalar: bytes, points: bytes) -> bytes:
