@@ -30,8 +30,8 @@ nvflare: $(VENV)-nvflare/.run
 # vignette runs when it is built, and not again.
 r: $(RUN)
 	rm -rf build/r && mkdir -p build/r
-	cd build/r && PATH="$(CURDIR)/$(BIN):$$PATH" R CMD build ../../r
-	cd build/r && PATH="$(CURDIR)/$(BIN):$$PATH" R_DEFAULT_INTERNET_TIMEOUT=5 R CMD check --no-manual --ignore-vignettes sottovoce_*.tar.gz
+	cd build/r && PATH="$(abspath $(BIN)):$$PATH" R CMD build ../../r
+	cd build/r && PATH="$(abspath $(BIN)):$$PATH" R_DEFAULT_INTERNET_TIMEOUT=5 R CMD check --no-manual --ignore-vignettes sottovoce_*.tar.gz
 	! grep -E "(WARNING|ERROR)" build/r/sottovoce.Rcheck/00check.log
 
 # On a machine with a CUDA device, with sottovoce[gpu] in the environment of PYTHON.
