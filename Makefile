@@ -6,7 +6,7 @@ RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 
-.PHONY: demo test test-slow nvflare gpu check style types compiled golden docs gallery papers bench clean
+.PHONY: demo test test-slow nvflare r gpu check style types compiled coverage golden docs gallery papers bench dist clean
 
 # Packages are installed without bytecode. Where none may be written, every process of a test compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,6 +25,14 @@ test-slow: $(DEV)
 # The wire over NVIDIA FLARE, which brings 44 packages: in an environment of its own.
 nvflare: $(VENV)-nvflare/.run
 	$(VENV)-nvflare/bin/pytest tests/transports/test_contract.py tests/federation/test_nvflare_fit.py -k "Nvflare or nvflare"
+
+# The R package, with R and its packages jsonlite, knitr and markdown; its tests find the command on the PATH. The
+# vignette runs when it is built, and not again.
+r: $(RUN)
+	rm -rf build/r && mkdir -p build/r
+	cd build/r && PATH="$(abspath $(BIN)):$$PATH" R CMD build ../../r
+	cd build/r && PATH="$(abspath $(BIN)):$$PATH" R_DEFAULT_INTERNET_TIMEOUT=5 R CMD check --no-manual --ignore-vignettes sottovoce_*.tar.gz
+	! grep -E "(WARNING|ERROR)" build/r/sottovoce.Rcheck/00check.log
 
 # On a machine with a CUDA device, with sottovoce[gpu] in the environment of PYTHON.
 gpu:
@@ -45,6 +53,12 @@ style: $(DEV)
 # Once, beside the types, and not in each worker; what is wrong the tests themselves tell.
 compiled: $(DEV)
 	-@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --collect-only -q > /dev/null 2>&1
+
+# Of the tests that are not slow, and of the code that they start in other processes not.
+coverage: $(DEV)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/coverage run --source=sottovoce -m pytest -m "not slow"
+	$(BIN)/coverage report --skip-covered
+	$(BIN)/coverage xml
 
 golden: $(DEV)
 	$(BIN)/python tests/golden/transcripts.py --check
@@ -77,8 +91,12 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/python benchmarks/watching.py
 
+# Wheel and source archive in dist/, tried as strangers would.
+dist:
+	PYTHON=$(PYTHON) release/archives.sh
+
 clean:
-	rm -rf $(VENV) $(VENV)-nvflare site sottovoce-demo
+	rm -rf $(VENV) $(VENV)-nvflare build dist site sottovoce-demo
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

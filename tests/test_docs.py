@@ -36,7 +36,8 @@ from sottovoce.solvers import SOLVERS
 ROOT = Path(__file__).parent.parent
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.md"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *GALLERY]
-TEXTS = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
+BESIDE = ("CHANGELOG", "CONTRIBUTING", "SECURITY", "SUPPORT", "GOVERNANCE", "CODE_OF_CONDUCT", "r/README")
+TEXTS = [*PAGES, *(ROOT / f"{name}.md" for name in BESIDE)]
 SOURCE = ROOT / "src" / "sottovoce"
 MOST_WORDS = 42_000  # of docs/*.md together; a new page takes its words from others
 PROOFS = sorted([*SOURCE.glob("*/proofs/*.md"), *SOURCE.glob("algorithms/*/proof.md")])

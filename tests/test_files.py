@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import sottovoce
-from sottovoce import files
+from sottovoce import files, systems
 from sottovoce.errors import InputError, LedgerError
 from sottovoce.files import (
     check_writable,
@@ -167,7 +167,7 @@ def test_without_hard_links_a_name_that_a_killed_process_took_is_free(
     with files._take_name(tmp_path / "other"), pytest.raises(FileExistsError):  # somebody is at it
         write("other")
     assert (tmp_path / "other").read_bytes() == b""
-    monkeypatch.setattr(files, "fcntl", None)  # without locks nobody knows
+    monkeypatch.setattr(systems, "fcntl", None)  # without locks nobody knows
     with pytest.raises(FileExistsError):
         write("own")
 

@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "sottovoce"
 
 # From the bottom up; packages of one line may import one another.
 LAYERS = (
-    ("errors", "files", "formats", "arguments", "notebooks"),
+    ("errors", "systems", "files", "formats", "arguments", "notebooks"),
     ("losses", "penalties"),
     ("data",),
     ("privacy",),

@@ -14,12 +14,9 @@ from typing import IO, Any, Final, TextIO
 
 import tomli_w
 
+from sottovoce import systems
 from sottovoce.errors import InputError
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  # not on every system
-    fcntl = None  # type: ignore[assignment]
+from sottovoce.systems import sync_folder
 
 # What systems say of a disk on which a file has one name.
 _NO_LINKS: Final = {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -178,16 +175,6 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o600, replace: bool =
     sync_folder(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the system can."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def _write_beside(path: Path, data: bytes, *, mode: int, replace: bool, trial: bool = False) -> None:
     """Write a file and give it its name, or, as a `trial`, another one in the same folder, and remove it."""
     temporary, name = _beside(path), _beside(path) if trial else path
@@ -229,12 +216,11 @@ def _take_name(path: Path) -> Iterator[None]:
     try:
         handle, new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), True
     except FileExistsError:
-        if fcntl is None or path.is_symlink() or path.stat().st_size:
+        if path.is_symlink() or path.stat().st_size:
             raise
         handle, new = os.open(path, os.O_WRONLY), False
     try:
-        if fcntl is not None:
-            _lock(handle, path, new=new)
+        _lock(handle, path, new=new)
         try:
             yield
         except OSError:
@@ -247,7 +233,7 @@ def _take_name(path: Path) -> Iterator[None]:
 def _lock(handle: int, path: Path, *, new: bool) -> None:
     """Lock the empty file that has a name, until it is closed."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        systems.lock(handle)
     except OSError as error:
         if new and not isinstance(error, BlockingIOError):  # a disk without locks: the name was free
             return

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from sottovoce import systems
 from sottovoce.app import jobs, outputs, previews, sources
 from sottovoce.app.job_file import JobFile, SourceTable, check_said, tables_of
 from sottovoce.app.superuser import AS_ROOT, is_root
@@ -86,7 +87,7 @@ class Visit:
         self.findings.append(Finding(self.check, "warning" if warning else "ok", text))
 
     def check_own_alone(self, path: Path, then: str) -> None:
-        if os.name == "posix" and path.stat().st_mode & 0o077:
+        if systems.others_may_read(path):
             self.findings.append(Finding(self.check, "fails", f"others may read {path}: chmod 600 {path}; {then}."))
 
     def make(self, check: str, work: Callable[..., None], *arguments: Any) -> None:

@@ -23,9 +23,10 @@ from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.estimators.model_file import plain, to_json
 from sottovoce.federation.journal import Journal
-from sottovoce.files import check_writable, read_plain, sync_folder, write_data, write_text
+from sottovoce.files import check_writable, read_plain, write_data, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account, Balance, Receipt
+from sottovoce.systems import sync_folder
 
 # Beside a job: the state of its run, until the results are written, and the last receipt of each party, to be shown to
 # it at the next run.

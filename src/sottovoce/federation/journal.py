@@ -30,18 +30,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce import systems
 from sottovoce.errors import InputError
-from sottovoce.files import read_plain, sync_folder, write_durably
+from sottovoce.files import read_plain, write_durably
 from sottovoce.formats import JOURNAL
 from sottovoce.plan.plan import Plan
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  # not on every system
-    fcntl = None  # type: ignore[assignment]
-
-_NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)  # somebody else's file is not written to
-_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end of a pipe
 _MAGIC: Final = b"sottovoce run %d\n" % JOURNAL.number
 _OTHER: Final = re.compile(rb"sottovoce run ([0-9]{1,9})\n")
 _HEAD: Final = struct.Struct("<Q32s8s")
@@ -197,7 +191,7 @@ class Journal(_Content):
             for body in pending:
                 self._write(body)
             os.fsync(self._handle)
-            sync_folder(self.path.parent)
+            systems.sync_folder(self.path.parent)
         except OSError as error:
             self._let_go()
             raise self._unwritable(error) from None
@@ -228,8 +222,10 @@ class Journal(_Content):
             with contextlib.suppress(OSError):
                 if self._is_ours():
                     self._delete_keys()
+                    if not systems.POSIX:  # no file that is open can be removed
+                        self._let_go()
                     self.path.unlink()
-                    sync_folder(self.path.parent)
+                    systems.sync_folder(self.path.parent)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -273,7 +269,7 @@ class Journal(_Content):
         """Open and lock the file, made if there is none; one that was removed or replaced until then is not the one."""
         while True:
             try:
-                self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _NO_LINK | _NO_WAIT, 0o600)
+                self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | systems.PLAIN, 0o600)
             except OSError as error:
                 if path.exists() or path.is_symlink():
                     raise self.unusable(f"it cannot be read ({error.strerror})") from None
@@ -290,10 +286,8 @@ class Journal(_Content):
             self._let_go()
 
     def _lock(self) -> None:
-        if fcntl is None:  # pragma: no cover  # not on every system
-            return
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            systems.lock(self._handle)
         except BlockingIOError:
             whose = ""  # as far as one can read that without having the file
             with contextlib.suppress(OSError, InputError, ValueError, KeyError, TypeError):
@@ -361,7 +355,7 @@ class Journal(_Content):
         since = datetime.now(UTC).isoformat(timespec="seconds")
         whose = {"id": os.getpid(), "host": socket.gethostname(), "since": since}
         try:
-            os.fchmod(self._handle, 0o600)  # a copy that was put back may have another
+            systems.make_own(self._handle)  # a copy that was put back may have another
             os.truncate(self._handle, self._end)  # less an entry that was torn
             if not self._end:
                 self._end = os.write(self._handle, _MAGIC)

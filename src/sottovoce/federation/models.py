@@ -37,13 +37,14 @@ from sottovoce.federation.prediction import (
     read_scores,
 )
 from sottovoce.federation.replies import MASKED
-from sottovoce.files import read_plain, sync_folder, write_durably
+from sottovoce.files import read_plain, write_durably
 from sottovoce.formats import PARTIAL_MODEL
 from sottovoce.gate.frames import Frame
 from sottovoce.gate.outgoing import Outgoing, check_recipient, disclose, reply
 from sottovoce.gate.secure_gate import offered
 from sottovoce.plan.plan import Plan
 from sottovoce.secure.pair_keys import OFFERS, PUBLIC, RunKey, packed_rows
+from sottovoce.systems import sync_folder
 from sottovoce.transports.identity import PREDICTION_KEY
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce import systems
 from sottovoce.errors import LeakError, LedgerError, RefusedError
 from sottovoce.files import write_durably
 from sottovoce.gate.frames import Frame, decode, encode
@@ -29,11 +30,6 @@ from sottovoce.secure.pair_keys import OFFERS, PairKeys
 from sottovoce.secure.ring import grid_bits
 from sottovoce.secure.streams import Fields, Label, labelled
 from sottovoce.secure.sums import Call, ColumnMasker, Masker, Noise, label_of
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  # not on every system
-    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
@@ -95,8 +91,7 @@ class UsedLabels:
         """The line of a label on disk: the one that is there, or this one."""
         try:
             with path.open("r+b", buffering=0) as file:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+                systems.lock(file.fileno(), wait=True)
                 if not os.fstat(file.fileno()).st_nlink:
                     raise FileNotFoundError
                 data = file.read()

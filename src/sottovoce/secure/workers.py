@@ -19,6 +19,7 @@ from typing import IO, Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from sottovoce import systems
 from sottovoce.errors import RefusedError
 
 POINT: Final = 32  # bytes
@@ -33,16 +34,11 @@ def blinded(scalar: bytes, points: bytes) -> bytes:
     return b"".join([key.exchange(load(points[start : start + POINT])) for start in range(0, len(points), POINT)])
 
 
-def cores() -> int:
-    """On how many this process may run."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Workers:
     """Processes that multiply points; started at the first long list, ended by `close`."""
 
     def __init__(self, processes: int | None = None) -> None:
-        self._wanted = min(_MOST, cores() if processes is None else processes)
+        self._wanted = min(_MOST, systems.cores() if processes is None else processes)
         self._started: list[subprocess.Popen[bytes]] = []
 
     def blinded(self, scalar: bytes, points: bytes) -> bytes:

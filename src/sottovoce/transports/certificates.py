@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from sottovoce import systems
 from sottovoce.errors import InputError
 from sottovoce.files import read_plain
 from sottovoce.transports.passphrases import encrypted, key_in, pem_of
@@ -269,7 +270,7 @@ def require_large_key(key: PublicKeyTypes, who: str) -> None:
 
 def warn_of_readers(path: Path) -> None:
     """A key that others can read is no secret."""
-    if os.name == "posix" and path.stat().st_mode & 0o077:
+    if systems.others_may_read(path):
         _LOG.warning("%s can be read by others than its owner; chmod 600 it, and issue it again if anybody has.", path)
 
 

@@ -18,6 +18,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
+from sottovoce import systems
 from sottovoce.errors import InputError
 
 VARIABLE: Final = "SOTTOVOCE_KEY_PASSPHRASE_FILE"
@@ -78,7 +79,7 @@ def _from_file() -> bytes | None:
     path = Path(os.environ[VARIABLE])
     try:
         secret = (path.read_bytes().splitlines() or [b""])[0].strip()
-        exposed = os.name == "posix" and path.stat().st_mode & 0o007
+        exposed = systems.others_may_read(path, group=False)
     except OSError as error:
         raise InputError(f"{VARIABLE}={str(path)!r} cannot be read ({error.strerror}); name the file.") from None
     if len(secret) < _SHORTEST:

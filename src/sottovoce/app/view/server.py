@@ -24,7 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sottovoce import algorithms
+from sottovoce import algorithms, systems
 from sottovoce.app.texts import read, readable_size, render
 from sottovoce.app.view.events import METRICS_TYPE
 from sottovoce.errors import InputError
@@ -137,7 +137,7 @@ class ViewServer(ThreadingHTTPServer):
     """Serves the page; a connection that is too slow, or one too many, is ended."""
 
     daemon_threads = True
-    allow_reuse_address = os.name == "posix"  # elsewhere it would let another process take the port
+    allow_reuse_address = systems.POSIX  # elsewhere it would let another process take the port
 
     def __init__(self, port: int, watch: Watch, token: str) -> None:
         self.watch, self.token = watch, token
@@ -273,7 +273,7 @@ def read_token(path: Path) -> str:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         try:
-            if os.name == "posix" and path.stat().st_mode & 0o007:  # a group may be the monitor's
+            if systems.others_may_read(path, group=False):  # a group may be the monitor's
                 raise InputError(
                     f"view.token: everybody may read {path}, and then the page; chmod 640 it, or remove it."
                 ) from None
