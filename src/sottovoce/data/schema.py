@@ -195,6 +195,11 @@ class Schema:
                 found.append((name, weights))
         return found, base
 
+    @property
+    def references(self) -> list[int]:
+        """The places of the levels that others of their categories are compared with."""
+        return [own.start + each.first for own, each in self.placed if isinstance(each, Category)]
+
     def heights(self) -> Iterator[tuple[str, Array, str]]:
         """Of each curve: the name of a knot, the weights of its height on all features, and the column."""
         for own, column in self.placed:
