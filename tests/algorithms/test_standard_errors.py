@@ -193,7 +193,7 @@ def test_what_the_noise_hides_is_not_told() -> None:
     step = OneStep(hidden, np.zeros(4))
     assert [estimate(step, way).identified for way in np.eye(4)] == [True, True, True, False]
     assert not estimate(step, np.ones(4)).identified
-    assert estimate(step, np.array([1.0, 0.0, 0.0, 0.01])).identified
+    assert estimate(step, np.array([1.0, 0.5, 0.0, 0.0])).identified
 
 
 def test_without_noise_the_step_is_newtons() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -59,6 +59,15 @@ class Column(ABC):
     def encode(self, cells: Cells) -> Array:
         """The features of each cell."""
         return self.made(self.read(cells))
+
+    def read_from(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
+        """The same of the cells of a table, by column."""
+        return self.read(cells[self.name])
+
+    @property
+    def whole(self) -> bool:
+        """Whether features are -1, 0 or 1."""
+        return True
 
     @abstractmethod
     def entry(self) -> dict[str, Any]:
@@ -127,6 +136,10 @@ class Number(Column):
                 f"columns.{self.name}: fill = {self.fill!r} must be within the range [{self.low:g}, {self.high:g}]; "
                 "leave it out for the middle."
             )
+
+    @property
+    def whole(self) -> bool:
+        return False
 
     @property
     def unknown(self) -> bool:

@@ -40,7 +40,14 @@ RUNS: Final = 5
 PLAIN: Final = 1e6  # the epsilon that stands for no privacy: the same solver, with next to no noise
 ENTRIES: Final = 5_000_000  # of a matrix that is simulated whole
 FEWEST: Final = 1000  # records that are simulated, however many features there are
-_TITLES: Final = {"accuracy": "accuracy", "log_loss": "log-loss", "mean_squared_error": "squared error", "r2": "R^2"}
+TOLD: Final = "coefficients"  # how many have an interval, where standard errors are bought
+_TITLES: Final = {
+    TOLD: "coefficients told",
+    "accuracy": "accuracy",
+    "log_loss": "log-loss",
+    "mean_squared_error": "squared error",
+    "r2": "R^2",
+}
 _LOSSES: Final = ("log_loss", "mean_squared_error")  # the larger, the worse
 
 
@@ -86,6 +93,11 @@ class Simulation:
             lines.append(
                 f"scaled down to {self.records:,} of {self.of:,} records, with less noise in proportion, so that noise "
                 "costs what it would cost; a model of fewer records is a little worse by itself"
+            )
+        if TOLD in self.plain:
+            lines.append(
+                f"coefficients told: how many of {self.plain[TOLD].max():.0f} would be identified and have an interval, "
+                "as is expected of such records; real ones that are rare, collinear or far within their ranges hide more"
             )
         if "made-up" in self.source:
             lines.append(
@@ -340,7 +352,8 @@ class SimulatedFits:
             warnings.simplefilter("ignore")  # about budgets and delta, which the plan of the problem itself tells
             model.fit(federation)
         X = federation.people(self._columns(test)) if split.same_people else test.X
-        return measure_model(model, X, test.y)
+        told = getattr(model, "coefficients_", ())
+        return measure_model(model, X, test.y) | ({TOLD: float(sum(row.identified for row in told))} if told else {})
 
     def _columns(self, records: Records) -> list[Any]:
         """What each party has of the records, by columns."""

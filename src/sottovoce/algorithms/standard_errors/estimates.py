@@ -11,9 +11,10 @@ import scipy.linalg as linalg
 
 from sottovoce.algorithms.base import Array
 
-RELIED = 0.5  # the most of a squared error that may rest on what is believed of other weights
+RELIED = 0.8  # the most of a squared error that may rest on what is believed of other weights
+LOST = 0.5  # the most of what is seen of a weight that may be noise
 DOUBT = 0.5  # the most by which the slope of an estimate in its own weight may be unsure
-ALIKE = np.geomspace(1e-4, 4.0, 40)  # how far A may be from a multiple of the Gram matrix, squared
+ALIKE = np.geomspace(0.02, 4.0, 30)  # how far A may be from a multiple of the Gram matrix, squared; cuts alone make .02
 SMALLER = np.geomspace(2.0**-9, 1.0, 37)  # how much smaller weights may be than is believed, squared
 UNSURE = 2.71  # by how much twice the log-likelihood of larger weights may be less: a one-sided 95% bound
 
@@ -21,7 +22,8 @@ UNSURE = 2.71  # by how much twice the log-likelihood of larger weights may be l
 class Belief(NamedTuple):
     """What is known before A and g are: mean squares G of rows P'x, and variances of the weights that may move.
 
-    `gram_noise` is that of a mean square of rows x. Variances in `weights` are of their size, up to a common factor; those in `distance` of how far they are from the truth.
+    `gram_noise` is that of a mean square of rows x. Variances in `weights` are of their size, up to a common factor;
+    those in `distance` of how far they are from the truth.
     """
 
     gram: Array
@@ -128,7 +130,7 @@ class OneStep:
         sampled += sums.gradient_noise**2 * np.eye(d)
         if sums.belief is None:
             self._prior = np.zeros((d, d))
-            self._steps, self._moves = np.linalg.pinv(A, rcond=2.0**-40), np.eye(d)
+            self._steps = np.linalg.pinv(A, rcond=2.0**-40)
             step = self._steps @ sums.gradient
             self._noises = sampled + curvature.spoils(np.outer(step, step))
             return
@@ -139,7 +141,7 @@ class OneStep:
             self._steps = linalg.solve(A @ T @ A + self._noises, A @ T, assume_a="pos")
             step = self._steps.T @ sums.gradient
             spread = np.outer(step, step) + T - T @ A @ self._steps
-        self._moves = linalg.solve(A @ T @ A + self._noises, A, assume_a="pos")
+        self._inverse = linalg.inv(A @ T @ A + self._noises)
 
     def _believed(self, belief: Belief, sampled: Array) -> Array:
         """The variance of d: that of the largest weights that g leaves likely, d being how far they are from 0."""
@@ -156,22 +158,29 @@ class OneStep:
             return float((np.log(variance) + squares / variance).sum())
 
         tried = np.array([unlikely(share) for share in SMALLER])
-        return np.asarray(SMALLER[tried <= tried.min() + UNSURE].max() * of_weights + fixed)
+        share = SMALLER[tried <= tried.min() + UNSURE].max()
+        self._variances = share * belief.weights + belief.distance
+        return np.asarray(share * of_weights + fixed)
 
     def estimate(self, direction: Array, own: Array) -> Estimate:
         """Of the sum of weights with these factors, which is about those at the places `own`."""
-        A = self._curvature.matrix
-        way = self._sums.projection.T @ direction
-        about = self._back[:, np.isin(self._free, own)]  # a move of each of its weights
-        a = self._steps @ way
+        A, way = self._curvature.matrix, self._sums.projection.T @ direction
+        asked = np.where(np.isin(self._free, own), direction[self._free], 0.0)
+        move = self._back @ asked / float(asked @ asked)  # of its own weights, by which the sum moves by 1
+        a, spoiled, lost = self._steps @ way, self._curvature.spoils(np.outer(move, move)), 0.0
         if self._sums.belief is not None:
-            bent = self._moves @ about
-            a = a + bent @ np.linalg.lstsq(about.T @ A @ bent, about.T @ (way - A @ a), rcond=None)[0]
-        bias = A @ a - way
-        relied, variance = float(bias @ self._prior @ bias), float(a @ self._noises @ a)
-        shares = about.T @ way
-        move = about @ shares / max(float(shares @ shares), 1e-300)  # by which the sum moves by 1
-        doubt = float(a @ self._curvature.spoils(np.outer(move, move)) @ a)
-        value = float(direction @ self.weights - a @ self._sums.gradient)
-        clear = relied <= RELIED * (relied + variance) and doubt <= DOUBT**2
-        return Estimate(value, math.sqrt(relied + variance), clear)
+            bent = self._inverse @ (A @ move)
+            size = float(move @ A @ bent)
+            a = a + bent * (1 - float(move @ A @ a)) / size
+            # without what is believed of its own weights, what noise would show of them, of what is seen
+            most = float(asked @ asked) ** 2 / float((asked**2 / self._variances).sum())
+            rest = max(1 - most * size, 1e-6)
+            lost = (rest * float((self._inverse * spoiled).sum()) + most * float(bent @ spoiled @ bent)) / size
+        bias, moved = A @ a - way, float(a @ self._sums.gradient)
+        relied, variance, doubt = (
+            float(each) for each in (bias @ self._prior @ bias, a @ self._noises @ a, a @ spoiled @ a)
+        )
+        if self._sums.belief is not None:  # nothing is believed of its own weights: E d is by how far they moved
+            variance += (doubt + lost**2) * moved**2
+        clear = relied <= RELIED * (relied + variance) and doubt <= DOUBT**2 and lost <= LOST
+        return Estimate(float(direction @ self.weights) - moved, math.sqrt(relied + variance), clear)
