@@ -59,7 +59,7 @@ class Product(Column):
 
     def made(self, codes: NDArray[Any]) -> Array:
         one, other = (factor.made(own) for factor, own in zip(self.factors, codes.T, strict=True))
-        return (one[:, :, None] * other[:, None, :]).reshape(len(codes), -1)
+        return (one[:, :, None] * other[:, None, :]).reshape(len(codes), len(self.features))
 
     def base(self) -> Array:
         """Of two numbers that are 0; categories at their references have no factor."""

@@ -96,8 +96,8 @@ class Simulation:
             )
         if TOLD in self.plain:
             lines.append(
-                f"coefficients told: how many of {self.plain[TOLD].max():.0f} would be identified and have an interval, "
-                "as is expected of such records; real ones that are rare, collinear or far within their ranges hide more"
+                f"coefficients told: how many of {self.plain[TOLD].max():.0f} would be identified, as is expected of "
+                "such records; of columns that are rare, collinear or far within their ranges fewer are"
             )
         if "made-up" in self.source:
             lines.append(
@@ -234,6 +234,15 @@ def declared_problem(
     return estimator.problem(federation, facts)
 
 
+def expected_coefficients(estimator: PrivateLinearModel, problem: Problem, schema: Schema | None) -> tuple[int, int]:
+    """How many coefficients one fit of made-up records tells with an interval, and of how many."""
+    source = MadeUp.of(problem, schema)
+    work = SimulatedFits(estimator, problem, schema, source, (float(estimator.epsilon),), 1)
+    train, _ = source.draw(sum(work.sizes), np.random.default_rng(0))
+    table = work.fitted(train, 0, epsilon=work.simulated_epsilon(work.epsilons[0]))[0].coefficients()
+    return sum(row.identified for row in table), len(table)
+
+
 @dataclass(frozen=True, eq=False)
 class SimulatedFits:
     """The fits of a simulation. `schema` has its columns in the order of the parties."""
@@ -326,6 +335,13 @@ class SimulatedFits:
             ) from None
 
     def _fitted(self, train: Records, test: Records, number: int, **changes: Any) -> dict[str, float]:
+        model, federation = self.fitted(train, number, **changes)
+        X = federation.people(self._columns(test)) if federation.split.same_people else test.X
+        told = getattr(model, "coefficients_", ())
+        return measure_model(model, X, test.y) | ({TOLD: float(sum(row.identified for row in told))} if told else {})
+
+    def fitted(self, train: Records, number: int, **changes: Any) -> tuple[Any, Federation]:
+        """The model of these records, and the federation that it was fitted on."""
         seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
         model = clone(self.estimator).set_params(ledger=None, insecure_seed=seed, schema=None, **changes)
         model.resources = model.resources and model.resources.quiet()
@@ -351,9 +367,7 @@ class SimulatedFits:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about budgets and delta, which the plan of the problem itself tells
             model.fit(federation)
-        X = federation.people(self._columns(test)) if split.same_people else test.X
-        told = getattr(model, "coefficients_", ())
-        return measure_model(model, X, test.y) | ({TOLD: float(sum(row.identified for row in told))} if told else {})
+        return model, federation
 
     def _columns(self, records: Records) -> list[Any]:
         """What each party has of the records, by columns."""
