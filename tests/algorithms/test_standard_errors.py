@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from plans import small_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.standard_errors import (
+    NAMED,
     FittedCurvature,
     FittedGradient,
     PrivateStandardErrors,
@@ -150,7 +151,7 @@ def test_entries_of_the_curvature_are_drawn_to_the_gram_matrix_as_far_as_noise_r
     np.testing.assert_allclose(Curvature.of(plain).spoils(np.diag([1.0, 2.0])), 4.5 * np.diag([4.0, 5.0]))
 
 
-def test_half_of_the_length_of_a_row_is_for_what_is_asked_for() -> None:
+def test_a_share_of_the_length_of_a_row_is_for_what_is_asked_for() -> None:
     rng = np.random.default_rng(7)
     rows = rng.standard_normal((500, 20)) @ rng.standard_normal((20, 20))
     gram = rows.T @ rows / 500
@@ -166,8 +167,8 @@ def test_half_of_the_length_of_a_row_is_for_what_is_asked_for() -> None:
         way = np.linalg.solve(projection.T @ gram @ projection, projection.T[:, place])
         return float(way @ way)
 
-    assert spoiled(shared, 3) == pytest.approx(spoiled(alike, 3) / 10.5)  # of 20 shares it has 10 and its half
-    assert spoiled(shared, 4) < 2.1 * spoiled(alike, 4)
+    assert spoiled(shared, 3) == pytest.approx(spoiled(alike, 3) / (20 * NAMED + 1 - NAMED))  # of 20 shares
+    assert spoiled(shared, 4) < 1.01 / (1 - NAMED) * spoiled(alike, 4)
 
 
 def test_what_is_asked_for_is_in_the_plan_where_it_is_not_all() -> None:
@@ -177,7 +178,9 @@ def test_what_is_asked_for_is_in_the_plan_where_it_is_not_all() -> None:
         PrivateStandardErrors(), problem("squared"), Start(WEIGHTS, (), (2,)), run="run", coin="c"
     )
     assert Plan.from_json(some.to_json()).numbers.named == (2,)
-    assert [release.std for release in some.releases] == [release.std for release in every.releases]
+    for plan in (every, some):  # shares are others, and cost the same
+        costs = [(release.charged(plan.relation) / release.std) ** 2 for release in plan.releases]
+        assert sum(costs) == pytest.approx(plan.mu**2, rel=1e-3)
 
 
 def test_intervals_hold_with_noise_and_would_not_if_it_were_forgotten() -> None:

@@ -144,8 +144,9 @@ class FittedGradient(ShortRows):
 
 # Shares of mu^2; the gradient has the rest.
 SHARES = {"residual": 0.02, "gram": 0.18, "curvature": 0.15, "squared-slopes": 0.10}
+OF_NAMED = {"residual": 0.02, "gram": 0.22, "curvature": 0.30, "squared-slopes": 0.05}  # A is then the least known
 REACH = 5.0  # mean absolute residuals at which residuals are cut: 4 deviations of a normal one
-NAMED = 0.5  # of the squared length of a row, for the columns that are asked for
+NAMED = 0.45  # of the squared length of a row, for the columns that are asked for
 BELIEVED = 4.0  # times the variance of scores that a fit begins with: so much at most
 LENGTHS = 1.5, 3.0  # root mean square lengths at which whitened rows are cut: at 1.5 few far rows move the target
 
@@ -197,10 +198,11 @@ class PrivateStandardErrors(Algorithm):
 
     def design(self, problem: Problem, options: Start) -> Design:
         queries = tuple(_fitted_queries(problem, options.weights))
-        rest = 1 - sum(SHARES.get(query.name, 0.0) for query in queries)
+        shares = OF_NAMED if options.named else SHARES
+        rest = 1 - sum(shares.get(query.name, 0.0) for query in queries)
         releases = []
         for place, query in enumerate(queries):
-            mu = math.sqrt(SHARES.get(query.name, rest)) * problem.mu
+            mu = math.sqrt(shares.get(query.name, rest)) * problem.mu
             releases.append(Release.at_mu(query, place, 1, mu, problem.relation).narrowed(problem.records))
         numbers = StandardErrorsNumbers(
             weights=tuple(options.weights.tolist()), fixed=options.fixed, named=options.named
@@ -266,10 +268,10 @@ def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, fl
 
 
 def shared_out(moments: Moments, q: Array, named: Array) -> Array:
-    """P for whitened rows of the same mean length, of whose squares half is in the directions that these weights need.
+    """P for whitened rows of the same mean length, a share of it in directions that these weights need.
 
     A weight is estimated along its row of the whitening W; where k are asked for the noise of sqrt d is that of sqrt k.
-    Their shares are those of the least sum of variances. The other half is for the other columns, as without names.
+    Their shares are those of the least sum of variances. The rest is for all columns, as without names.
     """
     white = moments.vectors * np.sqrt(q)
     ways = white[named] / np.linalg.norm(white[named], axis=1)[:, None]

@@ -14,9 +14,9 @@ from sottovoce.algorithms.base import Array
 RELIED = 0.8  # the most of a squared error that may rest on what is believed of other weights
 LOST = 0.5  # the most of what is seen of a weight that may be noise
 DOUBT = 0.5  # the most by which the slope of an estimate in its own weight may be unsure
-ALIKE = np.geomspace(0.02, 4.0, 30)  # how far A may be from a multiple of the Gram matrix, squared; cuts alone make .02
+ALIKE = np.geomspace(0.005, 4.0, 40)  # how far A may be from a multiple of the Gram matrix, squared
 SMALLER = np.geomspace(2.0**-9, 1.0, 37)  # how much smaller weights may be than is believed, squared
-UNSURE = 2.71  # by how much twice the log-likelihood of larger weights may be less: a one-sided 95% bound
+UNSURE = 1.0  # by how much twice the log-likelihood of larger weights may be less: a standard deviation
 
 
 class Belief(NamedTuple):
