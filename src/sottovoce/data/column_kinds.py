@@ -42,6 +42,7 @@ class Column(ABC):
 
     name: str
     keys: ClassVar[tuple[str, ...]]  # the entries that it may have; the first says what it is
+    whole: ClassVar[bool] = True  # whether features are -1, 0 or 1
 
     @property
     @abstractmethod
@@ -63,11 +64,6 @@ class Column(ABC):
     def read_from(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
         """The same of the cells of a table, by column."""
         return self.read(cells[self.name])
-
-    @property
-    def whole(self) -> bool:
-        """Whether features are -1, 0 or 1."""
-        return True
 
     @abstractmethod
     def entry(self) -> dict[str, Any]:
@@ -116,6 +112,7 @@ class Number(Column):
     missing: bool = False
     fill: float | None = None
     narrow: bool = False
+    whole: ClassVar[bool] = False
     keys: ClassVar[tuple[str, ...]] = ("range", "missing", "fill", "narrow", "shape", "knots", "scale", "monotone")
 
     def __post_init__(self) -> None:
@@ -136,10 +133,6 @@ class Number(Column):
                 f"columns.{self.name}: fill = {self.fill!r} must be within the range [{self.low:g}, {self.high:g}]; "
                 "leave it out for the middle."
             )
-
-    @property
-    def whole(self) -> bool:
-        return False
 
     @property
     def unknown(self) -> bool:

@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Product(Column):
+class ProductColumn(Column):
     """`{ product = ["age", "sex"] }`: what two columns do together, beside what each does.
 
     A number counts from the middle of its range, a category has 1 or 0 for each level but the reference, yes/no 1 for
@@ -46,7 +46,8 @@ class Product(Column):
         return [(-most, most)] * len(self.features)
 
     @property
-    def whole(self) -> bool:
+    def whole(self) -> bool:  # type: ignore[override]
+        """Whether both are."""
         return all(parent.whole for parent in self.parents)
 
     def read_from(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
@@ -103,7 +104,18 @@ class Factor:
         return (column.made(codes)[:, :1] > 0).astype(np.float64)
 
 
-def read_product(name: str, entry: Mapping[str, Any], columns: Mapping[str, Column]) -> Product:
+def without_products(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of columns that a table has."""
+    return {name: entry for name, entry in columns.items() if not (isinstance(entry, Mapping) and "product" in entry)}
+
+
+def read_products(columns: Mapping[str, Any], declared: Mapping[str, Column]) -> dict[str, ProductColumn]:
+    """The other entries, each as a column made of two declared ones."""
+    plain = without_products(columns)
+    return {name: _read_product(name, entry, declared) for name, entry in columns.items() if name not in plain}
+
+
+def _read_product(name: str, entry: Mapping[str, Any], columns: Mapping[str, Column]) -> ProductColumn:
     """A product of its entry and of the columns that are declared beside it."""
     if set(entry) != {"product"}:
         strange = next(key for key in entry if key != "product")
@@ -114,7 +126,7 @@ def read_product(name: str, entry: Mapping[str, Any], columns: Mapping[str, Colu
         raise InputError(f'columns.{name}: product = {names!r} must be two other columns: ["age", "sex"].')
     for each in several:
         column = columns.get(each)
-        if column is None or isinstance(column, Product):
+        if column is None or isinstance(column, ProductColumn):
             raise InputError(
                 f"columns.{name}: product = {names!r}: {each!r} is no declared column of features"
                 f"{did_you_mean(str(each), tuple(columns))} A product is of two of them."
@@ -124,4 +136,4 @@ def read_product(name: str, entry: Mapping[str, Any], columns: Mapping[str, Colu
                 f"columns.{name}: {each!r} has no declared straight range, from which the bound of a product follows; "
                 'declare its range, and shape = "linear".'
             )
-    return Product(name, parents=(columns[several[0]], columns[several[1]]))
+    return ProductColumn(name, parents=(columns[several[0]], columns[several[1]]))

@@ -46,7 +46,7 @@ from sottovoce.data.column_entries import read_column
 from sottovoce.data.column_kinds import SHAPES, Category, Column, Curve, Number, YesNo
 from sottovoce.data.curves import put_in_order
 from sottovoce.data.levels import ABSENT, UNKNOWN, Level, shown_level
-from sottovoce.data.products import Product, read_product
+from sottovoce.data.products import ProductColumn, read_products, without_products
 from sottovoce.data.resources import fits_in_memory
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import parse_file, toml_key, toml_value, write_text
@@ -120,8 +120,8 @@ class Schema:
         if not isinstance(level_sets, Mapping) or not all(isinstance(each, Mapping) for each in level_sets.values()):
             raise InputError('level_sets must be a table of tables: { diagnosis = { prefix = 3, levels = ["I20"] } }.')
         usual = {} if shape is None else {"shape": shape}
-        declared, products = {}, _products_in(columns)
-        for name, entry in ((name, columns[name]) for name in columns if name not in products):
+        declared = {}
+        for name, entry in without_products(columns).items():
             shaped = name != label and isinstance(entry, Mapping) and "range" in entry
             declared[name] = read_column(name, {**usual, **entry} if shaped else entry, level_sets)
         self.label = label
@@ -129,7 +129,8 @@ class Schema:
         if isinstance(self.target, Curve):
             raise InputError(f'columns.{label}: the label has no shape; leave shape = "smooth" out of its entry.')
         self.columns: dict[str, Column] = declared
-        self.products = {name: read_product(name, entry, declared) for name, entry in products.items()}
+        self.products = read_products(columns, declared)
+        self._every = (*declared.values(), *self.products.values())  # what features are made of
         if not (person is None or (isinstance(person, str) and person)):
             raise InputError(f"person={person!r} must be the name of a column; leave it out where there is none.")
         self.person = person
@@ -146,11 +147,6 @@ class Schema:
     def feature_names(self) -> tuple[str, ...]:
         """Such as "age", "education=HS-grad", "income=missing"."""
         return tuple(name for column in self._every for name in column.features)
-
-    @property
-    def _every(self) -> tuple[Column, ...]:
-        """The columns that features are made of; products of two come last."""
-        return (*self.columns.values(), *self.products.values())
 
     @property
     def row_norm(self) -> float:
@@ -467,7 +463,7 @@ _MOST_NAMED: Final = 10  # levels that are told by name
 
 def tell_column(column: Column) -> str:
     """What a column holds, in words: "5 levels (a, b, c, d, e), missing counted"."""
-    if isinstance(column, Product):
+    if isinstance(column, ProductColumn):
         said = f"the product of {' and '.join(parent.name for parent in column.parents)}"
     elif isinstance(column, Number):
         said = "a number" if column.unknown else f"a number from {column.low:g} to {column.high:g}"
@@ -480,11 +476,6 @@ def tell_column(column: Column) -> str:
         said = f"{len(column.levels)} {'levels' if column.groups is None else 'groups of codes'}"
         said += f" ({', '.join(column.shown)})" if len(column.levels) <= _MOST_NAMED else ""
     return said + "".join(f", {key} counted" for key in ("missing", "other") if getattr(column, key, False))
-
-
-def _products_in(columns: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The entries of columns that are made of two others."""
-    return {name: entry for name, entry in columns.items() if isinstance(entry, Mapping) and "product" in entry}
 
 
 def _with_path(entry: Any, folder: Path) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from sottovoce.algorithms.base import (
@@ -261,13 +262,13 @@ def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, fl
     steeper = min(steepest / first.slope, math.sqrt(growth))
     longest = min(max(first.cut, clear / 2), math.sqrt(q.max()))
     cut, projection = min(first.cut * growth / steeper, longest), np.zeros((d, d))
-    named = np.isin(free, plan.numbers.named) if plan.numbers.named else np.ones(len(free), bool)
+    named = np.isin(free, plan.numbers.named) if plan.numbers.named else np.ones(len(free), dtype=np.bool_)
     square = White(moments, q, units).matrix if named.all() else shared_out(moments, q, named)
     projection[np.ix_(free, free)] = square = square / cut
     return projection, first.slope * steeper, _believed(plan, moments, units, square)
 
 
-def shared_out(moments: Moments, q: Array, named: Array) -> Array:
+def shared_out(moments: Moments, q: Array, named: NDArray[np.bool_]) -> Array:
     """P for whitened rows of the same mean length, a share of it in directions that these weights need.
 
     A weight is estimated along its row of the whitening W; where k are asked for the noise of sqrt d is that of sqrt k.
@@ -281,7 +282,7 @@ def shared_out(moments: Moments, q: Array, named: Array) -> Array:
     values, vectors = np.linalg.eigh(
         NAMED * float(squares.sum() / (np.diag(wanted) @ squares)) * wanted + (1 - NAMED) * np.eye(len(q))
     )
-    return np.asarray(np.linalg.qr((white @ (vectors * np.sqrt(values))).T, mode="r").T)
+    return np.asarray(np.linalg.qr((white @ (vectors * np.sqrt(values))).T, mode="r")).T
 
 
 def _believed(plan: Plan, moments: Moments, units: Units, square: Array) -> Belief:
