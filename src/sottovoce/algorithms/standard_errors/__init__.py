@@ -263,8 +263,8 @@ def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, fl
     longest = min(max(first.cut, clear / 2), math.sqrt(q.max()))
     cut, projection = min(first.cut * growth / steeper, longest), np.zeros((d, d))
     named = np.isin(free, plan.numbers.named) if plan.numbers.named else np.ones(len(free), dtype=np.bool_)
-    square = White(moments, q, units).matrix if named.all() else shared_out(moments, q, named)
-    projection[np.ix_(free, free)] = square = square / cut
+    square = White(moments, q / cut**2, units).matrix if named.all() else shared_out(moments, q, named) / cut
+    projection[np.ix_(free, free)] = square
     return projection, first.slope * steeper, _believed(plan, moments, units, square)
 
 

@@ -158,7 +158,9 @@ class OneStep:
             return float((np.log(variance) + squares / variance).sum())
 
         tried = np.array([unlikely(share) for share in SMALLER])
-        share = SMALLER[tried <= tried.min() + UNSURE].max()
+        share = float(SMALLER[tried <= tried.min() + UNSURE].max())
+        seen = float((told**2).sum()) / max(share * float(belief.weights.sum()), 1e-300)
+        share *= max(1 - seen, 0.5)  # the released model is near their mean: d is what it lacks of their squares
         self._variances = share * belief.weights + belief.distance
         return np.asarray(share * of_weights + fixed)
 
