@@ -147,6 +147,11 @@ def test_entries_of_the_curvature_are_drawn_to_the_gram_matrix_as_far_as_noise_r
         error = known.axes @ (error + np.triu(error, 1).T) @ known.axes.T
         drawn.append(error @ np.linalg.cholesky(spread) @ rng.standard_normal(6))
     np.testing.assert_allclose(np.cov(np.array(drawn).T), known.spoils(spread), atol=0.06 * known.spoils(spread).max())
+    way, move, shape = rng.standard_normal(6), rng.standard_normal(6), rng.standard_normal((6, 6))
+    covariance = known.spoils(np.outer(move, move))
+    assert known.along(way, move) == pytest.approx(way @ covariance @ way)
+    shape, turned = shape + shape.T, known.axes.T @ (shape + shape.T) @ known.axes
+    assert known.spoiled(turned, move) == pytest.approx(float((shape * covariance).sum()))
     plain = Sums(np.eye(2), np.eye(2), np.eye(2), np.zeros(2), 3.0, 0.0, 0.0)
     np.testing.assert_allclose(Curvature.of(plain).spoils(np.diag([1.0, 2.0])), 4.5 * np.diag([4.0, 5.0]))
 

@@ -102,6 +102,20 @@ class Curvature:
         apart = self.variances * (1 - np.eye(len(turned)))
         return np.asarray(self.axes @ (apart * turned + np.diag(self.variances @ np.diag(turned))) @ self.axes.T)
 
+    def along(self, way: Array, move: Array) -> float:
+        """The variance of a'E u, a the way."""
+        one, other = self.axes.T @ way, self.axes.T @ move
+        both = one * other
+        twice = both @ self.variances @ both - np.diag(self.variances) @ both**2
+        return float(twice + one**2 @ self.variances @ other**2)
+
+    def spoiled(self, shape: Array, move: Array) -> float:
+        """The trace of a symmetric matrix, along the axes, times the covariance of E u, u a move."""
+        along = self.axes.T @ move
+        apart = shape * self.variances
+        apart -= np.diag(np.diag(apart))
+        return float(along @ apart @ along + np.diag(shape) @ (self.variances @ along**2))
+
 
 class Estimate(NamedTuple):
     """Of a sum of weights."""
@@ -142,6 +156,7 @@ class OneStep:
             step = self._steps.T @ sums.gradient
             spread = np.outer(step, step) + T - T @ A @ self._steps
         self._inverse = linalg.inv(A @ T @ A + self._noises)
+        self._shown = curvature.axes.T @ self._inverse @ curvature.axes
 
     def _believed(self, belief: Belief, sampled: Array) -> Array:
         """The variance of d: that of the largest weights that g leaves likely, d being how far they are from 0."""
@@ -169,7 +184,7 @@ class OneStep:
         A, way = self._curvature.matrix, self._sums.projection.T @ direction
         asked = np.where(np.isin(self._free, own), direction[self._free], 0.0)
         move = self._back @ asked / float(asked @ asked)  # of its own weights, by which the sum moves by 1
-        a, spoiled, lost = self._steps @ way, self._curvature.spoils(np.outer(move, move)), 0.0
+        a, known, lost = self._steps @ way, self._curvature, 0.0
         if self._sums.belief is not None:
             bent = self._inverse @ (A @ move)
             size = float(move @ A @ bent)
@@ -177,11 +192,9 @@ class OneStep:
             # without what is believed of its own weights, what noise would show of them, of what is seen
             most = float(asked @ asked) ** 2 / float((asked**2 / self._variances).sum())
             rest = max(1 - most * size, 1e-6)
-            lost = (rest * float((self._inverse * spoiled).sum()) + most * float(bent @ spoiled @ bent)) / size
+            lost = (rest * known.spoiled(self._shown, move) + most * known.along(bent, move)) / size
         bias, moved = A @ a - way, float(a @ self._sums.gradient)
-        relied, variance, doubt = (
-            float(each) for each in (bias @ self._prior @ bias, a @ self._noises @ a, a @ spoiled @ a)
-        )
+        relied, variance, doubt = float(bias @ self._prior @ bias), float(a @ self._noises @ a), known.along(a, move)
         if self._sums.belief is not None:  # nothing is believed of its own weights: E d is by how far they moved
             variance += (doubt + lost**2) * moved**2
         clear = relied <= RELIED * (relied + variance) and doubt <= DOUBT**2 and lost <= LOST
