@@ -183,7 +183,7 @@ class OneStep:
         """Of the sum of weights with these factors, which is about those at the places `own`."""
         A, way = self._curvature.matrix, self._sums.projection.T @ direction
         asked = np.where(np.isin(self._free, own), direction[self._free], 0.0)
-        move = np.asarray(self._back @ asked, np.float64) / float(asked @ asked)  # of its own weights: by 1 for the sum
+        move: Array = self._back @ asked / (asked @ asked)  # of its own weights: by 1 for the sum
         a, known, lost = self._steps @ way, self._curvature, 0.0
         if self._sums.belief is not None:
             bent = self._inverse @ (A @ move)
