@@ -12,14 +12,16 @@ import scipy.sparse as sp
 from plans import small_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.standard_errors import (
+    NAMED,
     FittedCurvature,
     FittedGradient,
-    OneStep,
     PrivateStandardErrors,
     SquaredSlopes,
     Start,
-    Sums,
+    shared_out,
 )
+from sottovoce.algorithms.standard_errors.estimates import Belief, Curvature, Estimate, OneStep, Sums
+from sottovoce.algorithms.whitened import rule
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import get
@@ -74,6 +76,10 @@ def test_the_sums_are_those_of_a_weighted_problem() -> None:
         np.testing.assert_allclose(found, expected[name], atol=1e-5)
 
 
+def estimate(step: OneStep, way: np.ndarray) -> Estimate:
+    return step.estimate(way, np.flatnonzero(way))
+
+
 def made_up(rng: np.random.Generator, noise: float, deviations: Any) -> tuple[Sums, np.ndarray]:
     """Sums that a sample and noise make of a known quadratic, and the weights that are sought."""
     d = len(deviations)
@@ -89,14 +95,97 @@ def made_up(rng: np.random.Generator, noise: float, deviations: Any) -> tuple[Su
 
 def held(rng: np.random.Generator, noise: float, assumed: float) -> float:
     """The share of 95% intervals that hold, over 200 samples of 6 weights."""
-    count = 0
+    count = identified = 0
     for _ in range(200):
         sums, sought = made_up(rng, noise, [1, 1, 1, 1, 2, 4])
         told = Sums(sums.projection, sums.curvature, sums.squares, sums.gradient, assumed, assumed, assumed)
         step = OneStep(told, np.zeros(6))
-        assert all(step.identified(way) for way in np.eye(6))
-        count += sum(abs(step.weights[j] - sought[j]) <= 1.96 * step.error(np.eye(6)[j]) for j in range(6))
+        found = [estimate(step, way) for way in np.eye(6)]
+        identified += sum(each.identified for each in found)
+        count += sum(abs(each.value - truth) <= 1.96 * each.error for each, truth in zip(found, sought, strict=True))
+    assert identified > 1170
     return count / 1200
+
+
+def half_hidden(rng: np.random.Generator, believed: float) -> tuple[OneStep, np.ndarray]:
+    """Of six weights that stand aside two hang on next to nothing but noise, and go with the others."""
+    sizes, noise = np.array([1e3, 1e3, 1e3, 1e3, 40.0, 40.0]), 40.0
+    apart = np.triu(rng.uniform(-0.3, 0.3, (6, 6)), 1)
+    true = (np.eye(6) + apart + apart.T) * np.sqrt(np.outer(sizes, sizes))
+    sought = rng.standard_normal(6) * np.array([0.5, 0.5, 0.5, 0.5, 1.0, 1.0])
+    error = np.triu(rng.standard_normal((6, 6)) * noise / math.sqrt(2), 1)
+    error += error.T + noise * np.diag(rng.standard_normal(6))
+    sampled = np.linalg.cholesky(true) @ rng.standard_normal(6) + noise * rng.standard_normal(6)
+    belief = Belief(np.diag(sizes), 60.0, np.full(6, believed), np.zeros(6))
+    sums = Sums(np.eye(6), true + error, true, sampled - true @ sought, noise, noise, noise, belief)
+    return OneStep(sums, np.zeros(6)), sought
+
+
+def test_hidden_weights_hide_no_others_and_are_in_their_errors() -> None:
+    """As above, of the four that are seen; negative control: nobody believes that the hidden ones matter."""
+    for believed, least, most in ((4.0, 0.90, 0.995), (1e-4, 0.0, 0.80)):
+        rng, held, told = np.random.default_rng(4), 0, np.zeros(6)
+        for _ in range(300):
+            step, sought = half_hidden(rng, believed)
+            found = [estimate(step, way) for way in np.eye(6)]
+            told += [each.identified for each in found]
+            held += sum(abs(found[j].value - sought[j]) <= 1.96 * found[j].error for j in range(4))
+        assert least < held / 1200 < most
+        assert told[:4].min() > 290
+        assert told[4:].max() < (150 if believed > 1 else 301)
+
+
+def test_entries_of_the_curvature_are_drawn_to_the_gram_matrix_as_far_as_noise_rules() -> None:
+    rng = np.random.default_rng(6)
+    step, _ = half_hidden(rng, 4.0)
+    known = step._curvature
+    assert known.variances[0, 1] < known.variances[0, 5] < known.variances[4, 5] < 40.0**2 / 2
+    spread = np.diag(rng.uniform(0, 1, 6)) + 0.1
+    drawn = []
+    for _ in range(20_000):  # E d, for a d of these second moments
+        error = np.triu(rng.standard_normal((6, 6)) * np.sqrt(known.variances))
+        error = known.axes @ (error + np.triu(error, 1).T) @ known.axes.T
+        drawn.append(error @ np.linalg.cholesky(spread) @ rng.standard_normal(6))
+    np.testing.assert_allclose(np.cov(np.array(drawn).T), known.spoils(spread), atol=0.06 * known.spoils(spread).max())
+    way, move, shape = rng.standard_normal(6), rng.standard_normal(6), rng.standard_normal((6, 6))
+    covariance = known.spoils(np.outer(move, move))
+    assert known.along(way, move) == pytest.approx(way @ covariance @ way)
+    shape, turned = shape + shape.T, known.axes.T @ (shape + shape.T) @ known.axes
+    assert known.spoiled(turned, move) == pytest.approx(float((shape * covariance).sum()))
+    plain = Sums(np.eye(2), np.eye(2), np.eye(2), np.zeros(2), 3.0, 0.0, 0.0)
+    np.testing.assert_allclose(Curvature.of(plain).spoils(np.diag([1.0, 2.0])), 4.5 * np.diag([4.0, 5.0]))
+
+
+def test_a_share_of_the_length_of_a_row_is_for_what_is_asked_for() -> None:
+    rng = np.random.default_rng(7)
+    rows = rng.standard_normal((500, 20)) @ rng.standard_normal((20, 20))
+    gram = rows.T @ rows / 500
+    moments = rule.of_gram(gram / np.trace(gram), 1e-9)
+    q, named = 1 / moments.values, np.arange(20) == 3
+    shared, alike = shared_out(moments, q, named), moments.vectors * np.sqrt(q)
+    gram = moments.vectors @ np.diag(moments.values) @ moments.vectors.T
+    assert np.trace(shared.T @ gram @ shared) == pytest.approx(np.trace(alike.T @ gram @ alike))
+    np.testing.assert_allclose(shared, np.tril(shared), atol=1e-9)
+
+    def spoiled(projection: np.ndarray, place: int) -> float:
+        """The variance that noise of 1 in a gradient of rows P'x gives to a weight."""
+        way = np.linalg.solve(projection.T @ gram @ projection, projection.T[:, place])
+        return float(way @ way)
+
+    assert spoiled(shared, 3) == pytest.approx(spoiled(alike, 3) / (20 * NAMED + 1 - NAMED))  # of 20 shares
+    assert spoiled(shared, 4) < 1.01 / (1 - NAMED) * spoiled(alike, 4)
+
+
+def test_what_is_asked_for_is_in_the_plan_where_it_is_not_all() -> None:
+    every = plan_of()
+    assert "named" not in every.to_json()
+    some = algorithms.plan_by(
+        PrivateStandardErrors(), problem("squared"), Start(WEIGHTS, (), (2,)), run="run", coin="c"
+    )
+    assert Plan.from_json(some.to_json()).numbers.named == (2,)
+    for plan in (every, some):  # shares are others, and cost the same
+        costs = [(release.charged(plan.relation) / release.std) ** 2 for release in plan.releases]
+        assert sum(costs) == pytest.approx(plan.mu**2, rel=1e-3)
 
 
 def test_intervals_hold_with_noise_and_would_not_if_it_were_forgotten() -> None:
@@ -110,9 +199,9 @@ def test_what_the_noise_hides_is_not_told() -> None:
     sums, _ = made_up(np.random.default_rng(5), 0.0, [1, 1, 1, 1])
     hidden = Sums(np.eye(4), np.diag([1e3, 1e3, 1e3, 1.0]), sums.squares, sums.gradient, 10.0, 10.0, 10.0)
     step = OneStep(hidden, np.zeros(4))
-    assert [step.identified(way) for way in np.eye(4)] == [True, True, True, False]
-    assert not step.identified(np.ones(4))
-    assert step.identified(np.array([1.0, 0.0, 0.0, 0.01]))
+    assert [estimate(step, way).identified for way in np.eye(4)] == [True, True, True, False]
+    assert not estimate(step, np.ones(4)).identified
+    assert estimate(step, np.array([1.0, 0.5, 0.0, 0.0])).identified
 
 
 def test_without_noise_the_step_is_newtons() -> None:
@@ -120,10 +209,11 @@ def test_without_noise_the_step_is_newtons() -> None:
     gradient = sums.curvature @ np.linalg.solve(sums.projection, -sought)
     exact = Sums(sums.projection, sums.curvature, sums.squares, gradient, 0.0, 0.0, 0.0)
     step = OneStep(exact, np.zeros(3))
-    np.testing.assert_allclose(step.weights, sought, rtol=1e-9)
+    found = [estimate(step, way) for way in np.eye(3)]
+    np.testing.assert_allclose([each.value for each in found], sought, rtol=1e-9)
     middle = np.linalg.inv(sums.curvature) @ sums.squares @ np.linalg.inv(sums.curvature)
     covariance = sums.projection @ middle @ sums.projection.T
-    np.testing.assert_allclose([step.error(way) for way in np.eye(3)], np.sqrt(np.diag(covariance)), rtol=1e-9)
+    np.testing.assert_allclose([each.error for each in found], np.sqrt(np.diag(covariance)), rtol=1e-9)
 
 
 def test_squared_slopes_are_drawn_to_the_curvature_as_far_as_noise_rules() -> None:
@@ -133,8 +223,8 @@ def test_squared_slopes_are_drawn_to_the_curvature_as_far_as_noise_rules() -> No
         found = Sums(np.eye(3), curvature, 5.0 * unlike, np.zeros(3), 0.0, noise, 0.0).variance
         np.testing.assert_allclose(found, 5.0 * (kept * unlike + (1 - kept) * curvature), rtol=1e-4)
     lost = Sums(np.eye(3), -curvature, -unlike, np.zeros(3), 50.0, 50.0, 1.0)  # all noise: finite, and nothing is told
-    assert OneStep(lost, np.zeros(3)).error(np.ones(3)) > 0
-    assert not any(OneStep(lost, np.zeros(3)).identified(way) for way in np.eye(3))
+    assert estimate(OneStep(lost, np.zeros(3)), np.ones(3)).error > 0
+    assert not any(estimate(OneStep(lost, np.zeros(3)), way).identified for way in np.eye(3))
     off = []
     for _ in range(200):  # of noise alone less is left than there was
         error = np.triu(rng.standard_normal((3, 3)) / math.sqrt(2), 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,59 @@ def test_a_table_is_text_numbers_and_a_picture(tmp_path: Path) -> None:
     assert again.privacy_.epsilon == model.privacy_.epsilon
 
 
+def test_what_is_asked_for_by_name_is_told_more_precisely() -> None:
+    """Of 12 columns two; a column of a schema has all of its levels, the others are adjusted for and not told."""
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(20_000, 12)) + rng.normal(size=(20_000, 1))
+    labels = np.where(rows @ np.linspace(-0.5, 0.5, 12) + rng.logistic(size=20_000) > 0, "ill", "well")
+    given = {"epsilon": 0.5, "feature_ranges": ([-5] * 12, [5] * 12)}
+    every = classifier(**given).fit(rows, labels).coefficients()
+    some = classifier(**given, standard_errors=["x3", "x7"]).fit(rows, labels)
+    assert [row.name for row in some.coefficients()] == ["x3", "x7"]
+    for row in some.coefficients():
+        assert row.standard_error < 0.95 * every[row.name].standard_error
+        assert abs(row.estimate - every[row.name].estimate) < 4 * every[row.name].standard_error
+    assert some.plans_[1].numbers.named == (3, 7)
+    assert some.privacy_.epsilon == pytest.approx(0.5, abs=1e-6)
+    assert clone(some).standard_errors == ["x3", "x7"]
+    table = {"age": X[:, 0], "diet": RNG.choice(["fish", "meat", "plants"], 4000), "ill": Y}
+    schema = sv.Schema(
+        {
+            "age": {"range": (18, 90)},
+            "diet": {"levels": ["fish", "meat", "plants"], "reference": "meat"},
+            "ill": {"levels": CLASSES},
+        },
+        label="ill",
+    )
+    for asked, names in (
+        (["diet"], ["diet=fish against meat", "diet=plants against meat"]),
+        (["diet=fish", "intercept"], ["diet=fish against meat", "intercept"]),
+    ):
+        model = sv.PrivateLogisticRegression(3.0, 1e-6, schema=schema, standard_errors=asked).fit(table)
+        assert [row.name for row in model.coefficients()] == names
+    for asked, message in ((["die"], "did you mean 'diet'"), (["diet=meat"], "what other levels are compared with")):
+        with pytest.raises(InputError, match=message):
+            sv.PrivateLogisticRegression(3.0, 1e-6, schema=schema, standard_errors=asked).fit(table)
+
+
+def test_p_values_and_intervals_of_another_level() -> None:
+    found = classifier().fit(X, Y)
+    usual, narrow = found.coefficients(), found.coefficients(level=0.9)
+    row, other = usual["x0"], narrow["x0"]
+    assert (other.high - other.low) / (row.high - row.low) == pytest.approx(1.644854 / 1.959964, rel=1e-6)
+    assert other.odds_high == pytest.approx(math.exp(other.high))
+    assert row.p_value == pytest.approx(math.erfc(abs(row.estimate / row.standard_error) / math.sqrt(2)))
+    just = replace(row, estimate=1.959963984540054, standard_error=1.0)
+    assert just.p_value == pytest.approx(0.05)
+    assert narrow.to_dict()["x0"]["p_value"] == row.p_value
+    assert "90% from" in str(narrow)
+    assert "p-value" in str(narrow)
+    assert narrow.at(0.95) == usual
+    for level in (0, 1, 95, "high"):
+        with pytest.raises(InputError, match="level="):
+            found.coefficients(level=level)
+
+
 def test_levels_are_told_against_the_first_and_yes_against_no() -> None:
     """As a regression on indicators without the first level has them; with an epsilon that hides little."""
     pd = pytest.importorskip("pandas")
@@ -242,6 +296,8 @@ def test_levels_are_told_against_the_first_and_yes_against_no() -> None:
         ({"solver": sv.solvers.SGD(), "calibration": "paper"}, "nothing is bought beside it"),
         ({"solver": "sgd"}, "needs a solver with Gaussian releases alone"),
         ({"standard_errors": "yes"}, "must be True or False"),
+        ({"standard_errors": []}, "or a list of columns"),
+        ({"standard_errors": ["x9"]}, "there is no column or feature 'x9'"),
     ],
 )
 def test_where_they_cannot_be_had_that_is_told_before_anything_is_spent(

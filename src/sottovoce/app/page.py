@@ -429,7 +429,8 @@ def _describe_coefficients(model: PrivateLinearModel) -> Iterable[Part]:
         return
     if errors := tuple(_describe_errors(model)):
         yield from errors
-        yield "The model itself predicts by these, which are damped:"
+        yield "The model itself predicts by damped coefficients, which its file has; they say less of the columns."
+        return
     rows, intercepts = np.atleast_2d(model.coef_), np.ravel(model.intercept_)
     names, curves = feature_names(model), {} if model.schema_ is None else curves_of(model)
     told = {place for first, (count, _) in curves.items() for place in range(first, first + count)}

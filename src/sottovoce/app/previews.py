@@ -300,13 +300,27 @@ def plan_job(job: Job, known: tuple[list[PartyFacts], list[str]] | None = None) 
         kind = kind_of_rows(model.resources or NO_RESOURCES, by_pieces=by_pieces)
         for plan in (*([] if ranges is None else [ranges.plan]), run.training.plan):
             check_place(plan, name, kind, by_pieces=by_pieces, clustered=source.cluster is not None)
-    notes = [*notes, *run.notes]
+    notes = [*notes, *run.notes, *_expect_errors(run)]
     if federation.undecided and job.federation is not None:
         notes.append(
             "products is left open, and nobody was asked: this is as if every party took part in secure sums "
             "(policy.secure); if one does not, each adds noise to all that it says"
         )
     return make_preview(replace(run, notes=tuple(notes)), seeded=seeded, ahead=True)
+
+
+def _expect_errors(run: JobRun) -> list[str]:
+    """How many coefficients standard errors would tell, where that is bought: by one fit of records about nobody."""
+    asked, schema = getattr(run.model, "standard_errors", False), run.job.known_schema
+    if not asked or not run.training.plan.private or (asked is not True and schema is None):
+        return []
+    from sottovoce.lab.simulation import expected_coefficients
+
+    told, count = expected_coefficients(run.model, run.training.plan, schema)
+    return [
+        f"standard errors: about {told} of {count} coefficients would be identified. That is expected of made-up "
+        "records; of real ones that are rare, collinear or far within their ranges fewer are"
+    ]
 
 
 def make_preview(run: JobRun, *, seeded: bool | None = None, charged: bool = False, ahead: bool = False) -> Preview:

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sottovoce.data.cells import Cells
-from sottovoce.data.column_kinds import Category, Column, Number
+from sottovoce.data.column_kinds import Category, Column
 from sottovoce.data.kernels.entry_loops import fill_levels
 
 Array = NDArray[np.float64]
@@ -67,7 +67,7 @@ class Coded:
         self._start, self._entry = first.start, first.entry
         self.shape = (len(levels), last.start + last.width - first.start)
         self.entries = last.entry + last.entries - first.entry  # of each row, if some are 0
-        self.whole = all(not isinstance(each.column, Number) for each in places)  # whether features are -1, 0 or 1
+        self.whole = all(each.column.whole for each in places)  # whether features are -1, 0 or 1
 
     @classmethod
     def read(cls, places: Sequence[Placed], cells: Mapping[str, Cells], records: int) -> Coded:
@@ -76,8 +76,8 @@ class Coded:
         kind = np.min_scalar_type(max((each.width for each in categories), default=0))
         levels, others = np.empty((records, len(categories)), kind), list[NDArray[Any]]()
         for place, each in enumerate(categories):
-            levels[:, place] = each.column.read(cells[each.column.name])
-        others = [each.column.read(cells[each.column.name]) for each in places if not each.category]
+            levels[:, place] = each.column.read_from(cells)
+        others = [each.column.read_from(cells) for each in places if not each.category]
         return cls(places, levels, others)
 
     @classmethod

@@ -53,6 +53,8 @@ def _category(name: str, given: dict[str, Any]) -> Category:
         if not all(isinstance(codes, list | tuple) and codes for codes in lists) or lists == [groups]:
             raise InputError(f'columns.{name}: groups must be a table of lists: {{ heart = ["I20-I25", "I5*"], ... }}.')
         given["groups"] = tuple(tuple(plain_level(name, code) for code in codes) for codes in groups.values())
+    if given.get("reference") is not None:
+        given["reference"] = plain_level(name, given["reference"])
     levels = given.pop("levels", groups)
     if levels is not groups and (isinstance(levels, str | Mapping) or not isinstance(levels, Iterable)):
         raise InputError(f"columns.{name}: levels = {levels!r} must be a list of texts or numbers.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -28,7 +28,7 @@ from sottovoce.data.levels import (
     shown_codes,
     shown_level,
 )
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, did_you_mean
 
 Array = NDArray[np.float64]
 
@@ -42,6 +42,7 @@ class Column(ABC):
 
     name: str
     keys: ClassVar[tuple[str, ...]]  # the entries that it may have; the first says what it is
+    whole: ClassVar[bool] = True  # whether features are -1, 0 or 1
 
     @property
     @abstractmethod
@@ -59,6 +60,10 @@ class Column(ABC):
     def encode(self, cells: Cells) -> Array:
         """The features of each cell."""
         return self.made(self.read(cells))
+
+    def read_from(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
+        """The same of the cells of a table, by column."""
+        return self.read(cells[self.name])
 
     @abstractmethod
     def entry(self) -> dict[str, Any]:
@@ -107,6 +112,7 @@ class Number(Column):
     missing: bool = False
     fill: float | None = None
     narrow: bool = False
+    whole: ClassVar[bool] = False
     keys: ClassVar[tuple[str, ...]] = ("range", "missing", "fill", "narrow", "shape", "knots", "scale", "monotone")
 
     def __post_init__(self) -> None:
@@ -311,7 +317,10 @@ class Category(Column):
     digits: int | None = None
     groups: tuple[tuple[Level, ...], ...] | None = None  # the codes of each
     levels_file: Path | None = field(default=None, compare=False)  # where the levels were read
-    keys: ClassVar[tuple[str, ...]] = ("levels", "missing", "other", "prefix", "digits", "groups", "levels_file")
+    reference: Level | None = None  # the one that others are compared with; the first if nothing is said
+    keys: ClassVar[tuple[str, ...]] = (
+        *("levels", "missing", "other", "prefix", "digits", "groups", "levels_file", "reference"),
+    )
 
     def __post_init__(self) -> None:
         check_levels(self.name, "levels", self.levels)
@@ -322,6 +331,11 @@ class Category(Column):
             raise InputError(f"columns.{self.name}: groups say by themselves what they hold; leave prefix out.")
         if self.digits is not None and self.prefix is None and self.groups is None:
             raise InputError(f"columns.{self.name}: digits is of codes with a prefix or in groups; leave it out.")
+        if self.reference is not None and self.reference not in self.levels:
+            raise InputError(
+                f"columns.{self.name}: reference = {self.reference!r} must be one of its levels"
+                f"{did_you_mean(str(self.reference), tuple(map(str, self.levels)))} Others are compared with it."
+            )
         try:
             self.book  # noqa: B018 - made once, and refused here
         except InputError as error:
@@ -369,14 +383,20 @@ class Category(Column):
         return rows
 
     def contrasts(self) -> list[tuple[str, Array]]:
-        """Each level against the first: with an intercept their own sizes mean nothing."""
-        ways = np.eye(len(self.features)) - self.base()
+        """Each level against the reference: with an intercept their own sizes mean nothing."""
+        ways, first = np.eye(len(self.features)) - self.base(), self.first
         names = self._with_rest(f"{self.name}={level}" for level in self.shown)
-        against = f"against {self.shown[0]}"
-        return [(f"{name} {against}", way) for name, way in zip(names[1:], ways[1:], strict=True)]
+        against = f"against {self.shown[first]}"
+        told = [(f"{name} {against}", way) for name, way in zip(names, ways, strict=True)]
+        return told[:first] + told[first + 1 :]
+
+    @property
+    def first(self) -> int:
+        """The place of the level that others are compared with."""
+        return 0 if self.reference is None else self.levels.index(self.reference)
 
     def base(self) -> Array:
-        return np.append(1.0, np.zeros(len(self.features) - 1))
+        return np.asarray(np.eye(len(self.features))[self.first])
 
     def grid(self) -> tuple[tuple[Any, ...], Array]:
         named = self._with_rest(f"{self.name}={level}" for level in self.shown)
@@ -387,7 +407,7 @@ class Category(Column):
         if self.groups is not None:
             said = {"groups": {str(name): list(codes) for name, codes in zip(self.levels, self.groups, strict=True)}}
         added = {key: value for key in ("prefix", "digits", "missing", "other") if (value := getattr(self, key))}
-        return said | added
+        return said | added | ({} if self.reference is None else {"reference": self.reference})
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ row and nothing else, and all parties with one schema encode alike. No cell is a
 | number with a curve | functions of it (`curves`) | the fill; with `missing` a flag, and without a fill all others 0 |
 | category (`levels`) | one for each level, 1 or 0 | all 0; with `missing` or `other` a feature of its own |
 | yes/no | 1 or -1 | 0; with `missing` a flag beside it |
+| product of two columns | products of their factors (`products`) | 0, or with the fill of a number |
 
 **Bound.** Numbers are rescaled to [-1, 1] by their declared range when rows are prepared (`Bounds.feature_low`). Then a
 column adds to a row's squared norm at most: a category 1, since one of its features at most is 1; a number or a yes/no
 1; a number with a flag f^2 + 1, f the rescaled fill, since the flag is 1 where the number is f and else 0. The features
 b(x) of a curve are no longer than 1 (`curves`), so a curve adds 1 too, and with a flag 1, or |b(f)|^2 + 1 with a fill f
-of its own. The row norm is the root of the sum. A column's cells decide nothing about another column's features, so
-some rows reach it.
+of its own. A product adds 1: one of its features at most is not 0. The row norm is the root of the sum. But for
+products a column's cells decide nothing about another column's features, so some rows reach it.
 
 **The guarantee does not rest on this.** It rests on `preparation`, which cuts every entry and scales back every row
 that is longer than the declared norm, whatever made the row. Were the sum above wrong, rows would be cut: a worse
@@ -46,6 +47,7 @@ from sottovoce.data.column_kinds import SHAPES, Category, Column, Curve, Number,
 from sottovoce.data.curves import put_in_order
 from sottovoce.data.levels import ABSENT, UNKNOWN, Level, shown_level
 from sottovoce.data.people import check_person
+from sottovoce.data.products import ProductColumn, read_products, without_products
 from sottovoce.data.resources import fits_in_memory
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import parse_file, toml_key, toml_value, write_text
@@ -72,6 +74,8 @@ class Schema:
         `{"yes": "Y", "no": "N"}`. With `"missing": True` missing cells have a feature of their own, with
         `"other": True` undeclared levels too; `"fill"` is what a missing number counts as, by default the middle of
         its range. Choose ranges and levels from what is publicly known, never from the data.
+        `"reference"` names the level that coefficients of others are against. `{"product": ["age", "diet"]}` is a
+        column made of two others, which is none of the table.
         `"shape": "smooth"` lets a number act along a curve: with `"knots"`, how many or a list of public places,
         `"scale": "log"` for amounts, and `"monotone"`, "up" or "down", which costs nothing.
         Of any column `"source"` says where its declaration comes from, and `"sensitive": True` that it needs care:
@@ -125,7 +129,7 @@ class Schema:
         usual = {} if shape is None else {"shape": shape}
         declared = {}
         columns, self.notes = separate_notes(columns)
-        for name, entry in columns.items():
+        for name, entry in without_products(columns).items():
             shaped = name != label and isinstance(entry, Mapping) and "range" in entry
             declared[name] = read_column(name, {**usual, **entry} if shaped else entry, level_sets)
         self.label = label
@@ -134,6 +138,8 @@ class Schema:
             raise InputError(f'columns.{label}: the label has no shape; leave shape = "smooth" out of its entry.')
         self.columns: dict[str, Column] = declared
         self.person, self.most_records = check_person(person, most_records)
+        self.products = read_products(columns, declared)
+        self._every = (*declared.values(), *self.products.values())  # what features are made of
         self.identifiers = tuple(dict.fromkeys([*identifiers, *([] if person is None else [person])]))
         for name in self.identifiers:
             if name in self.columns or name == self.label:
@@ -146,12 +152,12 @@ class Schema:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Such as "age", "education=HS-grad", "income=missing"."""
-        return tuple(name for column in self.columns.values() for name in column.features)
+        return tuple(name for column in self._every for name in column.features)
 
     @property
     def row_norm(self) -> float:
         """What no rescaled row exceeds: the root of what each column adds at most."""
-        return math.sqrt(math.fsum(column.square for column in self.columns.values()))
+        return math.sqrt(math.fsum(column.square for column in self._every))
 
     @property
     def classes(self) -> tuple[Level, ...] | None:
@@ -168,8 +174,8 @@ class Schema:
     @property
     def estimated(self) -> dict[int, Number]:
         """By place among the features, the numbers whose range a fit buys; behind the features comes the label."""
-        starts = np.cumsum([0, *(len(column.features) for column in self.columns.values())]).tolist()
-        placed = zip(starts, (*self.columns.values(), self.target), strict=True)
+        starts = np.cumsum([0, *(len(column.features) for column in self._every)]).tolist()
+        placed = zip(starts, (*self._every, self.target), strict=True)
         return {place: column for place, column in placed if isinstance(column, Number) and column.estimated}
 
     def with_ranges(self, numbers: Iterable[Number]) -> Schema:
@@ -181,7 +187,7 @@ class Schema:
     @property
     def feature_ranges(self) -> tuple[list[float], list[float]]:
         """(lows, highs) of the features, as bounds are declared."""
-        pairs = [pair for column in self.columns.values() for pair in column.ranges]
+        pairs = [pair for column in self._every for pair in column.ranges]
         return [low for low, _ in pairs], [high for _, high in pairs]
 
     @property
@@ -193,13 +199,18 @@ class Schema:
     def contrasts(self) -> tuple[list[tuple[str, Array]], Array]:
         """What coefficients can be told of, as weights on all features, and the features of the base cells."""
         found, count = list[tuple[str, Array]](), len(self.feature_names)
-        base = np.concatenate([np.zeros(0), *(column.base() for column in self.columns.values())])
+        base = np.concatenate([np.zeros(0), *(column.base() for column in self._every)])
         for own, column in self.placed:
             for name, way in column.contrasts():
                 weights = np.zeros(count)
                 weights[own] = way
                 found.append((name, weights))
         return found, base
+
+    @property
+    def references(self) -> list[int]:
+        """The places of the levels that others of their categories are compared with."""
+        return [own.start + each.first for own, each in self.placed if isinstance(each, Category)]
 
     def heights(self) -> Iterator[tuple[str, Array, str]]:
         """Of each curve: the name of a knot, the weights of its height on all features, and the column."""
@@ -212,10 +223,8 @@ class Schema:
     @property
     def placed(self) -> list[tuple[slice, Column]]:
         """The columns, each with the places of its features."""
-        ends = np.cumsum([len(column.features) for column in self.columns.values()]).tolist()
-        return [
-            (slice(end - len(each.features), end), each) for end, each in zip(ends, self.columns.values(), strict=True)
-        ]
+        ends = np.cumsum([len(column.features) for column in self._every]).tolist()
+        return [(slice(end - len(each.features), end), each) for end, each in zip(ends, self._every, strict=True)]
 
     def in_order(self, coef: Array) -> Array:
         """The coefficients with each curve that is `monotone` put in order: post-processing, which costs nothing."""
@@ -234,6 +243,14 @@ class Schema:
     def part(self, names: Iterable[str]) -> Schema:
         """The schema of some columns, in the order of this schema."""
         wanted = set(names)
+        if apart := next(
+            (each for each in self.products.values() if {one.name for one in each.parents} - wanted), None
+        ):
+            raise InputError(
+                f"columns.{apart.name}: nobody has both columns of this product. By columns leave it out; in one place "
+                "and by rows it is served."
+            )
+        wanted |= set(self.products)
         entries = {name: entry for name, entry in self.table()["columns"].items() if name in wanted}
         label = self.label if self.label in wanted else None
         person = self.person if self.person in wanted else None
@@ -247,7 +264,7 @@ class Schema:
     def of_features(self, features: Sequence[str]) -> Schema:
         """The schema of the columns that make exactly these features, in their order; no features of one are apart."""
         columns, rest = [], list(features)
-        homes = {column.features[0]: column for column in self.columns.values()}
+        homes = {column.features[0]: column for column in self._every}
         while rest:
             column = homes.get(rest[0])
             if column is None or tuple(rest[: len(column.features)]) != column.features:
@@ -268,8 +285,8 @@ class Schema:
         Each part is what its columns add. A column whose features are with two parties counts at both, for its value
         may be among either's; else the squares sum to row_norm^2.
         """
-        squares = np.array([column.square for column in self.columns.values()])
-        ends = np.cumsum([len(column.features) for column in self.columns.values()])
+        squares = np.array([column.square for column in self._every])
+        ends = np.cumsum([len(column.features) for column in self._every])
         stops = np.cumsum(columns)
         first, last = np.searchsorted(stops, np.append(0, ends[:-1]), side="right"), np.searchsorted(stops, ends)
         parts = [float(squares[(first <= place) & (place <= last)].sum()) for place in range(len(columns))]
@@ -293,7 +310,7 @@ class Schema:
         width = sum(each.width for each in self._places)
         if self.sparse or not fits_in_memory(ROW_ENTRY * width * cells.records):
             return Coded.read(self._places, cells, cells.records)
-        return np.column_stack([column.encode(cells[name]) for name, column in self.columns.items()])
+        return np.column_stack([column.made(column.read_from(cells)) for column in self._every])
 
     def of_party(self, table: Any, target: Column | None = None) -> dict[str, Any]:
         """What the holder of a table knows of it besides rows and labels."""
@@ -317,7 +334,7 @@ class Schema:
 
     @functools.cached_property
     def _places(self) -> tuple[Placed, ...]:
-        return places_of(tuple(self.columns.values()))
+        return places_of(self._every)
 
     @property
     def entries(self) -> int:
@@ -358,7 +375,7 @@ class Schema:
 
     def table(self) -> dict[str, Any]:
         """Plain values, as in the table [schema] of a job file."""
-        columns = {name: column.entry() for name, column in self.columns.items()}
+        columns = {column.name: column.entry() for column in self._every}
         if self.label is not None and self.target is not None:
             columns[self.label] = self.target.entry()
         label = {} if self.label is None else {"label": self.label}
@@ -414,7 +431,8 @@ class Schema:
 
     def _repr_html_(self) -> str:
         """A row for each column: what it holds, and its features."""
-        every = {**self.columns, **({} if self.label is None or self.target is None else {self.label: self.target})}
+        every = {**self.columns, **self.products}
+        every |= {} if self.label is None or self.target is None else {self.label: self.target}
         rows = [
             (f"{name} (the label)" if name == self.label else name, tell_column(each)) for name, each in every.items()
         ]
@@ -460,7 +478,9 @@ _MOST_NAMED: Final = 10  # levels that are told by name
 
 def tell_column(column: Column) -> str:
     """What a column holds, in words: "5 levels (a, b, c, d, e), missing counted"."""
-    if isinstance(column, Number):
+    if isinstance(column, ProductColumn):
+        said = f"the product of {' and '.join(parent.name for parent in column.parents)}"
+    elif isinstance(column, Number):
         said = "a number" if column.unknown else f"a number from {column.low:g} to {column.high:g}"
         said += ", its range bought by the fit" if column.estimated else ""
         said += f", along a curve of {len(column.places)} knots" if isinstance(column, Curve) else ""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import NEWTON_FEATURES, Solution
-from sottovoce.algorithms.standard_errors import OneStep, PrivateStandardErrors, Start
+from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
+from sottovoce.algorithms.standard_errors.estimates import OneStep
+from sottovoce.arguments import is_number
 from sottovoce.data.schema import Schema
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, did_you_mean
 from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.estimators.plots import axes_for
 from sottovoce.notebooks import html_table
@@ -22,13 +25,14 @@ from sottovoce.plan.problem import Problem
 
 Array = NDArray[np.float64]
 
-NORMAL = 1.959963984540054  # deviations of a 95% interval
+LEVEL = 0.95  # of intervals, where nothing else is said
+INTERCEPT = "intercept"
 LOST = "not identified at this epsilon"
 
 
 @dataclass(frozen=True)
 class Coefficient:
-    """The one-step estimate of a coefficient, its standard error and a 95% interval; None where it is not identified.
+    """The one-step estimate of a coefficient, its standard error and an interval; None where it is not identified.
 
     `odds_ratio` and its interval are there where the model is of odds: exp of the three.
     """
@@ -48,6 +52,24 @@ class Coefficient:
         """Whether the noise leaves enough to tell it."""
         return self.estimate is not None
 
+    @property
+    def p_value(self) -> float | None:
+        """The chance of an estimate as far from 0 as this one if the coefficient is 0: two-sided, by the normal law."""
+        if self.estimate is None or self.standard_error is None:
+            return None
+        return math.erfc(abs(self.estimate) / self.standard_error / math.sqrt(2))
+
+    def at(self, level: float) -> Coefficient:
+        """With an interval of another level."""
+        if self.estimate is None or self.standard_error is None:
+            return self
+        wide = NormalDist().inv_cdf((1 + level) / 2) * self.standard_error
+        ends = self.estimate, self.estimate - wide, self.estimate + wide
+        ratios: list[float | None] = [None] * 3
+        if self.odds_ratio is not None:
+            ratios = [math.exp(min(value, 700.0)) for value in ends]
+        return replace(self, low=ends[1], high=ends[2], odds_ratio=ratios[0], odds_low=ratios[1], odds_high=ratios[2])
+
 
 @dataclass(frozen=True, repr=False)
 class CoefficientTable:
@@ -59,12 +81,20 @@ class CoefficientTable:
     rows: tuple[Coefficient, ...]
     odds: bool  # whether exp of a coefficient is an odds ratio
     knots: tuple[Coefficient, ...] = ()
+    level: float = LEVEL  # of the intervals
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], *, odds: bool) -> CoefficientTable:
         """The table of rows as a model file has them."""
         several = [Coefficient(**row) for row in rows]
         return cls(tuple(row for row in several if not row.curve), odds, tuple(row for row in several if row.curve))
+
+    def at(self, level: float) -> CoefficientTable:
+        """The same table with intervals of another level."""
+        if not (is_number(level) and 0 < level < 1):
+            raise InputError(f"level={level!r} must be a number between 0 and 1, such as 0.95 or 0.9.")
+        rows, knots = (tuple(row.at(level) for row in several) for several in (self.rows, self.knots))
+        return CoefficientTable(rows, self.odds, knots, float(level))
 
     def __getitem__(self, name: str) -> Coefficient:
         for row in self.rows:
@@ -80,7 +110,7 @@ class CoefficientTable:
 
     def to_dict(self) -> dict[str, dict[str, float | None]]:
         """By name, numbers by their names; None for what is not identified."""
-        return {row.name: {key: row_[key] for key in self._columns} for row in self.rows if (row_ := asdict(row))}
+        return {row.name: {key: getattr(row, key) for key in self._columns} for row in self.rows}
 
     def to_pandas(self) -> Any:
         """A pandas table with a row for each coefficient; needs pandas."""
@@ -92,7 +122,8 @@ class CoefficientTable:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """The table as people read it: titles, and a row of texts for each coefficient."""
-        titles = ["estimate", "std. error", "95% from", "to", *(["odds ratio", "95% from", "to"] if self.odds else [])]
+        interval = [f"{100 * self.level:g}% from", "to"]
+        titles = ["estimate", "std. error", *interval, "p-value", *(["odds ratio", *interval] if self.odds else [])]
         rows = []
         for row in self.rows:
             numbers = [f"{getattr(row, column):.4g}" for column in self._columns] if row.identified else [LOST]
@@ -119,7 +150,7 @@ class CoefficientTable:
 
         What is not identified is named and has no interval. The intercept is left out. Gives the figure.
         """
-        shown = [row for row in self.rows if row.name != "intercept"][::-1]
+        shown = [row for row in self.rows if row.name != INTERCEPT][::-1]
         ax = axes_for(ax, figsize=(6.4, 1.2 + 0.28 * len(shown)))
         columns = ("odds_ratio", "odds_low", "odds_high") if self.odds else ("estimate", "low", "high")
         for height, row in enumerate(shown):
@@ -137,12 +168,12 @@ class CoefficientTable:
                 axis("{x:g}")  # not as powers of ten
         ax.set_yticks(range(len(shown)), [row.name for row in shown])
         ax.set_ylim(-0.7, len(shown) - 0.3)
-        ax.set_xlabel("odds ratio, 95% interval" if self.odds else "coefficient, 95% interval")
+        ax.set_xlabel(f"{'odds ratio' if self.odds else 'coefficient'}, {100 * self.level:g}% interval")
         return ax.figure
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        plain = ("estimate", "standard_error", "low", "high")
+        plain = ("estimate", "standard_error", "low", "high", "p_value")
         return (*plain, "odds_ratio", "odds_low", "odds_high") if self.odds else plain
 
 
@@ -152,17 +183,19 @@ class WithStandardErrors:
 
     Parameters
     ----------
-    standard_errors : bool
+    standard_errors : bool or list of str
         Buy standard errors for `coefficients()` after the fit, with 40% of the budget (of mu squared). In one place and
-        by rows, of two classes or numbers, without penalty and radius.
+        by rows, of two classes or numbers, without penalty and radius. A list of columns or features has the noise
+        spent on these; the others are adjusted for, and not told.
     """
 
-    standard_errors: bool = False
+    standard_errors: bool | Sequence[str] = False
 
-    def coefficients(self: Any) -> CoefficientTable:
-        """Estimates with standard errors and 95% intervals that include the privacy noise, in the units of the columns.
+    def coefficients(self: Any, level: float = LEVEL) -> CoefficientTable:
+        """Estimates with standard errors and intervals that include the privacy noise, in the units of the columns.
 
-        They belong to a step without damping from the model, not to `coef_`, which is damped.
+        They belong to a step without damping from the model, not to `coef_`, which is damped. `level` is that of the
+        intervals: of 0.95, 95 of 100 hold the coefficient.
         """
         self._check_shared()
         if not hasattr(self, "coefficients_"):
@@ -171,7 +204,7 @@ class WithStandardErrors:
                 f"fit with {type(self).__name__}(..., standard_errors=True)."
             )
         table: CoefficientTable = self.coefficients_
-        return table
+        return table if level == table.level else table.at(level)
 
 
 class StandardErrors(Purchase):
@@ -182,7 +215,7 @@ class StandardErrors(Purchase):
     refused = "the model is here and paid for, but a party refused the standard errors"
     what = "standard_errors=True"
 
-    def check(self, fit: Fit, problem: Problem) -> None:  # noqa: ARG002
+    def check(self, fit: Fit, problem: Problem) -> None:
         why = ""
         if problem.split.same_people:
             why = "by columns nobody has whole rows, whose products they are made of; fit without them."
@@ -199,6 +232,8 @@ class StandardErrors(Purchase):
         if why:
             raise InputError(f"standard_errors=True: {why}")
         PrivateStandardErrors.check_loss(problem.scaled_loss)
+        if (asked := fit.model.standard_errors) is not True:
+            self._places(fit, problem, asked, ())
 
     def problem(self, plan: Plan) -> Problem:
         return plan.changed_problem(epsilon=self.epsilon, layout="rows")
@@ -206,13 +241,33 @@ class StandardErrors(Purchase):
     def options(self, fit: Fit) -> Start:
         """With an intercept the first level of a category stays as it is: all levels and the constant add up."""
         problem, model, schema = self.problem(fit.plan), fit.model, fit.model.schema_
-        weights = np.zeros(problem.dimension)
+        weights, fixed = np.zeros(problem.dimension), tuple[int, ...]()
         if fit.solution is not None:
             weights = problem.preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
-        if schema is None or not model.fit_intercept:
-            return Start(weights)
-        _, base = schema.of_features(fit.names or schema.feature_names).contrasts()
-        return Start(weights, tuple(np.flatnonzero(base == 1.0).tolist()))
+        if schema is not None and model.fit_intercept:
+            fixed = tuple(schema.of_features(fit.names or schema.feature_names).references)
+        asked: Any = getattr(model, "standard_errors", True)
+        return Start(weights, fixed, () if asked is True else self._places(fit, problem, asked, fixed))
+
+    def _places(self, fit: Fit, problem: Problem, asked: Sequence[str], fixed: tuple[int, ...]) -> tuple[int, ...]:
+        """The features that are asked for: those of a column, or one by its name."""
+        names, schema = fit.names or tuple(f"x{j}" for j in range(problem.features)), fit.model.schema_
+        known = {name: [place] for place, name in enumerate(names)}
+        if schema is not None:
+            known |= {column.name: [*range(len(names))[own]] for own, column in schema.of_features(names).placed}
+        if problem.fit_intercept:
+            known[INTERCEPT] = [problem.dimension - 1]
+        found = set[int]()
+        for name in asked:
+            if name not in known:
+                meant = did_you_mean(name, tuple(known))
+                raise InputError(
+                    f"standard_errors: there is no column or feature {name!r}{meant} Name those of the fit."
+                )
+            if not (places := set(known[name]) - set(fixed)):
+                raise InputError(f"standard_errors: {name!r} is what other levels are compared with; name its column.")
+            found |= places
+        return tuple(sorted(found))
 
     def use(self, fit: Fit, solution: Solution) -> None:
         model: Any = fit.model
@@ -222,32 +277,40 @@ class StandardErrors(Purchase):
 def tabulate(plan: Plan, sums: Any, names: tuple[str, ...], schema: Schema | None = None) -> CoefficientTable:
     """The table that the sums of a plan give, in the units of the columns and the label.
 
-    With a schema, levels of a category are compared with the first, and the intercept belongs to all first levels.
+    With a schema, levels of a category are compared with its reference, and the intercept belongs to all references.
     """
     step, zero = OneStep(sums, np.array(plan.numbers.weights)), np.append(*plan.unprepare(np.zeros(plan.dimension)))
-    values = np.append(*plan.unprepare(step.weights))
     units = np.array([np.append(*plan.unprepare(way)) - zero for way in np.eye(plan.dimension)]).T
-    names, ways, base = names or tuple(f"x{j}" for j in range(plan.features)), np.eye(plan.features), np.zeros(1)
-    contrasts, knots = [*zip(names, ways, strict=True)], list[tuple[str, Array, str]]()
-    if schema is not None:
-        known = schema.of_features(names)
-        if plan.fit_intercept:
-            contrasts, base = known.contrasts()
-        knots = list(known.heights())
-    every = [(name, way, "") for name, way in contrasts]
-    every = [(name, np.append(way, 0.0), curve) for name, way, curve in (*every, *knots)]
-    if plan.fit_intercept:
-        every.append(("intercept", np.append(np.zeros(plan.features) + base, 1.0), ""))
-    odds, rows = plan.loss.name == "logistic", list[dict[str, Any]]()
-    for name, way, curve in every:
-        estimate, direction = float(way @ values), way @ units
-        rows.append({"name": name, "curve": curve, **dict.fromkeys(("estimate", "standard_error", "low", "high"))})
-        if not step.identified(direction):
+    fixed, named = np.array(plan.numbers.fixed, int), plan.numbers.named
+    odds, rows = plan.loss.name == "logistic", list[Coefficient]()
+    for name, way, curve in _contrasts(plan, names, schema):
+        direction = way @ units
+        own = (
+            np.array([plan.features])
+            if name == INTERCEPT
+            else np.setdiff1d(np.flatnonzero(way[: plan.features]), fixed)
+        )
+        if named and not np.isin(own, named).any():
             continue
-        error = step.error(direction)
-        ends = {"estimate": estimate, "low": estimate - NORMAL * error, "high": estimate + NORMAL * error}
-        rows[-1] |= {"standard_error": error, **ends}
-        if odds:
-            ratios = [math.exp(min(value, 700.0)) for value in ends.values()]
-            rows[-1] |= dict(zip(("odds_ratio", "odds_low", "odds_high"), ratios, strict=True))
-    return CoefficientTable.of(rows, odds=odds)
+        value, error, identified = step.estimate(direction, own)
+        row = Coefficient(name, None, None, None, None, curve=curve)
+        if identified:
+            ratio = 1.0 if odds else None
+            row = replace(row, estimate=value + float(way @ zero), standard_error=error, odds_ratio=ratio).at(LEVEL)
+        rows.append(row)
+    return CoefficientTable(tuple(row for row in rows if not row.curve), odds, tuple(row for row in rows if row.curve))
+
+
+def _contrasts(plan: Plan, names: tuple[str, ...], schema: Schema | None) -> Iterator[tuple[str, Array, str]]:
+    """What the table tells of: a name, weights on all features and the intercept, and the curve whose knot it is."""
+    ways, base = np.eye(plan.features), np.zeros(plan.features)
+    found, knots = [*zip(names or [f"x{j}" for j in range(plan.features)], ways, strict=True)], list[Any]()
+    if schema is not None:
+        known = schema.of_features(names or schema.feature_names)
+        if plan.fit_intercept:
+            found, base = known.contrasts()
+        knots = list(known.heights())
+    for name, way, *curve in (*found, *knots):
+        yield name, np.append(way, 0.0), next(iter(curve), "")
+    if plan.fit_intercept:
+        yield INTERCEPT, np.append(base, 1.0), ""

@@ -259,8 +259,9 @@ def _check_declared(model: PrivateLinearModel) -> None:
             "declare the range you expect."
         )
     errors = getattr(model, "standard_errors", False)
-    if not isinstance(errors, bool):
-        raise InputError(f"standard_errors={errors!r} must be True or False.")
+    listed = isinstance(errors, list | tuple) and errors and all(isinstance(name, str) for name in errors)
+    if not (isinstance(errors, bool) or listed):
+        raise InputError(f"standard_errors={errors!r} must be True or False, or a list of columns such as ['age'].")
     if errors and model.alpha == "auto":
         raise InputError("standard_errors=True: intervals are of coefficients without a penalty; leave alpha out.")
 

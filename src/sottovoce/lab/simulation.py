@@ -41,7 +41,14 @@ RUNS: Final = 5
 PLAIN: Final = 1e6  # the epsilon that stands for no privacy: the same solver, with next to no noise
 ENTRIES: Final = 5_000_000  # of a matrix that is simulated whole
 FEWEST: Final = 1000  # records that are simulated, however many features there are
-TITLES: Final = {"accuracy": "accuracy", "log_loss": "log-loss", "mean_squared_error": "squared error", "r2": "R^2"}
+TOLD: Final = "coefficients"  # how many have an interval, where standard errors are bought
+TITLES: Final = {
+    TOLD: "coefficients told",
+    "accuracy": "accuracy",
+    "log_loss": "log-loss",
+    "mean_squared_error": "squared error",
+    "r2": "R^2",
+}
 LOSSES: Final = ("log_loss", "mean_squared_error")  # the larger, the worse
 
 
@@ -87,6 +94,11 @@ class Simulation:
             lines.append(
                 f"scaled down to {self.records:,} of {self.of:,} records, with less noise in proportion, so that noise "
                 "costs what it would cost; a model of fewer records is a little worse by itself"
+            )
+        if TOLD in self.plain:
+            lines.append(
+                f"coefficients told: how many of {self.plain[TOLD].max():.0f} would be identified, as is expected of "
+                "such records; of columns that are rare, collinear or far within their ranges fewer are"
             )
         if "made-up" in self.source:
             lines.append(
@@ -240,6 +252,15 @@ def declared_problem(
     return estimator.problem(federation, facts)
 
 
+def expected_coefficients(estimator: PrivateLinearModel, problem: Problem, schema: Schema | None) -> tuple[int, int]:
+    """How many coefficients one fit of made-up records tells with an interval, and of how many."""
+    source = MadeUp.of(problem, schema)
+    work = SimulatedFits(estimator, problem, schema, source, (float(estimator.epsilon),), 1)
+    train, _ = source.draw(sum(work.sizes), np.random.default_rng(0))
+    table = work.fitted(train, 0, epsilon=work.simulated_epsilon(work.epsilons[0]))[0].coefficients()
+    return sum(row.identified for row in table), len(table)
+
+
 @dataclass(frozen=True, eq=False)
 class SimulatedFits:
     """The fits of a simulation. `schema` has its columns in the order of the parties."""
@@ -353,6 +374,13 @@ class SimulatedFits:
             ) from None
 
     def _fitted(self, train: Records, test: Records, number: int, **changes: Any) -> dict[str, float]:
+        model, federation = self.fitted(train, number, **changes)
+        X = federation.people(self._columns(test)) if federation.split.same_people else test.X
+        told = getattr(model, "coefficients_", ())
+        return measure_model(model, X, test.y) | ({TOLD: float(sum(row.identified for row in told))} if told else {})
+
+    def fitted(self, train: Records, number: int, **changes: Any) -> tuple[Any, Federation]:
+        """The model of these records, and the federation that it was fitted on."""
         seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
         model = clone(self.estimator).set_params(ledger=None, insecure_seed=seed, schema=None, **changes)
         model.resources = model.resources and model.resources.quiet()
@@ -378,8 +406,7 @@ class SimulatedFits:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about budgets and delta, which the plan of the problem itself tells
             model.fit(federation)
-        X = federation.people(self._columns(test)) if split.same_people else test.X
-        return measure_model(model, X, test.y)
+        return model, federation
 
     def _columns(self, records: Records) -> list[Any]:
         """What each party has of the records, by columns."""

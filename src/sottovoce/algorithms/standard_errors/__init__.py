@@ -10,10 +10,11 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import Field
+from numpy.typing import NDArray
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from sottovoce.algorithms.base import (
     CONVEX,
@@ -28,8 +29,9 @@ from sottovoce.algorithms.base import (
     public_model,
     total,
 )
+from sottovoce.algorithms.standard_errors.estimates import Belief, Sums
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.rule import Clips, Units, White, denoised
+from sottovoce.algorithms.whitened.rule import Clips, Moments, Units, White
 from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.data.matrix import slopes_of
 from sottovoce.data.projection import short_rows
@@ -141,84 +143,39 @@ class FittedGradient(ShortRows):
         return total
 
 
-CAUTION = 4.0  # times the noise of A where some direction of it is lost: v is then underestimated
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Over the records, at the released model, of rows P'x: curvature A, squared slopes S, gradient g; their noises."""
-
-    projection: Array
-    curvature: Array
-    squares: Array
-    gradient: Array
-    curvature_noise: float
-    squares_noise: float
-    gradient_noise: float
-
-    @property
-    def variance(self) -> Array:
-        """S, drawn to a multiple of A as far as noise rules: the positive part of James and Stein's rule.
-
-        With residuals of equal size, and with odds that are right, S is a multiple of A. One number of it is known
-        better than all of its entries, whose noise has the squared norm s_S^2 d (d + 1) / 2.
-        """
-        d = len(self.squares)
-        known = max(float(np.trace(self.curvature)), self.curvature_noise * math.sqrt(d), 1e-100)  # its noise is that
-        alike = max(float(np.trace(self.squares)), 0.0) / known * self.curvature
-        apart = self.squares - alike
-        norm = max(float((apart * apart).sum()), 1e-300)
-        return np.asarray(alike + max(0.0, 1.0 - self.squares_noise**2 * d * (d + 1) / 2 / norm) * apart)
-
-
-class OneStep:
-    """The step from `weights`."""
-
-    def __init__(self, sums: Sums, weights: Array) -> None:
-        self._sums, self._variance = sums, sums.variance
-        found, self._vectors = np.linalg.eigh(sums.curvature)
-        noise, least = sums.curvature_noise, max(float(found[-1]), 1e-300) * 2.0**-40
-        self._values = np.maximum(denoised(found, noise) if noise > 0 else found, least)
-        self._lost = max(noise * math.sqrt(2 * len(found)), 2 * least)  # the norm of the noise of A
-        self._inverse = np.asarray((self._vectors / self._values) @ self._vectors.T)
-        self._step = self._inverse @ sums.gradient
-        self.weights = weights - sums.projection @ self._step
-
-    def identified(self, direction: Array) -> bool:
-        """Whether most of the variance of a sum of weights comes from directions of A that stand above its noise."""
-        parts = (self._vectors.T @ (self._sums.projection.T @ direction)) ** 2 / self._values
-        return bool(parts[self._values < self._lost].sum() <= parts.sum() / 2)
-
-    def error(self, direction: Array) -> float:
-        """The standard error of a sum of weights, sampling and noise together."""
-        sums, step = self._sums, self._step
-        across = self._inverse @ (sums.projection.T @ direction)
-        size = float(across @ across)
-        caution = CAUTION if self._values[0] < self._lost else 1.0
-        from_curvature = sums.curvature_noise**2 / 2 * (float(step @ step) * size + float(across @ step) ** 2)
-        sampling = max(float(across @ self._variance @ across), 0.0)  # noise can make it negative
-        return math.sqrt(sampling + sums.gradient_noise**2 * size + caution * from_curvature)
-
-
 # Shares of mu^2; the gradient has the rest.
 SHARES = {"residual": 0.02, "gram": 0.18, "curvature": 0.15, "squared-slopes": 0.10}
+OF_NAMED = {"residual": 0.02, "gram": 0.22, "curvature": 0.30, "squared-slopes": 0.05}  # A is then the least known
 REACH = 5.0  # mean absolute residuals at which residuals are cut: 4 deviations of a normal one
+NAMED = 0.45  # of the squared length of a row, for the columns that are asked for
+BELIEVED = 4.0  # times the variance of scores that a fit begins with: so much at most
 LENGTHS = 1.5, 3.0  # root mean square lengths at which whitened rows are cut: at 1.5 few far rows move the target
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a step starts from: weights on prepared rows, and the columns whose weights it leaves as they are."""
+    """What a step starts from: weights on prepared rows, and the columns whose weights it leaves as they are.
+
+    `named` are the columns that are asked for; without them all are.
+    """
 
     weights: Array
     fixed: tuple[int, ...] = ()
+    named: tuple[int, ...] = ()
 
 
 class StandardErrorsNumbers(Numbers):
-    """The model, public, and the columns that the coordinator leaves out of the step."""
+    """The model, public, the columns that the coordinator leaves out of the step, and those that are asked for."""
 
     weights: tuple[Weight, ...]
     fixed: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    named: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `named` where all are: plans that do not use it are what they were."""
+        fields: dict[str, Any] = write(self)
+        return fields if fields["named"] else {key: value for key, value in fields.items() if key != "named"}
 
 
 class PrivateStandardErrors(Algorithm):
@@ -242,12 +199,15 @@ class PrivateStandardErrors(Algorithm):
 
     def design(self, problem: Problem, options: Start) -> Design:
         queries = tuple(_fitted_queries(problem, options.weights))
-        rest = 1 - sum(SHARES.get(query.name, 0.0) for query in queries)
+        shares = OF_NAMED if options.named else SHARES
+        rest = 1 - sum(shares.get(query.name, 0.0) for query in queries)
         releases = []
         for place, query in enumerate(queries):
-            mu = math.sqrt(SHARES.get(query.name, rest)) * problem.mu
+            mu = math.sqrt(shares.get(query.name, rest)) * problem.mu
             releases.append(Release.at_mu(query, place, 1, mu, problem.relation).narrowed(problem.records))
-        numbers = StandardErrorsNumbers(weights=tuple(options.weights.tolist()), fixed=options.fixed)
+        numbers = StandardErrorsNumbers(
+            weights=tuple(options.weights.tolist()), fixed=options.fixed, named=options.named
+        )
         return Design(rounds=len(queries), numbers=numbers, releases=tuple(releases))
 
     def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
@@ -257,9 +217,9 @@ class PrivateStandardErrors(Algorithm):
         """Whiten, then the sums in units of the loss, as the solution's model."""
         weights, shape = public_model(plan), ProjectionShape(plan.dimension, "triangular")
         free = np.setdiff1d(np.arange(plan.dimension), plan.numbers.fixed)
-        projection, slope = np.eye(plan.dimension), 1.0
+        projection, slope, belief = np.eye(plan.dimension), 1.0, None
         if plan.has("gram"):
-            projection, slope = yield from whiten(plan, weights, free)
+            projection, slope, belief = yield from whiten(plan, weights, free)
         message, unit = {**shape.message(projection), "slope": np.array([slope])}, plan.scaled_loss.curvature_bound
         curvature = _matrix(plan, (yield from total("curvature", **message)), free)
         squares = _matrix(plan, (yield from total("squared-slopes", **message)), free)
@@ -272,12 +232,13 @@ class PrivateStandardErrors(Algorithm):
             curvature_noise=unit * _sum_noise(plan, "curvature"),
             squares_noise=slope**2 * _sum_noise(plan, "squared-slopes"),
             gradient_noise=slope * _sum_noise(plan, "gradient"),
+            belief=belief,
         )
         return Solution(weights, model=sums)
 
 
-def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, float]]:
-    """(P, G): how rows are whitened and cut, and where slopes are, by the Gram matrix and of numbers the residuals.
+def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, float, Belief]]:
+    """(P, G, what is believed): how rows are whitened and cut, and slopes, by the Gram matrix and of numbers residuals.
 
     Both cuts are wider while the noise stays below what sampling does to the gradient. So they vanish as the signal
     grows, and with them what they do to the target. They stay so narrow that the size of the squared slopes, over all
@@ -301,8 +262,38 @@ def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, fl
     steeper = min(steepest / first.slope, math.sqrt(growth))
     longest = min(max(first.cut, clear / 2), math.sqrt(q.max()))
     cut, projection = min(first.cut * growth / steeper, longest), np.zeros((d, d))
-    projection[np.ix_(free, free)] = White(moments, q / cut**2, units).matrix
-    return projection, first.slope * steeper
+    named = np.isin(free, plan.numbers.named) if plan.numbers.named else np.ones(len(free), dtype=np.bool_)
+    square = White(moments, q / cut**2, units).matrix if named.all() else shared_out(moments, q, named) / cut
+    projection[np.ix_(free, free)] = square
+    return projection, first.slope * steeper, _believed(plan, moments, units, square)
+
+
+def shared_out(moments: Moments, q: Array, named: NDArray[np.bool_]) -> Array:
+    """P for whitened rows of the same mean length, a share of it in directions that these weights need.
+
+    A weight is estimated along its row of the whitening W; where k are asked for the noise of sqrt d is that of sqrt k.
+    Their shares are those of the least sum of variances. The rest is for all columns, as without names.
+    """
+    white = moments.vectors * np.sqrt(q)
+    ways = white[named] / np.linalg.norm(white[named], axis=1)[:, None]
+    values, vectors = np.linalg.eigh(ways.T @ ways)
+    wanted = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    squares = q * moments.values
+    values, vectors = np.linalg.eigh(
+        NAMED * float(squares.sum() / (np.diag(wanted) @ squares)) * wanted + (1 - NAMED) * np.eye(len(q))
+    )
+    return np.asarray(np.linalg.qr((white @ (vectors * np.sqrt(values))).T, mode="r")).T
+
+
+def _believed(plan: Plan, moments: Moments, units: Units, square: Array) -> Belief:
+    """What `OneStep` believes: scores of at most BELIEVED times the variance that the fit begins with."""
+    root = (moments.vectors * np.sqrt(moments.values)).T @ square
+    constant = np.zeros(len(square))
+    constant[-1] = plan.fit_intercept
+    size = BELIEVED * units.variance
+    distance = constant * (size / plan.preparation.intercept_entry**2 if plan.fit_intercept else 0.0)
+    noise = _sum_noise(plan, "gram") / plan.records
+    return Belief(root.T @ root, noise, (1 - constant) * BELIEVED * rule.prior(moments, units), distance)
 
 
 def _matrix(plan: Plan, triangle: Array, free: Integers) -> Array:

@@ -409,12 +409,17 @@ def sheet(
     terminal.print_result({"written": str(path), "not_said": open_points}, f"written: {path}{more}", as_json=as_json)
 
 
-def coefficients(model: ModelPath, as_json: AsJson = False) -> None:
-    """Show a model's coefficients with standard errors and 95% intervals that include the privacy noise.
+def coefficients(
+    model: ModelPath,
+    level: Annotated[float, cli_option("Of the intervals: 0.9 for those that hold in 90 of 100 cases.")] = 0.95,
+    as_json: AsJson = False,
+) -> None:
+    """Show a model's coefficients with standard errors and intervals that include the privacy noise.
 
-    They are there if the job said `standard_errors = true` in [model].
+    They are there if the job said `standard_errors = true` in [model], or named columns: `["age", "sex"]`.
 
     - `sottovoce coefficients job.json`
+    - `sottovoce coefficients job.json --level 0.9`
     """
     from sottovoce.estimators.coefficients import WithStandardErrors
     from sottovoce.estimators.model_file import load_model
@@ -424,5 +429,5 @@ def coefficients(model: ModelPath, as_json: AsJson = False) -> None:
         raise InputError(
             f"{model} is a {type(fitted).__name__}, which has no standard errors; ridge and logistic have."
         )
-    table = fitted.coefficients()
+    table = fitted.coefficients(level)
     terminal.print_result(table.to_dict(), str(table), as_json=as_json)
