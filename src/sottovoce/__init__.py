@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     )
     from sottovoce.estimators import (
         PrivateElasticNet,
+        PrivateGammaRegressor,
         PrivateLasso,
         PrivateLinearSVC,
         PrivateLogisticRegression,
+        PrivatePoissonRegressor,
         PrivateRidge,
     )
     from sottovoce.estimators.description import Description, describe
@@ -59,9 +61,11 @@ _HOMES: Final = {
     "errors": ("BudgetError", "InputError", "LeakError", "LedgerError", "RefusedError", "SottovoceError", "WireError"),
     "estimators": (
         "PrivateElasticNet",
+        "PrivateGammaRegressor",
         "PrivateLasso",
         "PrivateLinearSVC",
         "PrivateLogisticRegression",
+        "PrivatePoissonRegressor",
         "PrivateRidge",
     ),
     "estimators.description": ("Description", "describe"),
@@ -96,9 +100,11 @@ __all__ = [
     "Policy",
     "PrivacyReport",
     "PrivateElasticNet",
+    "PrivateGammaRegressor",
     "PrivateLasso",
     "PrivateLinearSVC",
     "PrivateLogisticRegression",
+    "PrivatePoissonRegressor",
     "PrivateRandomizedSearch",
     "PrivateRidge",
     "RefusedError",

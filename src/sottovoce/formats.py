@@ -45,4 +45,6 @@ ESTIMATORS: Final[Mapping[str, str]] = {
     "lasso": "PrivateLasso",
     "elastic-net": "PrivateElasticNet",
     "svm": "PrivateLinearSVC",
+    "poisson": "PrivatePoissonRegressor",
+    "gamma": "PrivateGammaRegressor",
 }

@@ -93,16 +93,23 @@ def titles(plan: Plan) -> dict[str, str]:
     return {query.name: query.title for query in of(plan).queries(plan, plan.names[0])}
 
 
+def fits_loss(form: Algorithm, loss: Loss) -> bool:
+    """Whether a form is for so many scores, and for counts if labels are."""
+    return form.several == (loss.outputs > 1) and (form.counts if loss.kind == "count" else not form.only_counts)
+
+
 def mismatch(solver: str, loss: Loss, split: str, *, secure: bool = False) -> str | None:
     """Why a solver cannot serve, whatever the rest of the problem, or None."""
     serving, fitting = False, list[Algorithm]()
     for form in forms(solver):
         if form.serves(split, secure=secure):
             serving = True
-            if form.several == (loss.outputs > 1):
+            if fits_loss(form, loss):
                 fitting.append(form)
     if secure and not serving:
         return f"solver={solver!r} uses more than sums over the parties, and only sums can be secure"
+    if serving and not fitting and loss.kind == "count":
+        return f"solver={solver!r} takes no counts"
     if serving and not fitting:
         return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
     if not fitting:
@@ -161,10 +168,11 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
     private = math.isfinite(problem.epsilon)
     for form in forms(solver):
         fits = form.serves(problem.split, secure=secure) and form.published == published
-        fits = fits and form.several == (loss.outputs > 1) and (form.weighted or not loss.weighted)
+        fits = fits and fits_loss(form, loss) and (form.weighted or not loss.weighted)
         fits = fits and (private if published else form.private in (None, private))
         if fits and form.when.items() <= options.items():
             form.check_loss(loss)
+            form.check_weights(problem)
             for name, value in options.items():
                 if form.options is not None and name not in form.options:
                     known = ", ".join(form.options)
@@ -342,6 +350,8 @@ def preferences(problem: Problem) -> tuple[str, ...]:
     if loss.outputs > 1:
         return ("gradient",) if math.isinf(problem.epsilon) and not loss.smooth else ("whitened", "gradient")
     few = problem.features <= NEWTON_FEATURES
+    if loss.kind == "count" or problem.bounds.weight_bound is not None:
+        return ("newton",) if math.isinf(problem.epsilon) else ("whitened",)
     exact = ("newton", "gradient", "sgd") if loss.smooth and few else ("gradient", "sgd", "newton")
     if math.isinf(problem.epsilon):
         return exact

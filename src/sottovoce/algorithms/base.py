@@ -133,6 +133,9 @@ class Algorithm(ABC):
     private: ClassVar[bool | None] = True  # False: without privacy; None: both, without noise where epsilon is infinite
     several: ClassVar[bool] = False  # True: for more than two classes, False: for one score
     weighted: ClassVar[bool] = False  # True: takes class weights
+    counts: ClassVar[bool] = False  # True: takes counts and positive amounts
+    only_counts: ClassVar[bool] = False  # True: and nothing else
+    takes_weights: ClassVar[bool] = False  # True: takes weights of records
     published: ClassVar[bool] = False  # True: a paper's own calibration, with its true epsilon
     when: ClassVar[Mapping[str, str]] = {}  # options that choose this form
     options: ClassVar[tuple[str, ...] | None] = None  # that this form takes; None: all of the solver's
@@ -168,9 +171,18 @@ class Algorithm(ABC):
             raise InputError(f"solver={cls.name!r} in the form {cls.form!r} does not take the loss {loss.name!r}.")
         if loss.weighted and not cls.weighted:
             raise InputError(f"solver={cls.name!r} in the form {cls.form!r} takes no class_weight.")
+        if (loss.kind == "count" and not cls.counts) or (cls.only_counts and loss.kind != "count"):
+            other = "no counts" if loss.kind == "count" else f"counts, and the loss {loss.name!r} has others"
+            raise InputError(f"solver={cls.name!r} in the form {cls.form!r} takes {other}.")
         for need in cls.needs:
             if not need.met(loss):
                 raise InputError(f"solver={cls.name!r} {need.words.format(loss.name)}.")
+
+    @classmethod
+    def check_weights(cls, problem: Problem) -> None:
+        """Refuse weights of records where the form's sums do not carry them."""
+        if problem.bounds.weight_bound is not None and not cls.takes_weights:
+            raise InputError(f"solver={cls.name!r} takes no sample_weight; solvers that do: 'whitened'.")
 
     def remember(self, plan: Plan, rows: Block) -> Any:  # noqa: ARG002
         """What a party keeps from round to round; it never leaves the party."""

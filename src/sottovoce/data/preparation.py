@@ -49,6 +49,7 @@ MOST_CLASSES = 100
 INTERCEPT = 0.25  # the constant column's share of the unit row norm
 BESIDE = 9  # bytes of a row's label and of its mark, if it is a null row
 HUGE = 1e150  # its square is still finite
+RATED = np.dtype([("label", np.float64), ("exposure", np.float64)])
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class Preparation:
     centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
     whole: float | None = None  # layout "rows", of a party that has a part of each: what the whole row is multiplied by
     most_bits: int | None = None  # a coarser grid than the records need, where wide noise needs the room
+    counts: bool = False  # whether labels are counts or amounts: 0 or above, in their own units
+    rates: bool = False  # whether they may have exposures
 
     # What follows from these:
     arrangement: Arrangement = field(init=False, repr=False, compare=False)
@@ -130,7 +133,7 @@ class Preparation:
             kind=np.float32 if self.exact and (bits <= 24 or not how.on_grid) else np.float64,
             intercept_entry=constant if self.fit_intercept else 0.0,
             # (centre, half-width): a label becomes (label - centre) / half-width; the centre is 0 without privacy.
-            label_scale=self.bounds.label_scale(fit_intercept=centred and scaled),
+            label_scale=(0.0, 1.0) if self.counts else self.bounds.label_scale(fit_intercept=centred and scaled),
         )
 
     @functools.cached_property
@@ -279,11 +282,48 @@ class Preparation:
         return -(low + high) / 2, 2.0 / (high - low)
 
     def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
-        """Labels as the losses want them and which are usable: -1/+1, places of classes, or cut and in [-1, 1]."""
+        """Labels as the losses want them and which are usable: -1/+1, places of classes, or cut and in [-1, 1].
+
+        Counts are cut and in their own units, and beside them, in the field `exposure`, that of each. A count above 0
+        without exposure is not usable.
+        """
         y = np.asarray(y)
-        if columns := columns_beside(y):
-            raise InputError(f"the plan does not take {', '.join(columns)} beside labels; leave it out.")
-        return self._labels(labels_of(y))
+        columns = columns_beside(y)
+        labels, usable = self._labels(labels_of(y))
+        if columns.keys() - self.beside:
+            raise InputError(f"the plan does not take {', '.join(sorted(columns))} beside labels; leave it out.")
+        if "exposure" not in columns:
+            return labels, usable
+        found = np.empty(len(labels), dtype=RATED)
+        found["label"], exposure = labels, columns["exposure"]
+        known = np.isfinite(exposure) & ((exposure > 0) | ((exposure == 0) & (labels == 0)))
+        found["exposure"] = np.where(known, np.minimum(exposure, self.bounds.exposure_bound or math.inf), 0.0)
+        return found, usable & known
+
+    def shares(self, y: ArrayLike, usable: NDArray[np.bool_]) -> Array | None:
+        """What a record counts of the most that one may, in [0, 1]; one without a weight is not usable any more."""
+        weights = columns_beside(np.asarray(y)).get("weight")
+        if weights is None:
+            return None
+        known = np.isfinite(weights) & (weights >= 0)
+        usable &= known
+        found = np.where(known, weights, 0.0)
+        most = self.bounds.weight_bound
+        return np.asarray(found if most is None else np.minimum(found / most, 1.0))
+
+    @functools.cached_property
+    def beside(self) -> frozenset[str]:
+        """What may stand beside labels. A private run needs its bound."""
+        declared = {"weight": self.bounds.weight_bound}
+        if self.rates:
+            declared["exposure"] = self.bounds.exposure_bound
+        return frozenset(name for name, bound in declared.items() if bound is not None or not self.exact)
+
+    def check_beside(self, y: ArrayLike) -> None:
+        """Refuse labels without what the plan counts on, whatever they are."""
+        given, declared = columns_beside(np.asarray(y)), vars(self.bounds)
+        if lacking := [name for name in sorted(self.beside) if declared[f"{name}_bound"] and name not in given]:
+            raise InputError(f"the plan takes {lacking[0]} beside labels, and there is none; give it, or make a plan without.")
 
     def _labels(self, y: NDArray[Any]) -> tuple[Array, NDArray[np.bool_]]:
         if not self.labelled:
@@ -296,6 +336,9 @@ class Preparation:
         values = read_numbers(y)
         usable = np.isfinite(values)
         values[~usable] = 0.0
+        if self.counts:
+            usable &= values >= 0.0
+            values[~usable] = 0.0
         if self.bounds.label_low is not None:
             np.clip(values, self.bounds.label_low, self.bounds.label_high, out=values)
         centre, half = self.label_scale

@@ -160,6 +160,15 @@ class Schema:
         return self.target.ranges[0] if isinstance(self.target, Number) else None
 
     @property
+    def exposure_bound(self) -> float | None:
+        """The largest exposure."""
+        return None
+
+    def exposures(self, table: Any) -> Any:  # noqa: ARG002
+        """Of a table."""
+        return None
+
+    @property
     def estimated(self) -> dict[int, Number]:
         """By place among the features, the numbers whose range a fit buys; behind the features comes the label."""
         starts = np.cumsum([0, *(len(column.features) for column in self.columns.values())]).tolist()

@@ -2,16 +2,19 @@
 
 from sottovoce.estimators.base import PrivateLinearModel
 from sottovoce.estimators.classification import PrivateLinearSVC, PrivateLogisticRegression
+from sottovoce.estimators.counts import PrivateGammaRegressor, PrivatePoissonRegressor
 from sottovoce.estimators.path import RegularisationPath
 from sottovoce.estimators.regression import PrivateElasticNet, PrivateLasso, PrivateRidge
 from sottovoce.estimators.report import privacy_report
 
 __all__ = [
     "PrivateElasticNet",
+    "PrivateGammaRegressor",
     "PrivateLasso",
     "PrivateLinearModel",
     "PrivateLinearSVC",
     "PrivateLogisticRegression",
+    "PrivatePoissonRegressor",
     "PrivateRidge",
     "RegularisationPath",
     "privacy_report",

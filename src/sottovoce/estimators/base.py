@@ -126,20 +126,22 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
     insecure_seed: int | None = None
     resources: Resources | None = None
 
-    def fit(self, X: Any, y: ArrayLike | None = None, *, person: Any = None, **refused: Any) -> Self:
-        """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`. Sample weights are refused.
+    def fit(self, X: Any, y: ArrayLike | None = None, *, person: Any = None, **beside: Any) -> Self:
+        """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`.
 
         `person` says whose record each is, where people have several. A memory map that would not fit in memory is
         read as a `Dataset`.
         """
-        if refused.pop("sample_weight", None) is not None:  # no parameter of `fit`, so that scikit-learn knows
+        weight, exposure = beside.pop("sample_weight", None), beside.pop("exposure", None)
+        if beside or (exposure is not None and not hasattr(self, "exposure_bound")):
+            raise TypeError(f"fit() got an unexpected keyword argument {next(iter(beside), 'exposure')!r}")
+        if weight is not None and self._weight_bound is None and math.isfinite(self.epsilon):
             raise InputError(
-                "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds "
-                "would no longer limit it. Drop the argument, and repeat no records instead."
+                "sample_weight needs a ceiling, since a weight multiplies a record's influence: "
+                "solver=sv.solvers.Whitened(weight_bound=...), two to four mean weights; larger ones are cut. A weight "
+                "must be a function of its own record."
             )
-        if refused:
-            raise TypeError(f"fit() got an unexpected keyword argument {next(iter(refused))!r}")
-        fit = Fit(self, self.as_federation(X, y, person=person), runs=True)
+        fit = Fit(self, self.as_federation(X, y, person=person, exposure=exposure, weight=weight), runs=True)
         session, counted, family = fit.session, fit.federation.counted, getattr(self, "_family", None)
         with contextlib.closing(session.coordinator.journal):
             try:
@@ -401,6 +403,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             label_bound=label,
             feature_ranges=in_order(declared, names) if isinstance(declared, Mapping) else declared,
             rescale=self.rescale,
+            **self._bounds_beside(),
         )
         if schema is not None and (filled := tuple(place for place in schema.estimated if place < features)):
             bounds = bounds.model_copy(update={"filled": filled})
@@ -433,6 +436,15 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             label_party=federation.label_party,
             aggregation=federation.aggregation() if private else None,
         )
+
+    @property
+    def _weight_bound(self) -> float | None:
+        """The ceiling of weights of records, an option of the solver that takes them."""
+        return getattr(self.solver, "weight_bound", None)
+
+    def _bounds_beside(self) -> dict[str, float | None]:
+        """Of what stands beside labels."""
+        return {"weight_bound": self._weight_bound}
 
     def _purchases(self) -> tuple[Purchase, ...]:
         """What is bought after the fit, on the same people and within its budget."""

@@ -116,11 +116,15 @@ class Whitened(Options):
     rounds : int from 1
         Gradients of whitened rows, at least 2 of them; without privacy the most Newton steps. Default: 32, or 100
         without privacy.
+    weight_bound : float or None
+        The ceiling of `fit(..., sample_weight=)`: larger weights are cut. Two to four mean weights are a good choice;
+        the noise grows in proportion to it.
     """
 
     name: ClassVar[str] = "whitened"
 
     rounds: int | None = whole(1)
+    weight_bound: float | None = above(0.0)
 
 
 class SCD(Options):

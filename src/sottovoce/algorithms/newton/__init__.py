@@ -213,6 +213,8 @@ class ExactNewton(PrivateNewton):
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "Newton's method with step halving, without privacy"
     private: ClassVar[bool | None] = False
+    counts: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
     numbers: ClassVar[type[Numbers]] = ExactNewtonNumbers
     asks: ClassVar[tuple[type[Query], ...]] = (GradientSum, CurvatureSum, LossSum)
 

@@ -5,6 +5,14 @@ from __future__ import annotations
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.whitened.classes import ExactClasses, ExactWhitened, PrivateClasses
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
+from sottovoce.algorithms.whitened.counts import PrivateCounts
 from sottovoce.algorithms.whitened.private import PrivateWhitened
 
-FORMS: tuple[Algorithm, ...] = (PrivateWhitened(), ExactWhitened(), PrivateClasses(), ExactClasses(), ColumnsWhitened())
+FORMS: tuple[Algorithm, ...] = (
+    PrivateWhitened(),
+    ExactWhitened(),
+    PrivateClasses(),
+    ExactClasses(),
+    PrivateCounts(),
+    ColumnsWhitened(),
+)

@@ -31,7 +31,7 @@ from sottovoce.gate.query import Plain, Query, Round
 from sottovoce.losses import ClassesLoss
 from sottovoce.penalties.quadratic import QuadraticMetric
 from sottovoce.plan import Design, Plan, Problem, Release
-from sottovoce.queries import sums
+from sottovoce.queries import counts, sums
 from sottovoce.solvers import Whitened
 
 SPREAD = 1.0  # variance of a class's scores, before anything is known
@@ -66,13 +66,16 @@ class PrivateClasses(PrivateWhitened):
         """Few records need to know their classes above all."""
         one = min(max((15 / signal) ** 2, 0.005), 0.03)
         moments, classes = rule.MOMENTS[names[0]], min(max((30 / signal) ** 2, 0.01), 0.20)
-        return {names[0]: moments, "classes": classes, "length": one, "gradient": 1 - moments - classes - one}
+        single = dict.fromkeys(names, one)
+        rest = 1 - moments - classes - one * (len(names) - 3)
+        return single | {names[0]: moments, "classes": classes, "gradient": rest}
 
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
         shape, loss, d = projection_shape(plan), plan.scaled_loss, plan.dimension
+        amount = (counts.AmountSum(),) if plan.bounds.weight_bound is not None else ()
         moments = sums.GramMatrix(d) if shape.kind == "triangular" else sums.ColumnSquares(d)
         gradient = sums.ProjectedGradient(shape, loss, sums.first_round(plan, "gradient"))
-        return moments, sums.ClassCounts(loss.outputs), sums.LengthSum(shape), gradient
+        return moments, *amount, sums.ClassCounts(loss.outputs), sums.LengthSum(shape), gradient
 
     def start(self, plan: Plan) -> Asking[ConstantModel]:
         """At the shares of the classes, drawn to equal ones as far as noise hides them; none is 0."""

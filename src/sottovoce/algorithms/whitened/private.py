@@ -30,9 +30,9 @@ from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedScore, Moments, Units, White
 from sottovoce.data.block import Block
 from sottovoce.gate.query import MessageArrays, Query
-from sottovoce.losses import Weighted
+from sottovoce.losses import Known, Weighted
 from sottovoce.plan import Design, Plan, Problem, Release
-from sottovoce.queries import sums
+from sottovoce.queries import counts, sums
 from sottovoce.solvers import Whitened
 
 ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are ill-conditioned, 16 are worse
@@ -67,6 +67,7 @@ class PrivateWhitened(Algorithm):
     title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
     secure = ("rows",)
     weighted: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
     asks: ClassVar[tuple[type[Query], ...]] = (
         sums.GramMatrix,
@@ -108,8 +109,8 @@ class PrivateWhitened(Algorithm):
         loss, d, constant = plan.scaled_loss, plan.dimension, plan.fit_intercept
         shape = projection_shape(plan)
         found: list[Query] = [sums.GramMatrix(d) if shape.kind == "triangular" else sums.ColumnSquares(d)]
-        if loss.kind == "regression":
-            found += [sums.LabelSum(), sums.ResidualSum(d)] if constant else [sums.ResidualSum(d)]
+        found += [counts.AmountSum()] if plan.bounds.weight_bound is not None else []
+        found += self.label_numbers(plan)
         if isinstance(loss, Weighted):
             found.append(sums.WeightSum(loss))
         found += [sums.LengthSum(shape), sums.ProjectedGradient(shape, loss, sums.first_round(plan, "gradient"))]
@@ -119,17 +120,32 @@ class PrivateWhitened(Algorithm):
         )
         return *found, rescale
 
+    def label_numbers(self, plan: Problem) -> list[Query]:
+        """What is asked of the labels before the descent."""
+        if plan.scaled_loss.kind != "regression":
+            return []
+        residual = sums.ResidualSum(plan.dimension)
+        return [sums.LabelSum(), residual] if plan.fit_intercept else [residual]
+
     def remember(self, _plan: Plan, _rows: Block) -> dict[str, Any]:
         """Rows seen through the P of the stage, once it is told; one that lost them is told P and C again."""
         return {}
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Moments, whiten, descend, rescale. All noise is judged in the sum over the parties."""
+        plan = yield from self.weigh(plan)
         moments = yield from self.moments(plan)
         start = yield from self.start(plan)
         white = yield from self.whiten(plan, moments, start.units)
         descent = yield from self.descend(plan, white, start)
         return (yield from self.rescale(plan, white, descent, start))
+
+    def weigh(self, plan: Plan) -> Asking[Plan]:
+        """Where records have weights: as if there were so many records as these add up to, of the most that one has."""
+        if not plan.has("amount"):
+            return plan
+        mean, noise = (yield from mean_of(plan, "amount")), self.noise(plan, "amount")
+        return plan.counting(plan.records * min(max(mean, noise), 1.0))
 
     def moments(self, plan: Plan) -> Asking[Moments]:
         """1. Mean squares of the rows, along the eigenvectors of their Gram matrix or along the columns."""
@@ -148,7 +164,7 @@ class PrivateWhitened(Algorithm):
         if plan.has("residual"):
             mean = yield from mean_of(plan, "residual", weights=weights)
             residual = max(mean, 0.0) + self.noise(plan, "residual")
-        units = Units.of(plan.scaled_loss, residual)
+        units = Units.of(plan.scaled_loss, Known(residual))
         if plan.has("weight"):
             mean, noise = (yield from mean_of(plan, "weight")), self.noise(plan, "weight")
             weight = min(max(mean, noise, min(plan.class_weight)), 1.0)
@@ -219,7 +235,8 @@ class PrivateWhitened(Algorithm):
             projection = np.column_stack([projection, one / score.constant])
         size = projection.shape[1]
         penalised = functools.partial(score.penalised, unit=unit, regulariser=plan.scaled_regulariser)
-        clips = Clips(1.0, units.slope).widened(units, self.noise(plan, "rescale"), size, rule.FAR)
+        wider = replace(units, tolerance=units.rescale * units.tolerance)
+        clips = Clips(1.0, units.slope).widened(wider, self.noise(plan, "rescale"), size, rule.FAR)
         # what clips leave of the mean squares of rows (t, 1), t ~ N(0, 1), or (t)
         rows = np.column_stack([rule.NORMAL, np.ones_like(rule.NORMAL)])[:, :size]
         share = rule.DENSITY * clips.cut / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)
@@ -289,6 +306,7 @@ class PrivateWhitened(Algorithm):
         for _ in range(descent.rounds):
             point = descent.along_columns(descent.point)
             asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": offset, **first}
+            asked |= descent.units.loss.told()
             answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
             descent.step(descent.along_directions(answer) * most / plan.records)
             first = {}
