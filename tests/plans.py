@@ -34,6 +34,11 @@ SEVERAL: dict[str, Any] = {  # more than two classes
     "classes": (0, 1, 2),
     "fit_intercept": True,
 }
+COUNTS: dict[str, Any] = {
+    "loss": Named(name="poisson"),
+    "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 3)),
+    "fit_intercept": True,
+}
 ONE_VS_REST = {**SEVERAL, "loss": Named(name="smoothed_hinge")}
 WHEN: dict[str, dict[str, Any]] = {"feature": {"labels": "public", "slope_bound": 0.3, "regulariser": STIFF}}
 NORM = {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.0), "norms": (0.6, 0.8)}
@@ -90,6 +95,8 @@ def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
         options = {name: value for name, value in options.items() if name in fields or name in form.options}
     if form.several:
         options |= SEVERAL
+    if form.only_counts:
+        options |= COUNTS
     if form.name == "evaluation" and not form.several:
         options |= EVALUATED[form.form]
     if form.published:

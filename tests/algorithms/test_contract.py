@@ -309,6 +309,10 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
     y = X @ np.linspace(-1, 1, plan.features) + 0.1 * rng.standard_normal(plan.records)
     if plan.classes is not None:
         y = np.array(plan.classes)[np.digitize(y, np.linspace(-0.2, 0.2, len(plan.classes) + 1)[1:-1])]
+    if plan.preparation.counts:
+        given = {"exposure": rng.uniform(0, 1, plan.records), "weight": rng.uniform(0, 3, plan.records)}
+        bounds = {"exposure": plan.bounds.exposure_bound, "weight": plan.bounds.weight_bound}
+        y = sv.labels_with(np.floor(3 * np.exp(y)), **{name: given[name] for name, top in bounds.items() if top})
     ends = np.cumsum([0, *(count for _, count in plan.parties)])
     found = []
     for place, name in enumerate(plan.names):
@@ -660,14 +664,28 @@ class TestNewton(RowsContract, AlgorithmContract):
 class TestWhitened(RowsContract, AlgorithmContract):
     solver = "whitened"
     shortfall = 0.02
-    forms: ClassVar[dict[str, dict[str, Any]]] = {"classes": SEVERAL, "exact-classes": SEVERAL}
+    forms: ClassVar[dict[str, dict[str, Any]]] = {
+        "classes": SEVERAL,
+        "exact-classes": SEVERAL,
+        "counts": {
+            "loss": Named(name="poisson"),
+            "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9), exposure_bound=1.0, weight_bound=2.0),
+        },
+    }
 
 
 class TestGradient(RowsContract, AlgorithmContract):
     solver = "gradient"
     exact: ClassVar[dict[str, Any]] = {"rounds": 200}
     shortfall = 0.04
-    forms: ClassVar[dict[str, dict[str, Any]]] = {"classes": SEVERAL, "exact-classes": SEVERAL}
+    forms: ClassVar[dict[str, dict[str, Any]]] = {
+        "classes": SEVERAL,
+        "exact-classes": SEVERAL,
+        "counts": {
+            "loss": Named(name="poisson"),
+            "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9), exposure_bound=1.0, weight_bound=2.0),
+        },
+    }
 
 
 class TestSGD(RowsContract, AlgorithmContract):

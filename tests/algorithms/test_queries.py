@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from neighbours import Terms, draw
 from neighbours import table_of as columns_of
-from plans import FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, plan_for
+from plans import COUNTS, FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, plan_for
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.cd.private import GreedyScores
 from sottovoce.algorithms.description import CountedColumns, Cut, Described
@@ -39,6 +39,7 @@ from sottovoce.algorithms.sgd import RecordGradient, named_records
 from sottovoce.algorithms.sharing.admm_feature import LocalScores
 from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.data import projection
+from sottovoce.data.beside import labels_with
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.data.matrix import Slope
@@ -75,9 +76,30 @@ PARTS: dict[str, tuple[Bounds, tuple[float, ...]]] = {  # how parts of rows may 
     "ranges": (Bounds.declare(feature_ranges=([-1.0] * 4, [1.0] * 4), label_bound=1.0), ()),
 }
 CUT = {"slope_bound": 0.3}
+AMOUNTS = Bounds.declare(row_norm=1.0, label_bound=(0, 3))
+RATED = Bounds.declare(row_norm=1.0, label_bound=(0, 3), exposure_bound=2.0)
+WEIGHED = Bounds.declare(row_norm=1.0, label_bound=(0, 3), exposure_bound=2.0, weight_bound=2.0)
 HELD: dict[str, Any] = {"labels": "held", "aggregation": SecureAggregation(colluding=1)}
 MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and what only fields and options reach
     "whitened, class weights": ("whitened", "central", {**TWO, "class_weight": (1e-3, 1.0)}),
+    "whitened, amounts": ("whitened", "central", {**COUNTS, "loss": Named(name="gamma"), "bounds": AMOUNTS}),
+    "whitened, counts, exposures": ("whitened", "central", {**COUNTS, "bounds": RATED}),
+    "whitened, counts, weights": ("whitened", "central", {**COUNTS, "bounds": WEIGHED}),
+    "whitened, classes, weights": (
+        "whitened",
+        "central",
+        {**TWO, "bounds": Bounds.declare(row_norm=1.0, weight_bound=2.0)},
+    ),
+    "whitened, several classes, weights": (
+        "whitened",
+        "central",
+        {**SEVERAL, "bounds": Bounds.declare(row_norm=1.0, weight_bound=2.0)},
+    ),
+    "whitened, many columns, weights": (
+        "whitened",
+        "central",
+        {"features": 2001, "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0, weight_bound=2.0)},
+    ),
     "whitened, intercept": ("whitened", "central", {"fit_intercept": True}),
     "whitened, many columns": ("whitened", "central", {"features": 2001}),
     "whitened, one-vs-rest": ("whitened", "central", ONE_VS_REST),
@@ -349,16 +371,33 @@ def random_row(plan: Plan, rng: np.random.Generator) -> np.ndarray:
     return row if rng.random() < 0.7 else extreme(plan) * rng.choice([-1, 1], plan.features)
 
 
-def random_label(plan: Plan, rng: np.random.Generator) -> float:
+def beside_of(plan: Plan) -> set[str]:
+    """What the plan has a bound for."""
+    bounds = {"exposure": plan.bounds.exposure_bound, "weight": plan.bounds.weight_bound}
+    return {name for name, bound in bounds.items() if bound is not None}
+
+
+def labelled(plan: Plan, labels: Any) -> np.ndarray:
+    """Labels with what the plan has beside them: (label, exposure, weight), of which a plan takes what it knows."""
+    if not plan.preparation.counts and not beside_of(plan):
+        return np.array(labels, dtype=float)
+    columns = np.array(labels, dtype=float).reshape(-1, 3).T
+    beside = {name: column for name, column in zip(("exposure", "weight"), columns[1:], strict=True)}
+    return np.asarray(labels_with(columns[0], **{name: beside[name] for name in beside_of(plan)}))
+
+
+def random_label(plan: Plan, rng: np.random.Generator) -> Any:
+    if plan.preparation.counts or beside_of(plan):
+        label = rng.choice([0.0, 1.0, 3.0, -1.0, 1e300, math.nan] if plan.preparation.counts else [-1.0, 1.0, math.nan])
+        return label, *rng.choice([0.0, 0.3, 2.0, 1e300, -1.0, math.nan], 2, p=[0.2, 0.2, 0.2, 0.2, 0.1, 0.1])
     strange = [7.0] if plan.classes else [0.3, 1e9, -1e300, math.nan, math.inf]
     ends = plan.classes or (-1.0, 1.0)
     return float(rng.choice(strange) if rng.random() < 0.2 else rng.choice(ends))
 
 
 def table_of(plan: Plan, rng: np.random.Generator, count: int = 6) -> Table:
-    return np.array([random_row(plan, rng) for _ in range(count)]), np.array(
-        [random_label(plan, rng) for _ in range(count)]
-    )
+    rows, labels = [random_row(plan, rng) for _ in range(count)], [random_label(plan, rng) for _ in range(count)]
+    return np.array(rows), labelled(plan, labels)
 
 
 def neighbours(asked: Asked, table: Table, *records: tuple[Any, float]) -> dict[Relation, tuple[Table, Table]]:
@@ -367,14 +406,15 @@ def neighbours(asked: Asked, table: Table, *records: tuple[Any, float]) -> dict[
     Where a feature is protected they are first columns, without labels.
     """
     plan = asked.plan
-    blank = (0.0, 0.0) if plan.protects == "feature" else (math.nan, math.nan)
+    unknown: Any = (math.nan, 0.0, math.nan) if plan.preparation.counts or beside_of(plan) else math.nan
+    blank = (0.0, 0.0) if plan.protects == "feature" else (math.nan, unknown)
     made = []
     for row, label in (*records, blank):
         X, y = table[0].copy(), table[1].copy()
         if plan.protects == "feature":
             X[:, plan.part(asked.party).start] = row
         else:
-            X[asked.place], y[asked.place] = row, label
+            X[asked.place], y[asked.place] = row, labelled(plan, [label])[0]
         made.append((X, y))
     mine, theirs, without = made
     return {"zero-out": (mine, without), "replace-one": (mine, theirs)}
@@ -425,8 +465,14 @@ class Canary:
             column = np.where(np.arange(6) % 2, 1.0, -1.0)
             return neighbours(asked, (np.zeros((6, plan.features)), np.zeros(6)), (column, 0.0), (0.0, 0.0))
         low, *_, high = map(float, plan.classes or (-1.0, 1.0))
-        ends = {"low": low, "high": high, "mid": high if plan.classes else 0.0}
-        table = np.tile(self.row(plan, self.others), (6, 1)), np.full(6, high)
+        ends: dict[str, Any] = {"low": low, "high": high, "mid": high if plan.classes else 0.0}
+        if plan.preparation.counts:
+            most, top = plan.bounds.label_high, plan.bounds.exposure_bound or 1.0
+            ends = {"low": (0.0, 0.0, 9.0), "high": (most, top, 9.0), "mid": (0.0, top, 9.0), "light": (most, top, 0.0)}
+        elif beside_of(plan):
+            ends = {name: (end, 1.0, 9.0) for name, end in ends.items()} | {"light": (high, 1.0, 0.0)}
+        ends.setdefault("light", ends["high"])
+        table = np.tile(self.row(plan, self.others), (6, 1)), labelled(plan, [ends["high"]] * 6)
         mine, theirs = ((self.row(plan, row), ends[end]) for row, end in zip(self.rows, self.labels, strict=True))
         return neighbours(asked, table, mine, theirs)
 
@@ -471,6 +517,7 @@ LOUD = Canary(told={"labels": 1e4, "sketch": -1e4})
 WHITE = {"projection": ("identity", 1e6), "unit": 1.0327e-6}  # rows a little longer than 1
 LONG = {**WHITE, "unit": 3e-6}
 CANARIES: dict[str, tuple[Canary, ...]] = {
+    "AmountSum": (Canary(labels=("high", "light")),),
     "AtomScores": (OPPOSITE,),
     "BoundedSquares": (RIGHT_ANGLE,),
     "ChosenCoordinate": (OPPOSITE,),
@@ -479,10 +526,15 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "ClassesSum": (OPPOSITE,),
     "ColumnSquares": (RIGHT_ANGLE,),
     "ColumnCells": (APART,),
+    "CountResidualSum": (
+        Canary(("far", "far"), ("high", "low"), told={"range": 1e-3, "weights": ("along", -1e4)}),
+    ),
+    "CountSum": (FLIPPED,),
     "CoordinateWalk": (Canary(rows=("all", "-all")), Canary(rows=("all", "all"), labels=("high", "low"))),
     "ClippedScores": (Canary(told={"weights": 1e4}),),
     "DualSteps": (FLIPPED,),
     "EqualCounts": (Canary(labels=("high", "low"), told={"runs": [0, 120]}),),
+    "ExposureSum": (FLIPPED,),
     "FeatureSketch": (OPPOSITE,),
     "FeatureWithinNorm": (OPPOSITE,),
     "FittedCurvature": tuple(Canary(rows=("far", "side"), labels=("mid", "mid"), told=told) for told in (WHITE, LONG)),
@@ -682,6 +734,15 @@ class TestQueryContract:
                 assert epsilons_of(cheap)["coordinator"] > 1.01 * cost, release.query
 
 
+def alone(y: np.ndarray, place: int) -> np.ndarray:
+    """The label at that place; the others are blank."""
+    found = np.full(len(y), math.nan) if y.dtype.names is None else np.zeros_like(y)
+    if y.dtype.names is not None:
+        found["label"] = math.nan
+    found[place : place + 1] = y[place : place + 1]
+    return found
+
+
 def check_sum(asked: Asked, rng: np.random.Generator) -> None:
     query, message, (X, y) = asked.query, random_message(asked, rng), table_of(asked.plan, rng)
     if "cut" in message.told:  # by which the sum is divided
@@ -689,10 +750,10 @@ def check_sum(asked: Asked, rng: np.random.Generator) -> None:
     message = dataclasses.replace(message, duals=None)
     whole, order = asked.value((X, y), message), rng.permutation(6)
     only = [np.where(np.arange(6)[:, None] == k, X, math.nan) for k in range(6)]
-    each = [asked.value((rows, np.where(np.arange(6) == k, y, math.nan)), message) for k, rows in enumerate(only)]
+    each = [asked.value((rows, alone(y, k)), message) for k, rows in enumerate(only)]
     for places in (np.arange(6), order):
         np.testing.assert_array_equal(sum(each[k] for k in places), whole, query.name)
-    assert not asked.value((np.full_like(X, math.nan), np.full(6, math.nan)), message).any()
+    assert not asked.value((np.full_like(X, math.nan), alone(y, 6)), message).any()
     if not isinstance(query, RowSketch) and asked.plan.layout != "raw":  # by a product; not of sparse rows
         np.testing.assert_array_equal(asked.value((X, y), message, sparse=True), whole, query.name)
     if not isinstance(query, ColumnSketch | RecordGradient):  # which are of records in their places
