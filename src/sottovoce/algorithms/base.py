@@ -181,7 +181,8 @@ class Algorithm(ABC):
     @classmethod
     def check_weights(cls, problem: Problem) -> None:
         """Refuse weights of records where the form's sums do not carry them."""
-        if problem.bounds.weight_bound is not None and not cls.takes_weights:
+        people = getattr(problem, "most_records", None) is not None  # a person's sum is cut after its weights
+        if problem.bounds.weight_bound is not None and (people or not cls.takes_weights):
             raise InputError(f"solver={cls.name!r} takes no sample_weight; solvers that do: 'whitened'.")
 
     def remember(self, plan: Plan, rows: Block) -> Any:  # noqa: ARG002

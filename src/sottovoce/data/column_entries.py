@@ -8,10 +8,24 @@ from typing import Any
 import numpy as np
 
 from sottovoce.arguments import is_number, is_whole
-from sottovoce.data.column_kinds import KINDS, PRIVATE, SHAPES, Category, Column, Curve, Number, YesNo
+from sottovoce.data.bounds import LARGEST
+from sottovoce.data.column_kinds import KINDS, Beside, Counts, PRIVATE, SHAPES, Category, Column, Curve, Number, YesNo
 from sottovoce.data.curves import KNOTS
 from sottovoce.data.levels import plain_level, resolve_levels
 from sottovoce.errors import InputError, did_you_mean
+
+
+def read_beside(name: str, entry: Any) -> Beside | None:
+    """The entry of a column that stands beside the label: `{ exposure = [0, 1] }` or `{ weight = [0, 4] }`."""
+    kind = next((key for key in ("exposure", "weight") if isinstance(entry, Mapping) and key in entry), None)
+    if kind is None:
+        return None
+    pair = entry[kind] if isinstance(entry[kind], list | tuple) else []
+    if len(entry) > 1 or len(pair) != 2 or not all(map(is_number, pair)) or pair[0] != 0 or not 0 < pair[1] <= LARGEST:
+        raise InputError(
+            f"columns.{name} = {dict(entry)!r} must be {{ {kind} = [0, most] }} and nothing else; larger ones are cut."
+        )
+    return Beside(name, kind, float(pair[1]))
 
 
 def read_column(name: str, entry: Any, level_sets: Mapping[str, Any]) -> Column:
@@ -34,6 +48,10 @@ def read_column(name: str, entry: Any, level_sets: Mapping[str, Any]) -> Column:
             raise InputError(f"columns.{name} has no key {key!r}{meant} Beside {kind.keys[0]}: {', '.join(kind.keys)}.")
         if key in ("missing", "other", "narrow") and not isinstance(value, bool):
             raise InputError(f"columns.{name}: {key} = {value!r} must be true or false.")
+    if kind is Counts:
+        if not (is_whole(most := given["counts"]) and most >= 1):
+            raise InputError(f"columns.{name}: counts = {most!r} must be the largest count, a whole number from 1 on.")
+        return Counts(name, 0.0, float(most))
     if kind is Number:
         return _number_column(name, given)
     if kind is Category:

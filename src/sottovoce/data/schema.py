@@ -41,8 +41,8 @@ from numpy.typing import NDArray
 from sottovoce.data.beside import labels_with
 from sottovoce.data.cells import Cells, cell_key, label_array, read_numbers, table_columns
 from sottovoce.data.coded import MOST_FILLED, Coded, Placed, Rows, places_of
-from sottovoce.data.column_entries import read_column
-from sottovoce.data.column_kinds import SHAPES, Category, Column, Curve, Number, YesNo
+from sottovoce.data.column_entries import read_beside, read_column
+from sottovoce.data.column_kinds import SHAPES, Category, Column, Counts, Curve, Number, YesNo
 from sottovoce.data.curves import put_in_order
 from sottovoce.data.levels import ABSENT, UNKNOWN, Level, shown_level
 from sottovoce.data.resources import fits_in_memory
@@ -70,7 +70,8 @@ class Schema:
         are the first three characters of codes, and `"levels_file"` in their place names a file with one a line;
         `{"yes": "Y", "no": "N"}`. With `"missing": True` missing cells have a feature of their own, with
         `"other": True` undeclared levels too; `"fill"` is what a missing number counts as, by default the middle of
-        its range. Choose ranges and levels from what is publicly known, never from the data.
+        its range. `{"counts": 20}` is a label of counts up to 20; `{"exposure": (0, 1)}` and `{"weight": (0, 4)}` are
+        no features: the exposure of a count, what a record weighs. Choose ranges and levels from what is publicly known, never from the data.
         `"shape": "smooth"` lets a number act along a curve: with `"knots"`, how many or a list of public places,
         `"scale": "log"` for amounts, and `"monotone"`, "up" or "down", which costs nothing.
     label : str or None
@@ -116,8 +117,11 @@ class Schema:
         if not isinstance(level_sets, Mapping) or not all(isinstance(each, Mapping) for each in level_sets.values()):
             raise InputError('level_sets must be a table of tables: { diagnosis = { prefix = 3, levels = ["I20"] } }.')
         usual = {} if shape is None else {"shape": shape}
-        declared = {}
+        declared = dict[str, Column]()
+        self.beside = {each.kind: each for name, entry in columns.items() if (each := read_beside(name, entry))}
         for name, entry in columns.items():
+            if any(each.name == name for each in self.beside.values()):
+                continue
             shaped = name != label and isinstance(entry, Mapping) and "range" in entry
             declared[name] = read_column(name, {**usual, **entry} if shaped else entry, level_sets)
         self.label = label
@@ -128,7 +132,7 @@ class Schema:
         if not (person is None or (isinstance(person, str) and person)):
             raise InputError(f"person={person!r} must be the name of a column; leave it out where there is none.")
         self.person = person
-        self.identifiers = tuple(dict.fromkeys([*identifiers, *([] if person is None else [person])]))
+        self.identifiers = tuple(dict.fromkeys([*identifiers, *self.names_beside]))
         for name in self.identifiers:
             if name in self.columns or name == self.label:
                 raise InputError(f"identifiers: {name!r} is a column of features or the label too; take it out of one.")
@@ -160,13 +164,24 @@ class Schema:
         return self.target.ranges[0] if isinstance(self.target, Number) else None
 
     @property
-    def exposure_bound(self) -> float | None:
-        """The largest exposure."""
-        return None
+    def names_beside(self) -> tuple[str, ...]:
+        """The columns that stand beside the label."""
+        return (*(each.name for each in self.beside.values()), *([] if self.person is None else [self.person]))
 
-    def exposures(self, table: Any) -> Any:  # noqa: ARG002
-        """Of a table."""
-        return None
+    @property
+    def exposure_bound(self) -> float | None:
+        """The largest exposure of a count."""
+        return self.beside["exposure"].most if "exposure" in self.beside else None
+
+    @property
+    def weight_bound(self) -> float | None:
+        """The ceiling of weights of records."""
+        return self.beside["weight"].most if "weight" in self.beside else None
+
+    def exposures(self, table: Any) -> Any:
+        """The column of the exposures of a table; None if the schema names none, or the table has none."""
+        column, cells = self.beside.get("exposure"), table_columns(table)
+        return None if column is None else cells.get(column.name)
 
     @property
     def estimated(self) -> dict[int, Number]:
@@ -241,7 +256,10 @@ class Schema:
         label = self.label if self.label in wanted else None
         person = self.person if self.person in wanted else None
         return Schema(
-            entries, label=label, identifiers=[name for name in self.identifiers if name in wanted], person=person
+            entries,
+            label=label,
+            identifiers=[name for name in self.identifiers if name in wanted and name not in entries],
+            person=person,
         )
 
     def of_features(self, features: Sequence[str]) -> Schema:
@@ -260,7 +278,9 @@ class Schema:
         entries = {column.name: column.entry() for column in columns}
         if self.label is not None and self.target is not None:
             entries[self.label] = self.target.entry()
-        return Schema(entries, label=self.label, identifiers=self.identifiers, person=self.person)
+        entries |= {each.name: each.entry() for each in self.beside.values()}
+        others = [name for name in self.identifiers if name not in entries]
+        return Schema(entries, label=self.label, identifiers=others, person=self.person)
 
     def party_norms(self, row_norm: float, columns: Sequence[int]) -> tuple[float, ...]:
         """By columns: the bound of each party's part of a row, the parties having so many features one after another.
@@ -342,8 +362,12 @@ class Schema:
             return None
         if self.person is not None and self.person not in cells:
             raise InputError(f"the table lacks {self.person!r}, which says whose record each row is. Add the column.")
-        people = None if self.person is None else cells[self.person]
-        return np.asarray(labels_with(self._labels(cells[self.label]), person=people))
+        for each in self.beside.values():
+            if each.name not in cells:
+                raise InputError(f"the table lacks {each.name!r}, the {each.kind} of each record. Add the column.")
+        beside = {kind: cells[each.name] for kind, each in self.beside.items()}
+        beside |= {} if self.person is None else {"person": cells[self.person]}
+        return np.asarray(labels_with(self._labels(cells[self.label]), **beside))
 
     def _labels(self, raw: NDArray[Any]) -> NDArray[Any]:
         if isinstance(self.target, Number):
@@ -358,9 +382,10 @@ class Schema:
         columns = {name: column.entry() for name, column in self.columns.items()}
         if self.label is not None and self.target is not None:
             columns[self.label] = self.target.entry()
+        columns |= {each.name: each.entry() for each in self.beside.values()}
         label = {} if self.label is None else {"label": self.label}
         person = {} if self.person is None else {"person": self.person}
-        others = [name for name in self.identifiers if name != self.person]
+        others = [name for name in self.identifiers if name != self.person and name not in columns]
         return label | ({"identifiers": others} if others else {}) | person | {"columns": columns}
 
     @classmethod
@@ -413,7 +438,8 @@ class Schema:
         rows = [
             (f"{name} (the label)" if name == self.label else name, tell_column(each)) for name, each in every.items()
         ]
-        rows += [(name, "an identifier, no feature") for name in self.identifiers]
+        known = {each.name: f"the {each.kind} of a record, up to {each.most:g}" for each in self.beside.values()}
+        rows += [(name, known.get(name, "an identifier, no feature")) for name in self.identifiers]
         return html_table(("column", "holds"), rows, caption=repr(self))
 
     def _check_columns(self, cells: Mapping[str, Any], *, others: bool) -> None:
@@ -455,7 +481,8 @@ _MOST_NAMED: Final = 10  # levels that are told by name
 def tell_column(column: Column) -> str:
     """What a column holds, in words: "5 levels (a, b, c, d, e), missing counted"."""
     if isinstance(column, Number):
-        said = "a number" if column.unknown else f"a number from {column.low:g} to {column.high:g}"
+        kind = "a count" if isinstance(column, Counts) else "a number"
+        said = kind if column.unknown else f"{kind} from {column.low:g} to {column.high:g}"
         said += ", its range bought by the fit" if column.estimated else ""
         said += f", along a curve of {len(column.places)} knots" if isinstance(column, Curve) else ""
     elif isinstance(column, YesNo):

@@ -444,7 +444,8 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
 
     def _bounds_beside(self) -> dict[str, float | None]:
         """Of what stands beside labels."""
-        return {"weight_bound": self._weight_bound}
+        own = None if self._schema is None else self._schema.weight_bound
+        return {"weight_bound": own if self._weight_bound is None else self._weight_bound}
 
     def _purchases(self) -> tuple[Purchase, ...]:
         """What is bought after the fit, on the same people and within its budget."""

@@ -150,7 +150,8 @@ class Wanted:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.features if self.label is None else (*self.features, self.label)
+        beside = () if self.schema is None else self.schema.names_beside
+        return self.features if self.label is None else (*self.features, self.label, *beside)
 
     def encode(self, cells: Any, misfits: Misfits | None = None) -> Piece:
         """The features and labels of a table, by the schema; what does not fit it is added to `misfits`."""
@@ -235,7 +236,8 @@ class TableFormat(Format):
             return
         schema, alone = self.wanted.schema, copy.copy(self)
         if schema is not None:
-            yield from (labels for cells in alone.cells([label], rows) if (labels := schema.labels(cells)) is not None)
+            names = [label, *schema.names_beside]
+            yield from (labels for cells in alone.cells(names, rows) if (labels := schema.labels(cells)) is not None)
             return
         alone.wanted = Wanted((), label)
         yield from (labels for _, labels in alone.pieces(rows) if labels is not None)
