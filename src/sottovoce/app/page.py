@@ -405,7 +405,11 @@ def _describe_coefficients(model: PrivateLinearModel) -> Iterable[Part]:
     several = model.plan_.scaled_loss.outputs > 1
     heads = ("feature", *(map(str, model.plan_.classes or ()) if several else ("coefficient",)))
     table = [(names[j], *(f"{value:.6g}" for value in rows[:, j])) for j in order]
-    yield CardTable(heads, (*table, ("intercept", *(f"{value:.6g}" for value in intercepts))))
+    table.append(("intercept", *(f"{value:.6g}" for value in intercepts)))
+    if (ratio := getattr(model, "ratio", None)) is not None:
+        heads, columns = (*heads, ratio), [*(rows[0, j] for j in order), intercepts[0]]
+        table = [(*row, f"{np.exp(min(value, 690.0)):.6g}") for row, value in zip(table, columns, strict=True)]
+    yield CardTable(heads, tuple(table))
     yield "They were computed from noisy sums: they have errors of the noise besides those of sampling."
 
 

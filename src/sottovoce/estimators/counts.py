@@ -16,6 +16,7 @@ from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.declarations import penalty_named
 from sottovoce.federation.federation import Federation
+from sottovoce.losses.counts import REACH
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import Split
 
@@ -34,8 +35,23 @@ class _MeanRegressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
     _metric: ClassVar[str] = "d2_tweedie_score"
     _power: ClassVar[float]
     _name: ClassVar[str]
+    ratio: ClassVar[str] = "ratio of means"  # what exp of a coefficient is
 
     label_bound: Any = None
+
+    @property
+    def ratios_(self) -> dict[str, float]:
+        """`exp` of each coefficient, by the names of the features, else x0, x1, ...: rate ratios, ratios of means."""
+        self._check_shared()
+        names = self._feature_names or tuple(f"x{j}" for j in range(len(self.coef_)))
+        return dict(zip(names, np.exp(np.minimum(self.coef_, REACH)).tolist(), strict=True))
+
+    def to_sklearn(self, *, encoded: bool = False) -> Any:
+        """As of every model; counts of it are per unit of exposure."""
+        model = super().to_sklearn(encoded=encoded)
+        plain = model if hasattr(model, "_get_loss") else model[-1]
+        plain._base_loss = plain._get_loss()
+        return model
 
     def _loss(self) -> Named:
         self._check_bounds()
@@ -64,7 +80,7 @@ class _MeanRegressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """Predicted means."""
-        return np.asarray(np.exp(np.minimum(self.scores(X), 690.0)))
+        return np.asarray(np.exp(np.minimum(self.scores(X), REACH)))
 
     def score(self, X: Any, y: ArrayLike | None = None, sample_weight: Any = None) -> float:
         """D^2: by how much of the constant model's deviance the model's is below it. It is exact: no noise."""
@@ -105,6 +121,7 @@ class PrivatePoissonRegressor(_MeanRegressor):
     _plain: ClassVar[str] = "sklearn.linear_model.PoissonRegressor"
     _power: ClassVar[float] = 1.0
     _name: ClassVar[str] = "poisson"
+    ratio: ClassVar[str] = "rate ratio"
 
     exposure_bound: float | None = None
 
@@ -137,7 +154,7 @@ class PrivatePoissonRegressor(_MeanRegressor):
         known = np.isfinite(labels) & np.isfinite(given) & (given > 0)
         weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         labels, given, weights = labels[known], given[known], weights[known]
-        rates = np.exp(np.minimum(self.scores(X), 690.0))[known]
+        rates = np.exp(np.minimum(self.scores(X), REACH))[known]
 
         def deviance(means: Array) -> float:
             parts = np.where(labels > 0, labels * np.log(np.where(labels > 0, labels, 1.0) / means), 0.0)

@@ -42,7 +42,7 @@ class ModelFile(BaseModel):
 
     format: Literal["sottovoce model"] = FORMAT
     version: int = MODEL.number  # checked before the rest
-    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm"]
+    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm", "poisson", "gamma"]
     parameters: dict[str, Any]
     coef: list[FiniteFloat] | list[list[FiniteFloat]] | None  # None: the parties keep those of their columns
     intercept: FiniteFloat | list[FiniteFloat] | None  # of several classes one for each, and a row of coef
