@@ -782,7 +782,11 @@ class TestScore(ColumnsContract, AlgorithmContract):
 
 class TestEvaluation(AlgorithmContract):
     solver = "evaluation"
-    forms: ClassVar[dict[str, dict[str, Any]]] = {"several": SEVERAL, "numbers": {"loss": Named(name="squared")}}
+    forms: ClassVar[dict[str, dict[str, Any]]] = {
+        "several": SEVERAL,
+        "numbers": {"loss": Named(name="squared")},
+        "counts": {"loss": Named(name="poisson"), "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9))},
+    }
 
 
 class TestOneShot(ColumnsContract, AlgorithmContract):

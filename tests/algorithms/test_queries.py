@@ -28,7 +28,7 @@ from plans import COUNTS, FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, p
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.cd.private import GreedyScores
 from sottovoce.algorithms.description import CountedColumns, Cut, Described
-from sottovoce.algorithms.evaluation import cells, score_recipe
+from sottovoce.algorithms.evaluation import EvaluatedCounts, Subject, cells, score_recipe
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.one_shot import RowSketch
 from sottovoce.algorithms.ranges import CountedRanges, PowerCounts
@@ -82,6 +82,8 @@ WEIGHED = Bounds.declare(row_norm=1.0, label_bound=(0, 3), exposure_bound=2.0, w
 HELD: dict[str, Any] = {"labels": "held", "aggregation": SecureAggregation(colluding=1)}
 MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and what only fields and options reach
     "whitened, class weights": ("whitened", "central", {**TWO, "class_weight": (1e-3, 1.0)}),
+    "evaluation, exposures": ("evaluation", "central", {**COUNTS, "bounds": RATED}),
+    "evaluation, amounts": ("evaluation", "central", {**COUNTS, "loss": Named(name="gamma"), "bounds": AMOUNTS}),
     "whitened, amounts": ("whitened", "central", {**COUNTS, "loss": Named(name="gamma"), "bounds": AMOUNTS}),
     "whitened, counts, exposures": ("whitened", "central", {**COUNTS, "bounds": RATED}),
     "whitened, counts, weights": ("whitened", "central", {**COUNTS, "bounds": WEIGHED}),
@@ -195,6 +197,7 @@ MADE: dict[str, Callable[[], Plan]] = {
             "huber": {"loss": Named(name="huber", parameters={"threshold": 0.4})},
         }.items()
     },
+    "evaluation, far counts": bought(EvaluatedCounts(), Subject(1e3 * WEIGHTS), **COUNTS),
     "model selection, logistic": bought(ComparedLosses(), Candidates(MODELS, 1.0), **TWO),
     "model selection, squared": bought(ComparedLosses(), Candidates(MODELS, 0.05), fit_intercept=True),
 }
@@ -526,6 +529,7 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "ClassesSum": (OPPOSITE,),
     "ColumnSquares": (RIGHT_ANGLE,),
     "ColumnCells": (APART,),
+    "CountCells": (OPPOSITE, Canary(("-far", "far"), ("high", "low"))),
     "CountResidualSum": (
         Canary(("far", "far"), ("high", "low"), told={"range": 1e-3, "weights": ("along", -1e4)}),
     ),
@@ -598,6 +602,7 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
     "AtomScores": (0.66, 0.66),  # as published
     "ClassesSum": (0.57, 0.55),  # where slopes are not cut
     "ColumnCells": (0.42, 0.42),  # by class: the canaries have none
+    "CountCells": (0.89, 0.68),  # scores that are alike have residuals that are
     "CoordinateWalk": (0.86, 0.86),
     "FeatureWithinNorm": (0.59, 0.59),
     "GreedyScores": (0.97, 0.97),  # under an elastic net
@@ -611,7 +616,7 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
     "ScoreCells": (0.93, 0.93),  # of scores between nodes
     "SequentialState": (0.37, 0.57),  # if the others of a lot do not answer the record
 }
-TOGETHER = {"FeatureWithinNorm": 0.79}  # the bound is of all columns of all parties (test_frank_wolfe_columns.py)
+TOGETHER = {"FeatureWithinNorm": 0.79, "CountCells": 0.8}  # the bound is of all columns of all parties (test_frank_wolfe_columns.py)
 PEOPLE = ("columns", "labels", "offset")  # what is told of every person
 
 

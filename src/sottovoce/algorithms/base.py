@@ -40,6 +40,7 @@ class Solution:
     certificates: Mapping[str, float] = field(default_factory=dict)
     model: Any = None
     spread: tuple[float, float] | None = None  # mean and deviation of the training scores, where moments tell them
+    labels: tuple[float, float] | None = None  # of counts: their mean, and the mean size of residuals from it
     unfinished: str = ""  # where a run without privacy has not converged: how far it is
 
 

@@ -461,7 +461,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         self._keep_names(fit.names)
         coef, intercept = (None, None) if plan.models == "kept" else plan.unprepare(solution.weights)
         self._set_model(coef, intercept, plan)
-        self.score_spread_ = solution.spread
+        self.score_spread_, self.label_scale_ = solution.spread, solution.labels
         self.n_iter_ = plan.rounds if plan.private else fit.session.coordinator.asked[plan.releases[-1].query]
         self.certificates_ = dict(solution.certificates)
         self.n_features_in_ = plan.features

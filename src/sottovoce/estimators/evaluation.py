@@ -14,8 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from sottovoce import algorithms
+from sottovoce.algorithms import fits_loss
 from sottovoce.algorithms.evaluation import (
     EvaluatedClasses,
+    EvaluatedCounts,
     EvaluatedNumbers,
     EvaluatedSeveral,
     People,
@@ -24,6 +27,7 @@ from sottovoce.algorithms.evaluation import (
     nodes_of,
     score_weights,
 )
+from sottovoce.algorithms.evaluation.counts import CountCells
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.misfits import Misfits
@@ -54,7 +58,8 @@ class Evaluation:
     positives. Of more than two classes `by_class` has recall, precision and share of each, and `confusion` the share of
     the records that is of one class and predicted to be of another. `cells` are the noisy counts: of a classifier at
     `nodes`, first of the negative class, then of the positive one; of several classes the K x K counts by class and
-    predicted class, then the losses at `nodes`; of a regressor of the residuals' sizes at `nodes`. `complete` says
+    predicted class, then the losses at `nodes`; of a regressor of the residuals' sizes at `nodes`, of
+    counts of the records' deviances; their `calibration` has observed rates. `complete` says
     whether all test records could be used, as far as the noise tells. `beyond` is the share of the scores at the end
     nodes, where so many lie there or farther out that metrics may be off; else 0. `model` is the plan of the fit, as in
     ledgers; `with_fit` what fit and evaluation promise together, (epsilon, delta), where they were of the same people.
@@ -236,7 +241,7 @@ def evaluate(  # noqa: PLR0913
             split=federation.split,
             parties=tuple((name, facts[name]["records"]) for name in (fit.names if by_columns else facts)),
             features=fit.features,
-            bounds=fit.bounds,
+            bounds=fit.bounds.model_copy(update={"weight_bound": None}),
             epsilon=float(epsilon),
             delta=float(delta),
             relation=relation,
@@ -252,9 +257,11 @@ def evaluate(  # noqa: PLR0913
             pairs = zip(np.atleast_2d(model.coef_), np.ravel(model.intercept_).tolist(), strict=True)
             rows = list(itertools.starmap(problem.preparation.weights_of, pairs))
             weights = np.array(rows) if several else rows[0]
-        form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
-        spread = getattr(model, "score_spread_", None)
-        subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "")
+        fits = (EvaluatedNumbers(), EvaluatedCounts(), EvaluatedSeveral(), EvaluatedClasses())
+        loss = problem.scaled_loss
+        form = next(each for each in fits if fits_loss(each, loss) and all(need.met(loss) for need in each.needs))
+        spread, scale = getattr(model, "score_spread_", None), getattr(model, "label_scale_", None)
+        subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "", scale)
         plan = session.plan(form, problem, subject)
         report, fitted = _add_fit(model, session.report(plan), people)
         journal = session.coordinator.journal
@@ -318,6 +325,11 @@ def _add_fit(model: PrivateLinearModel, report: PrivacyReport, people: People) -
 def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluation:
     """The evaluation that the released cells of a plan give."""
     noise = plan.releases[0].std * math.sqrt(plan.channel.variance)  # in the sum of the parties' cells
+    if isinstance(query := algorithms.of(plan).queries(plan, plan.names[0])[0], CountCells):
+        of_counts = estimates.CountEstimates(cells, noise, plan.records, query)
+        nodes, counts = of_counts.histogram()
+        complete, bins = of_counts.deviances.complete, tuple(of_counts.calibration())
+        return Evaluation(of_counts.metrics(), nodes, counts, noise, complete, plan, report, calibration=bins)
     if plan.classes is None:
         numbers = estimates.NumberEstimates(cells, noise, plan.records, plan.preparation.label_scale[1])
         nodes, counts = numbers.histogram()

@@ -99,6 +99,7 @@ def to_json(model: PrivateLinearModel) -> str:
         **({"beside": beside} if beside else {}),
         **({} if table is None else {"coefficients": list(map(asdict, (*table, *table.knots)))}),
         "score_spread": model.score_spread_,
+        **({} if getattr(model, "label_scale_", None) is None else {"label_scale": model.label_scale_}),
         "rounds": model.n_iter_,
         "plan": json.loads(plan.to_json()),
         "charged_as": model.charged_as_,

@@ -32,12 +32,17 @@ class MeanLoss(Loss):
     """A loss of labels whose mean is exp(score); what it is told in a run is in `learned`, by name."""
 
     kind: ClassVar[Kind] = "count"
+    power: ClassVar[float]  # of the mean, to which the variance is in proportion by the likelihood
     slope_bound: ClassVar[float] = math.inf
     curvature_bound: ClassVar[float] = math.inf
 
     @abstractmethod
     def deviance(self, u: Vector, y: NDArray[Any]) -> Vector:
         """Twice what the likelihood of Poisson, or gamma, lacks to that of a model which says each label."""
+
+    @abstractmethod
+    def gain(self, u: Vector, constant: float) -> tuple[Vector, Vector]:
+        """(a, b) such that a (y - mu) + E b is half of what the deviance is below that of the constant score."""
 
     def told(self) -> dict[str, Vector]:
         return {name: np.atleast_1d(np.asarray(getattr(self, name), dtype=np.float64)) for name in self.learned}
@@ -74,6 +79,7 @@ class Count(MeanLoss):
     slope_code: ClassVar[int | None] = kernels.COUNT
     learned: ClassVar[Mapping[str, int]] = MappingProxyType({"phi": 1})
     rates: ClassVar[bool] = True
+    power: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         check_positive("phi", self.phi, "0 is the likelihood of Poisson", zero=True)
@@ -131,12 +137,17 @@ class Count(MeanLoss):
             parts = np.where(count > 0, count * np.log(count / mean), 0.0)
         return np.asarray(2 * np.maximum(parts - (count - mean), 0.0))
 
+    def gain(self, u: Vector, constant: float) -> tuple[Vector, Vector]:
+        rate = np.exp(_within(u))
+        return u - constant, rate * (u - constant) - rate + math.exp(constant)
+
 
 @register
 class Positive(MeanLoss):
     """l'(s, y) = 1 - y e^-s: the likelihood of the gamma law, whatever its shape is."""
 
     name: ClassVar[str] = "gamma"
+    power: ClassVar[float] = 2.0
     slope_code: ClassVar[int | None] = kernels.POSITIVE
 
     def value(self, u: Vector, y: NDArray[Any]) -> Vector:
@@ -164,6 +175,10 @@ class Positive(MeanLoss):
     def deviance(self, u: Vector, y: NDArray[Any]) -> Vector:
         ratio = np.maximum(count_and_exposure(y)[0], 1e-100) * np.exp(-_within(u))
         return np.asarray(2 * np.maximum(ratio - 1 - np.log(ratio), 0.0))
+
+    def gain(self, u: Vector, constant: float) -> tuple[Vector, Vector]:
+        u = _within(u)
+        return math.exp(-constant) - np.exp(-u), np.exp(u - constant) - 1 - (u - constant)
 
 
 def _into(out: Vector, found: Vector) -> Vector:

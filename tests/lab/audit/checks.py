@@ -88,13 +88,20 @@ SMALL: Mapping[str, Mapping[str, Any]] = {  # few rounds, and clips that bind
     "admm": {"rounds": 4},
     "fdml": {"rounds": 4},
 }
+COUNTS = {
+    "loss": Named(name="poisson"),
+    "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 3)),
+    "fit_intercept": True,
+    "regulariser": Named(name="none"),
+}
 FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what only options reach
     ("whitened", "central"): {
         "several classes": {**SEVERAL, **NORM},
         "one-vs-rest": {**ONE_VS_REST, **NORM},
         "class weights": {"loss": Named(name="logistic"), "classes": (-1, 1), "class_weight": (0.2, 1.0), **NORM},
+        "counts": COUNTS,
     },
-    ("whitened", "rows"): {"several classes": {**SEVERAL, **NORM}},
+    ("whitened", "rows"): {"several classes": {**SEVERAL, **NORM}, "counts": COUNTS},
     ("gradient", "central"): {
         "several classes": {**SEVERAL, **NORM, "slope_bound": 0.5},
         "one-vs-rest, class weights": {**ONE_VS_REST, **NORM, "class_weight": (1.0, 0.5, 0.1)},
@@ -104,6 +111,7 @@ FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what onl
         ("evaluation", split): {
             "classes": {**EVALUATED["classes"], "bounds": Bounds.declare(row_norm=1.0)},
             "several classes": {**SEVERAL, "bounds": Bounds.declare(row_norm=1.0)},
+            "counts": COUNTS,
         }
         for split in ("central", "rows")
     },
@@ -219,6 +227,7 @@ def draw_data(plan: Plan, seed: int) -> Data:
         X = rng.normal(size=(count, plan.features)) * rng.choice([0.2, 1.0, 9.0], size=(count, 1))
         X[-1] = math.nan
         y = rng.choice(plan.classes, size=count) if plan.classes else rng.uniform(-1.5, 1.5, size=count)
+        y = rng.poisson(1.0, size=count).astype(float) if plan.preparation.counts else y
         return X, y
 
     if plan.split != "columns":

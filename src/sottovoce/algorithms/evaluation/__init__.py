@@ -311,6 +311,7 @@ class Subject:
     spread: tuple[float, float] | None = None
     people: People = "others"
     scores: str = ""
+    labels: tuple[float, float] | None = None  # of counts: what the fit released of their mean and residuals
 
 
 class Evaluated(Numbers):
@@ -461,4 +462,6 @@ def score_weights(problem: Problem) -> Array:
     return score_recipe(problem).weights_of(np.ones(1), 0.0)
 
 
-FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedSeveral(), EvaluatedNumbers())
+from sottovoce.algorithms.evaluation.counts import EvaluatedCounts  # noqa: E402  # which takes its base from here
+
+FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedSeveral(), EvaluatedNumbers(), EvaluatedCounts())

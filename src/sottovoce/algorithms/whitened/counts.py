@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, cast
 
 import numpy as np
 
-from sottovoce.algorithms.base import Asking
+from sottovoce.algorithms.base import Asking, Solution
 from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened, mean_of
-from sottovoce.algorithms.whitened.rule import Units
+from sottovoce.algorithms.whitened.rule import Descent, Units, White
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Query
 from sottovoce.losses import Known
@@ -52,9 +53,13 @@ class PrivateCounts(PrivateWhitened):
         width = min(most, 4 * max(mean, math.sqrt(mean)))
         share = yield from mean_of(plan, "residual", weights=weights, range=np.array([width]))
         residual = width * (min(max(share, 0.0), 1.0) + self.noise(plan, "residual"))
-        return ConstantModel(
-            weights, weights[-1:] * constant, Units.of(plan.scaled_loss, Known(residual, mean, exposure, most))
-        )
+        known = Known(residual, mean, exposure, most)
+        return ConstantModel(weights, weights[-1:] * constant, Units.of(plan.scaled_loss, known), known=known)
+
+    def rescale(self, plan: Plan, white: White, descent: Descent, start: ConstantModel) -> Asking[Solution]:
+        """As of classes; the mean of the labels and of their residuals go with the model, for evaluations."""
+        found = yield from super().rescale(plan, white, descent, start)
+        return replace(found, labels=(start.known.mean, start.known.residual))
 
 
 def largest(problem: Problem) -> float:

@@ -46,6 +46,7 @@ class ConstantModel:
     offset: Array  # of several classes one for each
     units: Units
     shares: Array | None = None  # of several classes
+    known: Known = Known()
 
 
 class PrivateWhitened(Algorithm):
