@@ -184,6 +184,8 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
 def _without_form(solver: str, problem: Problem) -> InputError:
     """Why no form of a solver fits a problem."""
     published, exact = problem.calibration == "paper", math.isinf(problem.epsilon)
+    if problem.scaled_loss.kind == "count" and not published and not exact:
+        return InputError(f"solver={solver!r} takes counts without privacy alone; with it: 'whitened'.")
     if published and not any(form.published for form in forms(solver)):
         others = ", ".join(name for name in SOLVERS if any(form.published for form in forms(name)))
         return InputError(f"solver={solver!r} has no published calibration; those that have: {others}.")

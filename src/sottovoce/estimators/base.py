@@ -33,6 +33,7 @@ from sottovoce.estimators.coefficients import StandardErrors
 from sottovoce.estimators.declarations import (
     Facts,
     check_estimator,
+    check_served_by_columns,
     distinct_classes,
     is_private,
     label_vector,
@@ -105,6 +106,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         None is one thread, or what `joblib.parallel_config` says, without progress. The model is the same, bit for bit.
     """
 
+    __metadata_request__fit = {"sample_weight": None}  # may be routed, though `fit` does not name it
     _plain: ClassVar[str]  # where scikit-learn has such a model
     _metric: ClassVar[str]  # of its scores
 
@@ -409,6 +411,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             bounds = bounds.model_copy(update={"filled": filled})
         columns, norms = tuple[int, ...](), tuple[float, ...]()
         if federation.split.same_people:
+            check_served_by_columns(loss, bounds)
             check_people(dict(parties))
             check_aligned(facts)
             columns = tuple(widths.values())

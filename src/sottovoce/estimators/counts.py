@@ -126,7 +126,7 @@ class PrivatePoissonRegressor(_MeanRegressor):
     exposure_bound: float | None = None
 
     def fit(  # type: ignore[override]
-        self, X: Any, y: ArrayLike | None = None, *, exposure: Any = None, sample_weight: Any = None, **others: Any
+        self, X: Any, y: ArrayLike | None = None, *, exposure: Any = None, person: Any = None, **beside: Any
     ) -> Self:
         """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`.
 
@@ -138,7 +138,7 @@ class PrivatePoissonRegressor(_MeanRegressor):
                 "exposure_bound=None: a private fit needs the largest exposure, from what is known of it, such as 1.0 "
                 "for years of one year; larger ones are cut."
             )
-        return super().fit(X, y, exposure=exposure, sample_weight=sample_weight, **others)
+        return super().fit(X, y, exposure=exposure, person=person, **beside)
 
     def predict(self, X: Any, exposure: Any = None) -> Array:
         """Predicted means in these exposures, by default in 1; of a table with the exposure of its schema, in that."""
