@@ -95,7 +95,7 @@ def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
         options = {name: value for name, value in options.items() if name in fields or name in form.options}
     if form.several:
         options |= SEVERAL
-    if form.only_counts:
+    if "count" in form.kinds and form.private is not False:
         options |= COUNTS
     if form.name == "evaluation" and not form.several:
         options |= EVALUATED[form.form]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         WireError,
     )
     from sottovoce.estimators import (
+        PrivateCoxRegressor,
         PrivateElasticNet,
         PrivateGammaRegressor,
         PrivateLasso,
@@ -60,6 +61,7 @@ _HOMES: Final = {
     "lab.simulation": ("Simulation", "simulate"),
     "errors": ("BudgetError", "InputError", "LeakError", "LedgerError", "RefusedError", "SottovoceError", "WireError"),
     "estimators": (
+        "PrivateCoxRegressor",
         "PrivateElasticNet",
         "PrivateGammaRegressor",
         "PrivateLasso",
@@ -99,6 +101,7 @@ __all__ = [
     "Plan",
     "Policy",
     "PrivacyReport",
+    "PrivateCoxRegressor",
     "PrivateElasticNet",
     "PrivateGammaRegressor",
     "PrivateLasso",

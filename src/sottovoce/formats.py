@@ -47,4 +47,5 @@ ESTIMATORS: Final[Mapping[str, str]] = {
     "svm": "PrivateLinearSVC",
     "poisson": "PrivatePoissonRegressor",
     "gamma": "PrivateGammaRegressor",
+    "cox": "PrivateCoxRegressor",
 }

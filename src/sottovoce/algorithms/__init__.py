@@ -94,8 +94,8 @@ def titles(plan: Plan) -> dict[str, str]:
 
 
 def fits_loss(form: Algorithm, loss: Loss) -> bool:
-    """Whether a form is for so many scores, and for counts if labels are."""
-    return form.several == (loss.outputs > 1) and (form.counts if loss.kind == "count" else not form.only_counts)
+    """Whether a form is for so many scores, and for labels of that kind."""
+    return form.several == (loss.outputs > 1) and loss.kind in form.kinds
 
 
 def mismatch(solver: str, loss: Loss, split: str, *, secure: bool = False) -> str | None:
@@ -108,8 +108,8 @@ def mismatch(solver: str, loss: Loss, split: str, *, secure: bool = False) -> st
                 fitting.append(form)
     if secure and not serving:
         return f"solver={solver!r} uses more than sums over the parties, and only sums can be secure"
-    if serving and not fitting and loss.kind == "count":
-        return f"solver={solver!r} takes no counts"
+    if serving and not fitting and loss.kind in ("count", "time"):
+        return f"solver={solver!r} does not take the loss {loss.name!r}"
     if serving and not fitting:
         return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
     if not fitting:
@@ -186,6 +186,8 @@ def _without_form(solver: str, problem: Problem) -> InputError:
     published, exact = problem.calibration == "paper", math.isinf(problem.epsilon)
     if problem.scaled_loss.kind == "count" and not published and not exact:
         return InputError(f"solver={solver!r} takes counts without privacy alone; with it: 'whitened'.")
+    if problem.scaled_loss.kind == "time" and exact:
+        return InputError("epsilon=inf: times are fitted with privacy alone; without it take a Cox model elsewhere.")
     if published and not any(form.published for form in forms(solver)):
         others = ", ".join(name for name in SOLVERS if any(form.published for form in forms(name)))
         return InputError(f"solver={solver!r} has no published calibration; those that have: {others}.")
@@ -352,7 +354,7 @@ def preferences(problem: Problem) -> tuple[str, ...]:
     if loss.outputs > 1:
         return ("gradient",) if math.isinf(problem.epsilon) and not loss.smooth else ("whitened", "gradient")
     few = problem.features <= NEWTON_FEATURES
-    if loss.kind == "count" or problem.bounds.weight_bound is not None:
+    if loss.kind in ("count", "time") or problem.bounds.weight_bound is not None:
         return ("newton",) if math.isinf(problem.epsilon) else ("whitened",)
     exact = ("newton", "gradient", "sgd") if loss.smooth and few else ("gradient", "sgd", "newton")
     if math.isinf(problem.epsilon):

@@ -18,7 +18,7 @@ from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Query, Turn
-from sottovoce.losses import Loss
+from sottovoce.losses import Kind, Loss
 from sottovoce.plan import Design, Numbers, Plan, Problem
 from sottovoce.queries.pricing import Pricing
 
@@ -41,6 +41,7 @@ class Solution:
     model: Any = None
     spread: tuple[float, float] | None = None  # mean and deviation of the training scores, where moments tell them
     labels: tuple[float, float] | None = None  # of counts: their mean, and the mean size of residuals from it
+    baseline: tuple[float, ...] | None = None  # of times: the hazard in each period
     unfinished: str = ""  # where a run without privacy has not converged: how far it is
 
 
@@ -134,8 +135,7 @@ class Algorithm(ABC):
     private: ClassVar[bool | None] = True  # False: without privacy; None: both, without noise where epsilon is infinite
     several: ClassVar[bool] = False  # True: for more than two classes, False: for one score
     weighted: ClassVar[bool] = False  # True: takes class weights
-    counts: ClassVar[bool] = False  # True: takes counts and positive amounts
-    only_counts: ClassVar[bool] = False  # True: and nothing else
+    kinds: ClassVar[tuple[Kind, ...]] = ("classification", "regression")  # of labels
     takes_weights: ClassVar[bool] = False  # True: takes weights of records
     published: ClassVar[bool] = False  # True: a paper's own calibration, with its true epsilon
     when: ClassVar[Mapping[str, str]] = {}  # options that choose this form
@@ -172,9 +172,8 @@ class Algorithm(ABC):
             raise InputError(f"solver={cls.name!r} in the form {cls.form!r} does not take the loss {loss.name!r}.")
         if loss.weighted and not cls.weighted:
             raise InputError(f"solver={cls.name!r} in the form {cls.form!r} takes no class_weight.")
-        if (loss.kind == "count" and not cls.counts) or (cls.only_counts and loss.kind != "count"):
-            other = "no counts" if loss.kind == "count" else f"counts, and the loss {loss.name!r} has others"
-            raise InputError(f"solver={cls.name!r} in the form {cls.form!r} takes {other}.")
+        if loss.kind not in cls.kinds:
+            raise InputError(f"solver={cls.name!r} in the form {cls.form!r} does not take the loss {loss.name!r}.")
         for need in cls.needs:
             if not need.met(loss):
                 raise InputError(f"solver={cls.name!r} {need.words.format(loss.name)}.")

@@ -243,8 +243,8 @@ def check_said(path: Path, about: Mapping[str, str]) -> None:
 class ModelTable(JobTable, extra="allow"):
     """Which estimator; every further key is a parameter of its problem."""
 
-    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm", "poisson", "gamma"] = needed(
-        "one of logistic, ridge, lasso, elastic-net, svm, poisson, gamma"
+    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm", "poisson", "gamma", "cox"] = needed(
+        "one of logistic, ridge, lasso, elastic-net, svm, poisson, gamma, cox"
     )
 
     @property

@@ -46,16 +46,21 @@ _READ: Final[Mapping[str, Callable[[Any], NDArray[Any]]]] = {
     "person": people_of,
     "exposure": _numbers,
     "weight": _numbers,
+    "time": _numbers,
+    "entry": _numbers,
 }
 
 
-def labels_with(y: Any, *, person: Any = None, exposure: Any = None, weight: Any = None) -> Any:
+def labels_with(y: Any, *, person: Any = None, exposure: Any = None, weight: Any = None, **times: Any) -> Any:
     """Labels with what stands beside them, an entry for each; as they are where nothing does.
 
     `person` has identifiers of people with several records, `exposure` the time or amount in which a count was made,
-    `weight` how much a record counts.
+    `weight` how much a record counts. Where labels are events, 1, or none, 0, `time` has when each came or the person
+    was last seen, and `entry` since when it was seen, if not since 0.
     """
-    given = {"person": person, "exposure": exposure, "weight": weight}
+    if strange := times.keys() - {"time", "entry"}:
+        raise TypeError(f"labels_with() got an unexpected keyword argument {min(strange)!r}")
+    given = {"person": person, "exposure": exposure, "weight": weight, **times}
     columns = {name: _READ[name](cells) for name, cells in given.items() if cells is not None}
     return _joined(label_array(y), columns) if columns else y
 

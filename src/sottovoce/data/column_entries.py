@@ -17,7 +17,7 @@ from sottovoce.errors import InputError, did_you_mean
 
 def read_beside(name: str, entry: Any) -> Beside | None:
     """The entry of a column that stands beside the label: `{ exposure = [0, 1] }` or `{ weight = [0, 4] }`."""
-    kind = next((key for key in ("exposure", "weight") if isinstance(entry, Mapping) and key in entry), None)
+    kind = next((key for key in ("exposure", "weight", "time", "entry") if isinstance(entry, Mapping) and key in entry), None)
     if kind is None:
         return None
     pair = entry[kind] if isinstance(entry[kind], list | tuple) else []

@@ -49,6 +49,7 @@ MOST_CLASSES = 100
 INTERCEPT = 0.25  # the constant column's share of the unit row norm
 BESIDE = 9  # bytes of a row's label and of its mark, if it is a null row
 HUGE = 1e150  # its square is still finite
+FOLLOWED = np.dtype([("label", np.float64), ("time", np.float64), ("entry", np.float64)])
 RATED = np.dtype([("label", np.float64), ("exposure", np.float64)])
 
 
@@ -104,7 +105,8 @@ class Preparation:
     whole: float | None = None  # layout "rows", of a party that has a part of each: what the whole row is multiplied by
     most_bits: int | None = None  # a coarser grid than the records need, where wide noise needs the room
     counts: bool = False  # whether labels are counts or amounts: 0 or above, in their own units
-    rates: bool = False  # whether they may have exposures
+    exposed: bool = False  # whether they may have exposures
+    until: float | None = None  # of events: the time after which nobody is followed; None: labels are no events
 
     # What follows from these:
     arrangement: Arrangement = field(init=False, repr=False, compare=False)
@@ -120,7 +122,7 @@ class Preparation:
         if self.exact and not scaled:
             raise LeakError("rows of a private run are in units of their bounds; noise is measured in them.")
         if self.exact and how.bounded:
-            self.bounds.require(self.features, labels=self.classes is None and self.labelled)
+            self.bounds.require(self.features, labels=self.classes is None and self.labelled and self.until is None)
         bits = exact_bits(self.records) if bits is None else min(exact_bits(self.records), bits)
         constant = math.floor(INTERCEPT * 2.0**bits) / 2.0**bits if scaled and self.layout == "rows" else 1.0
         centred = self.fit_intercept if self.centred is None else self.centred
@@ -292,12 +294,31 @@ class Preparation:
         labels, usable = self._labels(labels_of(y))
         if columns.keys() - self.beside:
             raise InputError(f"the plan does not take {', '.join(sorted(columns))} beside labels; leave it out.")
+        if self.until is not None:
+            return self._events(labels, usable, columns)
         if "exposure" not in columns:
             return labels, usable
         found = np.empty(len(labels), dtype=RATED)
         found["label"], exposure = labels, columns["exposure"]
         known = np.isfinite(exposure) & ((exposure > 0) | ((exposure == 0) & (labels == 0)))
         found["exposure"] = np.where(known, np.minimum(exposure, self.bounds.exposure_bound or math.inf), 0.0)
+        return found, usable & known
+
+    def _events(
+        self, labels: Array, usable: NDArray[np.bool_], columns: Mapping[str, NDArray[Any]]
+    ) -> tuple[Array, NDArray[np.bool_]]:
+        """Events with their times and entries: one after the last time is none, and is seen until then.
+
+        An event of nobody who was seen before it, a time below its entry, and one that is no number, are not usable.
+        """
+        found, until = np.empty(len(labels), dtype=FOLLOWED), self.until or 0.0
+        time = columns.get("time", np.zeros(len(labels)))
+        entry = columns.get("entry", np.zeros(len(labels)))
+        known = np.isfinite(time) & np.isfinite(entry) & (entry >= 0) & (time >= entry)
+        event = (labels > 0) & (time <= until)
+        known &= ~event | (time > entry)
+        found["label"] = np.where(event & known, 1.0, 0.0)
+        found["time"], found["entry"] = (np.where(known, np.minimum(each, until), 0.0) for each in (time, entry))
         return found, usable & known
 
     def shares(self, y: ArrayLike, usable: NDArray[np.bool_]) -> Array | None:
@@ -315,14 +336,17 @@ class Preparation:
     def beside(self) -> frozenset[str]:
         """What may stand beside labels. A private run needs its bound."""
         declared = {"weight": self.bounds.weight_bound}
-        if self.rates:
+        if self.exposed:
             declared["exposure"] = self.bounds.exposure_bound
+        if self.until is not None:
+            declared |= {"time": self.until, "entry": self.until}
         return frozenset(name for name, bound in declared.items() if bound is not None or not self.exact)
 
     def check_beside(self, y: ArrayLike) -> None:
         """Refuse labels without what the plan counts on, whatever they are."""
-        given, declared = columns_beside(np.asarray(y)), vars(self.bounds)
-        if lacking := [name for name in sorted(self.beside) if declared[f"{name}_bound"] and name not in given]:
+        given = columns_beside(np.asarray(y))
+        declared = {"exposure": self.bounds.exposure_bound, "weight": self.bounds.weight_bound, "time": self.until}
+        if lacking := [name for name in sorted(self.beside) if declared.get(name) and name not in given]:
             raise InputError(f"the plan takes {lacking[0]} beside labels, and there is none; give it, or make a plan without.")
 
     def _labels(self, y: NDArray[Any]) -> tuple[Array, NDArray[np.bool_]]:

@@ -6,8 +6,10 @@ from sottovoce.estimators.counts import PrivateGammaRegressor, PrivatePoissonReg
 from sottovoce.estimators.path import RegularisationPath
 from sottovoce.estimators.regression import PrivateElasticNet, PrivateLasso, PrivateRidge
 from sottovoce.estimators.report import privacy_report
+from sottovoce.estimators.times import PrivateCoxRegressor
 
 __all__ = [
+    "PrivateCoxRegressor",
     "PrivateElasticNet",
     "PrivateGammaRegressor",
     "PrivateLasso",

@@ -28,3 +28,4 @@ from sottovoce.losses.single import Logistic as Logistic
 from sottovoce.losses.single import Sigmoid as Sigmoid
 from sottovoce.losses.single import SmoothedHinge as SmoothedHinge
 from sottovoce.losses.single import Squared as Squared
+from sottovoce.losses.times import Hazard as Hazard

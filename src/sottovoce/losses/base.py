@@ -16,8 +16,9 @@ from sottovoce.arguments import check_parameters, is_number
 from sottovoce.errors import InputError
 
 Vector = NDArray[np.float64]
-Kind = Literal["regression", "classification", "count"]
+Kind = Literal["regression", "classification", "count", "time"]
 
+_DUAL: tuple[Kind, ...] = ("regression", "classification")  # kinds of losses that have one where they are convex
 ROUNDING = 1e-12  # a sum of dual steps may leave the domain of the conjugate by this much
 
 
@@ -62,7 +63,7 @@ class Loss(ABC):
     slope_code: ClassVar[int | None] = None  # likewise, for sums of slopes; a class that inherits it has none
     dual_codes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # where there are several dual steps: by name
     outputs: ClassVar[int] = 1  # how many scores a record has; of several classes one for each
-    rates: ClassVar[bool] = False  # whether labels may have exposures
+    exposed: ClassVar[bool] = False  # whether labels may have exposures
     learned: ClassVar[Mapping[str, int]] = MappingProxyType({})  # what a run tells of it, by name: how many numbers
 
     def parameters(self) -> dict[str, float]:
@@ -209,8 +210,8 @@ class Loss(ABC):
         raise NotImplementedError
 
     def _require_dual(self) -> None:
-        if not self.convex or self.kind == "count":
-            dual = ", ".join(name for name in names() if _REGISTRY[name].convex and _REGISTRY[name].kind != "count")
+        if not self.convex or self.kind not in _DUAL:
+            dual = ", ".join(name for name in names() if _REGISTRY[name].convex and _REGISTRY[name].kind in _DUAL)
             why = "has no dual here" if self.convex else "is not convex and has no dual"
             raise InputError(f"loss={self.name!r} {why}; choose one of: {dual}")
 

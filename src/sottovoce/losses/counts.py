@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +44,14 @@ class MeanLoss(Loss):
     def gain(self, u: Vector, constant: float) -> tuple[Vector, Vector]:
         """(a, b) such that a (y - mu) + E b is half of what the deviance is below that of the constant score."""
 
+    def counted(self, y: NDArray[Any]) -> tuple[Vector, Vector]:
+        """Labels, and the exposure of each."""
+        return count_and_exposure(y)
+
     def told(self) -> dict[str, Vector]:
         return {name: np.atleast_1d(np.asarray(getattr(self, name), dtype=np.float64)) for name in self.learned}
 
-    def hearing(self, told: Mapping[str, Any]) -> MeanLoss:
+    def hearing(self, told: Mapping[str, Any]) -> Self:
         return replace(self, **{name: float(told[name][0]) for name in self.learned}) if self.learned else self
 
 
@@ -78,7 +82,7 @@ class Count(MeanLoss):
     code: ClassVar[int | None] = None
     slope_code: ClassVar[int | None] = kernels.COUNT
     learned: ClassVar[Mapping[str, int]] = MappingProxyType({"phi": 1})
-    rates: ClassVar[bool] = True
+    exposed: ClassVar[bool] = True
     power: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
@@ -89,13 +93,13 @@ class Count(MeanLoss):
         """E (2 / phi) (q - log(1 + q)) + 2 y log((1 + q) / q); for phi = 0 half the deviance. None is below 0."""
         if self.phi == 0.0:
             return self.deviance(u, y) / 2
-        (count, exposure), u = count_and_exposure(y), _within(u)
+        (count, exposure), u = self.counted(y), _within(u)
         half = (u + math.log(self.phi)) / 2
         q = np.exp(half)
         return np.asarray(exposure * (2 / self.phi) * (q - np.log1p(q)) + 2 * count * (np.log1p(q) - half))
 
     def derivative(self, u: Vector, y: NDArray[Any], out: Vector | None = None) -> Vector:
-        (count, exposure), u = count_and_exposure(y), np.asarray(u, dtype=np.float64)
+        (count, exposure), u = self.counted(y), np.asarray(u, dtype=np.float64)
         count, exposure, u = np.broadcast_arrays(count, exposure, u)
         found = np.empty(u.shape)
         kernels.fill_count_slopes(
@@ -104,7 +108,7 @@ class Count(MeanLoss):
         return found if out is None else _into(out, found)
 
     def curvature(self, u: Vector, y: NDArray[Any]) -> Vector:
-        (count, exposure), rate = count_and_exposure(y), np.exp(_within(u))
+        (count, exposure), rate = self.counted(y), np.exp(_within(u))
         q = np.sqrt(self.phi * rate)
         return np.asarray(exposure * rate * ((1 + q / 2) / (1 + q) ** 2) + count * (q / 2 / (1 + q) ** 2))
 
@@ -115,14 +119,14 @@ class Count(MeanLoss):
         rate = self.typical * np.exp(math.sqrt(v) * NORMAL - v / 2)
         return float(WEIGHTS @ (rate / (1 + np.sqrt(self.phi * rate))))
 
-    def knowing(self, known: Known) -> Count:
+    def knowing(self, known: Known) -> Self:
         """Phi from the spread of residuals: that of counts about their mean over the mean, within limits.
 
         It is in units of the mean exposure. A wrong one costs efficiency and moves no mean; it tells no dispersion,
         since its floor is above what small counts have.
         """
         phi = min(max((1.25 * known.residual) ** 2 / known.mean, 0.1), known.most)
-        return Count(phi * known.exposure, known.mean / known.exposure)
+        return replace(self, phi=phi * known.exposure, typical=known.mean / known.exposure)
 
     def units(self, known: Known) -> Sizes:
         tau = 1 + math.sqrt(self.phi * self.typical)
@@ -131,7 +135,7 @@ class Count(MeanLoss):
         return Sizes(FIRST, max(known.most / tau, FIRST), VARIANCE, bend, spread / bend, WIDER, known.exposure)
 
     def deviance(self, u: Vector, y: NDArray[Any]) -> Vector:
-        (count, exposure), u = count_and_exposure(y), _within(u)
+        (count, exposure), u = self.counted(y), _within(u)
         mean = exposure * np.exp(u)
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(count > 0, count * np.log(count / mean), 0.0)

@@ -123,8 +123,8 @@ class Problem(Frozen):
     def _check_beside(self) -> None:
         """Exposures and the ceiling of weights are of labels that take them; counts are none below 0."""
         known = losses.known(self.loss.name) if self.layout != "raw" else None
-        counts = known is not None and known.kind == "count"
-        if self.bounds.exposure_bound is not None and not (known is not None and known.rates):
+        counts = known is not None and known.kind in ("count", "time")
+        if self.bounds.exposure_bound is not None and not (known is not None and known.exposed):
             raise ValueError(f"exposure_bound={self.bounds.exposure_bound!r} is for counts, not {self.loss.name!r}")
         if counts and (self.bounds.label_low or 0.0) < 0.0:
             raise ValueError(f"label_bound begins at {self.bounds.label_low!r}, and {self.loss.name!r} has no label below 0")
@@ -171,8 +171,9 @@ class Problem(Frozen):
             unit=largest if math.isfinite(largest) else 1.0,  # 1 where nothing is declared
             units=self.private or math.isfinite(self.epsilon),
             most_bits=self.channel.bits,
-            counts=loss.kind == "count",
-            rates=loss.rates,
+            counts=loss.kind in ("count", "time"),
+            exposed=loss.exposed,
+            until=loss.periods[-1] if isinstance(loss, losses.Hazard) else None,
         )
 
     def part(self, party: str) -> RowPart:

@@ -13,7 +13,7 @@ from sottovoce.algorithms.evaluation import FLOAT, WIDE, Evaluated, Line, Subjec
 from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.gate.query import Query, Round
-from sottovoce.losses import MeanLoss
+from sottovoce.losses import Kind, MeanLoss
 from sottovoce.losses.counts import REACH, count_and_exposure
 from sottovoce.plan import Numbers, Problem
 
@@ -84,8 +84,7 @@ class EvaluatedCounts(_Evaluation):
 
     form: ClassVar[str] = "counts"
     title: ClassVar[str] = "private evaluation: deviances, scores and residuals of counts in cells"
-    counts: ClassVar[bool] = True
-    only_counts: ClassVar[bool] = True
+    kinds: ClassVar[tuple[Kind, ...]] = ("count",)
     needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: isinstance(loss, MeanLoss), "tells counts, not {!r}"),)
     numbers: ClassVar[type[Numbers]] = EvaluatedCountsNumbers
 
@@ -94,7 +93,7 @@ class EvaluatedCounts(_Evaluation):
         middle, deviation = subject.spread or (0.0, WIDE / BEYOND)
         mean, residual = subject.labels or (math.exp(min(max(middle, -REACH / 2), REACH / 2)),) * 2
         reach = BEYOND * min(max(deviation, 0.05), REACH / 4)
-        counted = problem.scaled_loss.rates
+        counted = problem.scaled_loss.exposed
         return {
             "low": min(max(middle, -REACH / 2), REACH / 2) - reach,
             "width": 2 * reach,

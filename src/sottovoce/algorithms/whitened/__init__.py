@@ -7,6 +7,7 @@ from sottovoce.algorithms.whitened.classes import ExactClasses, ExactWhitened, P
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
 from sottovoce.algorithms.whitened.counts import PrivateCounts
 from sottovoce.algorithms.whitened.private import PrivateWhitened
+from sottovoce.algorithms.whitened.times import PrivateHazards
 
 FORMS: tuple[Algorithm, ...] = (
     PrivateWhitened(),
@@ -14,5 +15,6 @@ FORMS: tuple[Algorithm, ...] = (
     PrivateClasses(),
     ExactClasses(),
     PrivateCounts(),
+    PrivateHazards(),
     ColumnsWhitened(),
 )

@@ -13,7 +13,7 @@ from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened
 from sottovoce.algorithms.whitened.rule import Descent, Units, White
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Query
-from sottovoce.losses import Known
+from sottovoce.losses import Kind, Known
 from sottovoce.plan import Plan, Problem
 from sottovoce.queries.counts import CountResidualSum, CountSum, ExposureSum
 
@@ -29,8 +29,7 @@ class PrivateCounts(PrivateWhitened):
 
     form: ClassVar[str] = "counts"
     title: ClassVar[str] = "whitened descent for counts and positive amounts"
-    counts: ClassVar[bool] = True
-    only_counts: ClassVar[bool] = True
+    kinds: ClassVar[tuple[Kind, ...]] = ("count",)
 
     def label_numbers(self, plan: Problem) -> list[Query]:
         if plan.bounds.label_high is None:

@@ -82,7 +82,7 @@ class PrivateWhitened(Algorithm):
         """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
         queries = self.queries(problem, problem.names[0])
         rounds = limited("rounds", given(options.rounds, ROUNDS), 2, MOST_ROUNDS - 64)
-        counts = {"gradient": rounds, "rescale": self.rescales}
+        counts = {"gradient": rounds, "rescale": self.rescales, **self.repeats(rounds)}
         shares = self.shares(problem.signal, list(map(operator.attrgetter("name"), queries)))
         releases, first = list[Release](), 0
         for query in queries:
@@ -120,6 +120,14 @@ class PrivateWhitened(Algorithm):
             sums.ProjectionShape(d, "vectors", 1 + constant), loss, sums.first_round(plan, "rescale")
         )
         return *found, rescale
+
+    def repeats(self, rounds: int) -> dict[str, int]:  # noqa: ARG002
+        """How often a query is asked, of those that are asked again."""
+        return {}
+
+    def renew(self, plan: Plan, descent: Descent) -> Asking[None]:  # noqa: ARG002
+        """What is asked between two gradients: nothing."""
+        yield from ()
 
     def label_numbers(self, plan: Problem) -> list[Query]:
         """What is asked of the labels before the descent."""
@@ -311,6 +319,8 @@ class PrivateWhitened(Algorithm):
             answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
             descent.step(descent.along_directions(answer) * most / plan.records)
             first = {}
+            if query == "gradient":
+                yield from self.renew(plan, descent)
 
 
 def projection_shape(problem: Problem) -> sums.ProjectionShape:
