@@ -309,7 +309,9 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
     y = X @ np.linspace(-1, 1, plan.features) + 0.1 * rng.standard_normal(plan.records)
     if plan.classes is not None:
         y = np.array(plan.classes)[np.digitize(y, np.linspace(-0.2, 0.2, len(plan.classes) + 1)[1:-1])]
-    if plan.preparation.counts:
+    if plan.preparation.until is not None:
+        y = sv.labels_with(rng.integers(0, 2, plan.records), time=rng.uniform(0, 5, plan.records))
+    elif plan.preparation.counts:
         given = {"exposure": rng.uniform(0, 1, plan.records), "weight": rng.uniform(0, 3, plan.records)}
         bounds = {"exposure": plan.bounds.exposure_bound, "weight": plan.bounds.weight_bound}
         y = sv.labels_with(np.floor(3 * np.exp(y)), **{name: given[name] for name, top in bounds.items() if top})
@@ -670,6 +672,11 @@ class TestWhitened(RowsContract, AlgorithmContract):
         "counts": {
             "loss": Named(name="poisson"),
             "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9), exposure_bound=1.0, weight_bound=2.0),
+        },
+        "hazards": {
+            "loss": Named(name="hazard", parameters={"periods": [0.0, 1.0, 2.0, 4.0]}),
+            "bounds": Bounds.declare(row_norm=1.0),
+            "fit_intercept": True,
         },
     }
 

@@ -28,7 +28,8 @@ from plans import COUNTS, FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, p
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.cd.private import GreedyScores
 from sottovoce.algorithms.description import CountedColumns, Cut, Described
-from sottovoce.algorithms.evaluation import EvaluatedCounts, Subject, cells, score_recipe
+from sottovoce.algorithms.evaluation import Subject, cells, score_recipe
+from sottovoce.algorithms.evaluation.counts import EvaluatedCounts
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.one_shot import RowSketch
 from sottovoce.algorithms.ranges import CountedRanges, PowerCounts
@@ -376,6 +377,8 @@ def random_row(plan: Plan, rng: np.random.Generator) -> np.ndarray:
 
 def beside_of(plan: Plan) -> set[str]:
     """What the plan has a bound for."""
+    if plan.preparation.until is not None:
+        return {"time", "entry"}
     bounds = {"exposure": plan.bounds.exposure_bound, "weight": plan.bounds.weight_bound}
     return {name for name, bound in bounds.items() if bound is not None}
 
@@ -385,11 +388,15 @@ def labelled(plan: Plan, labels: Any) -> np.ndarray:
     if not plan.preparation.counts and not beside_of(plan):
         return np.array(labels, dtype=float)
     columns = np.array(labels, dtype=float).reshape(-1, 3).T
-    beside = {name: column for name, column in zip(("exposure", "weight"), columns[1:], strict=True)}
+    names = ("exposure", "weight") if plan.preparation.until is None else ("time", "entry")
+    beside = dict(zip(names, columns[1:], strict=True))
     return np.asarray(labels_with(columns[0], **{name: beside[name] for name in beside_of(plan)}))
 
 
 def random_label(plan: Plan, rng: np.random.Generator) -> Any:
+    if plan.preparation.until is not None:
+        event = rng.choice([0.0, 1.0, math.nan], p=[0.4, 0.5, 0.1])
+        return event, *rng.choice([0.0, 0.7, 4.0, 5.0, -1.0, math.nan, 1e300, 2.0], 2)
     if plan.preparation.counts or beside_of(plan):
         label = rng.choice([0.0, 1.0, 3.0, -1.0, 1e300, math.nan] if plan.preparation.counts else [-1.0, 1.0, math.nan])
         return label, *rng.choice([0.0, 0.3, 2.0, 1e300, -1.0, math.nan], 2, p=[0.2, 0.2, 0.2, 0.2, 0.1, 0.1])
@@ -469,7 +476,9 @@ class Canary:
             return neighbours(asked, (np.zeros((6, plan.features)), np.zeros(6)), (column, 0.0), (0.0, 0.0))
         low, *_, high = map(float, plan.classes or (-1.0, 1.0))
         ends: dict[str, Any] = {"low": low, "high": high, "mid": high if plan.classes else 0.0}
-        if plan.preparation.counts:
+        if plan.preparation.until is not None:  # an event at the end of the first period, and one at the last
+            ends = {"low": (1.0, 1.0, 0.0), "high": (1.0, 4.0, 0.0), "mid": (0.0, 4.0, 0.0)}
+        elif plan.preparation.counts:
             most, top = plan.bounds.label_high, plan.bounds.exposure_bound or 1.0
             ends = {"low": (0.0, 0.0, 9.0), "high": (most, top, 9.0), "mid": (0.0, top, 9.0), "light": (most, top, 0.0)}
         elif beside_of(plan):
@@ -530,9 +539,9 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "ColumnSquares": (RIGHT_ANGLE,),
     "ColumnCells": (APART,),
     "CountCells": (OPPOSITE, Canary(("-far", "far"), ("high", "low"))),
-    "CountResidualSum": (
-        Canary(("far", "far"), ("high", "low"), told={"range": 1e-3, "weights": ("along", -1e4)}),
-    ),
+    "EventCounts": (FLIPPED,),
+    "RiskSums": (Canary(("far", "-far"), ("mid", "mid"), told={"weights": ("along", 1e4), "range": 1.0}),),
+    "CountResidualSum": (Canary(("far", "far"), ("high", "low"), told={"range": 1e-3, "weights": ("along", -1e4)}),),
     "CountSum": (FLIPPED,),
     "CoordinateWalk": (Canary(rows=("all", "-all")), Canary(rows=("all", "all"), labels=("high", "low"))),
     "ClippedScores": (Canary(told={"weights": 1e4}),),
@@ -616,7 +625,10 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
     "ScoreCells": (0.93, 0.93),  # of scores between nodes
     "SequentialState": (0.37, 0.57),  # if the others of a lot do not answer the record
 }
-TOGETHER = {"FeatureWithinNorm": 0.79, "CountCells": 0.8}  # the bound is of all columns of all parties (test_frank_wolfe_columns.py)
+TOGETHER = {
+    "FeatureWithinNorm": 0.79,
+    "CountCells": 0.8,
+}  # the bound is of all columns of all parties (test_frank_wolfe_columns.py)
 PEOPLE = ("columns", "labels", "offset")  # what is told of every person
 
 

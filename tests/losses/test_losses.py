@@ -19,6 +19,7 @@ from sottovoce.data.matrix import Slope
 from sottovoce.errors import InputError
 from sottovoce.losses import (
     Count,
+    Hazard,
     Hinge,
     Huber,
     Known,
@@ -398,7 +399,7 @@ def test_every_registered_loss_keeps_the_contract():
     tested = {cls.loss for cls in contracts() if hasattr(cls, "loss")}
     assert {loss.name for loss in tested} == set(losses.names())
     dual = {cls.loss.name for cls in contracts(DualContract) if hasattr(cls, "loss")}
-    assert dual == {loss.name for loss in tested if loss.convex and loss.kind != "count"}
+    assert dual == {loss.name for loss in tested if loss.convex and loss.kind in ("classification", "regression")}
 
 
 class _WrongSlope(Logistic):
@@ -423,7 +424,11 @@ def test_the_contract_rejects_a_slope_that_is_a_thousandth_too_steep():
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
-        ("ridge", {}, "'ridge' is unknown.*gamma, hinge, huber, logistic, poisson, sigmoid, smoothed_hinge, squared"),
+        (
+            "ridge",
+            {},
+            "'ridge' is unknown.*gamma, hazard, hinge, huber, logistic, poisson, sigmoid, smoothed_hinge, squared",
+        ),
         ("huber", {"treshold": 1.0}, "treshold.*it takes: threshold"),
         ("logistic", {"alpha": 1.0}, "alpha.*it takes: none"),
         ("huber", {"threshold": 0.0}, "threshold=0.0 must be a positive finite number; half"),
@@ -450,7 +455,7 @@ class MeanContract(LossContract):
     def labels(self) -> tuple[float, ...]:
         return (0.0, 1.0, 3.0)
 
-    def grid(self, margin: float = 0.0):  # noqa: ARG002
+    def grid(self, margin: float = 0.0):
         u, y = (axis.ravel() for axis in np.meshgrid(np.linspace(-3, 3, 601) + 1e-3, self.labels))
         return u, y
 
@@ -506,6 +511,12 @@ class TestCount(MeanContract):
         return 2 / 0.4 * (q - math.log1p(q)) + 2 * y * math.log((1 + q) / q)
 
 
+class TestHazard(TestCount):
+    """Labels without times have the exposure 1."""
+
+    loss = Hazard(phi=0.4, typical=0.8, periods=(0.0, 1.0, 3.0), rates=(0.1, 0.2))
+
+
 class TestPoisson(TestCount):
     """Without phi half the deviance of Poisson's likelihood."""
 
@@ -554,6 +565,27 @@ def test_no_exposure_and_no_event_is_no_slope():
     y = rated([0.0, 0.0], [0.0, 1.0])
     assert Count(phi=0.5).derivative(np.array([800.0, -800.0]), y).tolist()[0] == 0.0
     assert Count().value(np.zeros(2), y).tolist() == [0.0, 1.0]
+
+
+def followed(*people):
+    return np.array(list(people), dtype=[("label", float), ("time", float), ("entry", float)])
+
+
+def test_times_are_exposures_by_the_rates_of_their_periods():
+    loss = Hazard(phi=0.3, periods=(0.0, 1.0, 3.0), rates=(0.1, 0.2))
+    y = followed((1.0, 0.5, 0.0), (0.0, 2.0, 0.0), (1.0, 3.0, 0.5), (0.0, 0.0, 0.0))
+    exposures = [0.05, 0.3, 0.45, 0.0]
+    np.testing.assert_allclose(loss.counted(y)[1], exposures, rtol=1e-15)
+    u = np.array([-0.3, 0.2, 0.0, 700.0])
+    np.testing.assert_allclose(loss.derivative(u, y), Count(phi=0.3).derivative(u, rated(y["label"], exposures)))
+    told = loss.hearing({"phi": np.array([0.7]), "rates": np.array([1.0, 2.0])})
+    assert (told.phi, told.rates, told.periods) == (0.7, (1.0, 2.0), loss.periods)
+
+
+@pytest.mark.parametrize("periods", [(), (0.0,), (1.0, 2.0), (0.0, 2.0, 2.0), (0.0, math.nan), (0.0, math.inf), "ab"])
+def test_periods_rise_from_0(periods):
+    with pytest.raises((InputError, ValueError), match=r"periods|could not convert"):
+        Hazard(periods=periods)
 
 
 def test_phi_follows_the_residual_between_a_floor_and_the_largest_count():

@@ -355,7 +355,7 @@ def preferences(problem: Problem) -> tuple[str, ...]:
         return ("gradient",) if math.isinf(problem.epsilon) and not loss.smooth else ("whitened", "gradient")
     few = problem.features <= NEWTON_FEATURES
     if loss.kind in ("count", "time") or problem.bounds.weight_bound is not None:
-        return ("newton",) if math.isinf(problem.epsilon) else ("whitened",)
+        return ("newton",) if math.isinf(problem.epsilon) and loss.kind != "time" else ("whitened",)
     exact = ("newton", "gradient", "sgd") if loss.smooth and few else ("gradient", "sgd", "newton")
     if math.isinf(problem.epsilon):
         return exact

@@ -9,23 +9,32 @@ import numpy as np
 
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import LARGEST
-from sottovoce.data.column_kinds import KINDS, Beside, Counts, PRIVATE, SHAPES, Category, Column, Curve, Number, YesNo
+from sottovoce.data.column_kinds import KINDS, PRIVATE, SHAPES, Beside, Category, Column, Counts, Curve, Number, YesNo
 from sottovoce.data.curves import KNOTS
 from sottovoce.data.levels import plain_level, resolve_levels
 from sottovoce.errors import InputError, did_you_mean
 
 
-def read_beside(name: str, entry: Any) -> Beside | None:
-    """The entry of a column that stands beside the label: `{ exposure = [0, 1] }` or `{ weight = [0, 4] }`."""
-    kind = next((key for key in ("exposure", "weight", "time", "entry") if isinstance(entry, Mapping) and key in entry), None)
-    if kind is None:
-        return None
-    pair = entry[kind] if isinstance(entry[kind], list | tuple) else []
-    if len(entry) > 1 or len(pair) != 2 or not all(map(is_number, pair)) or pair[0] != 0 or not 0 < pair[1] <= LARGEST:
-        raise InputError(
-            f"columns.{name} = {dict(entry)!r} must be {{ {kind} = [0, most] }} and nothing else; larger ones are cut."
-        )
-    return Beside(name, kind, float(pair[1]))
+BESIDE = ("exposure", "weight", "time", "entry")
+
+
+def read_beside(columns: Mapping[str, Any]) -> tuple[dict[str, Beside], dict[str, Any]]:
+    """The columns that stand beside the label, such as `{ exposure = [0, 1] }`, by their kinds; and the others."""
+    found, others = dict[str, Beside](), dict[str, Any]()
+    for name, entry in columns.items():
+        kind = next((key for key in BESIDE if isinstance(entry, Mapping) and key in entry), None)
+        if kind is None:
+            others[name] = entry
+            continue
+        pair = entry[kind] if isinstance(entry[kind], list | tuple) else []
+        numbers = len(pair) == 2 and all(map(is_number, pair)) and pair[0] == 0 and 0 < pair[1] <= LARGEST
+        if len(entry) > 1 or not numbers or kind in found:
+            raise InputError(
+                f"columns.{name} = {dict(entry)!r} must be {{ {kind} = [0, most] }} and nothing else, once in a schema; "
+                "larger ones are cut."
+            )
+        found[kind] = Beside(name, kind, float(pair[1]))
+    return found, others
 
 
 def read_column(name: str, entry: Any, level_sets: Mapping[str, Any]) -> Column:

@@ -283,7 +283,7 @@ class Preparation:
             return -low, 1.0 / (high - low)
         return -(low + high) / 2, 2.0 / (high - low)
 
-    def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+    def labels(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Labels as the losses want them and which are usable: -1/+1, places of classes, or cut and in [-1, 1].
 
         Counts are cut and in their own units, and beside them, in the field `exposure`, that of each. A count above 0
@@ -306,7 +306,7 @@ class Preparation:
 
     def _events(
         self, labels: Array, usable: NDArray[np.bool_], columns: Mapping[str, NDArray[Any]]
-    ) -> tuple[Array, NDArray[np.bool_]]:
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Events with their times and entries: one after the last time is none, and is seen until then.
 
         An event of nobody who was seen before it, a time below its entry, and one that is no number, are not usable.
@@ -347,7 +347,9 @@ class Preparation:
         given = columns_beside(np.asarray(y))
         declared = {"exposure": self.bounds.exposure_bound, "weight": self.bounds.weight_bound, "time": self.until}
         if lacking := [name for name in sorted(self.beside) if declared.get(name) and name not in given]:
-            raise InputError(f"the plan takes {lacking[0]} beside labels, and there is none; give it, or make a plan without.")
+            raise InputError(
+                f"the plan takes {lacking[0]} beside labels, and there is none; give it, or make a plan without."
+            )
 
     def _labels(self, y: NDArray[Any]) -> tuple[Array, NDArray[np.bool_]]:
         if not self.labelled:

@@ -57,7 +57,7 @@ class _Form:
 
     dimension: int
     kind: str  # of an entry
-    label: np.dtype[Any] = np.dtype("<f8")
+    label: Any = "<f8"
     shared: bool = False  # whether rows have shares
 
     def sections(self, piece: _Piece) -> dict[str, tuple[Any, int, int]]:

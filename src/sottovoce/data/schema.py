@@ -70,8 +70,9 @@ class Schema:
         are the first three characters of codes, and `"levels_file"` in their place names a file with one a line;
         `{"yes": "Y", "no": "N"}`. With `"missing": True` missing cells have a feature of their own, with
         `"other": True` undeclared levels too; `"fill"` is what a missing number counts as, by default the middle of
-        its range. `{"counts": 20}` is a label of counts up to 20; `{"exposure": (0, 1)}` and `{"weight": (0, 4)}` are
-        no features: the exposure of a count, what a record weighs. Choose ranges and levels from what is publicly known, never from the data.
+        its range. `{"counts": 20}` is a label of counts up to 20; `{"exposure": (0, 1)}`, `{"weight": (0, 4)}` and
+        `{"time": (0, 5)}` are no features: the exposure of a count, what a record weighs, when an event came.
+        Choose ranges and levels from what is publicly known, never from the data.
         `"shape": "smooth"` lets a number act along a curve: with `"knots"`, how many or a list of public places,
         `"scale": "log"` for amounts, and `"monotone"`, "up" or "down", which costs nothing.
     label : str or None
@@ -118,10 +119,8 @@ class Schema:
             raise InputError('level_sets must be a table of tables: { diagnosis = { prefix = 3, levels = ["I20"] } }.')
         usual = {} if shape is None else {"shape": shape}
         declared = dict[str, Column]()
-        self.beside = {each.kind: each for name, entry in columns.items() if (each := read_beside(name, entry))}
+        self.beside, columns = read_beside(columns)
         for name, entry in columns.items():
-            if any(each.name == name for each in self.beside.values()):
-                continue
             shaped = name != label and isinstance(entry, Mapping) and "range" in entry
             declared[name] = read_column(name, {**usual, **entry} if shaped else entry, level_sets)
         self.label = label

@@ -106,7 +106,9 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         None is one thread, or what `joblib.parallel_config` says, without progress. The model is the same, bit for bit.
     """
 
-    __metadata_request__fit = {"sample_weight": None}  # may be routed, though `fit` does not name it
+    __metadata_request__fit: ClassVar[dict[str, Any]] = {
+        "sample_weight": None
+    }  # may be routed, though `fit` does not name it
     _plain: ClassVar[str]  # where scikit-learn has such a model
     _metric: ClassVar[str]  # of its scores
 

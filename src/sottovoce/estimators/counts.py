@@ -106,10 +106,9 @@ class _MeanRegressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivatePoissonRegressor(_MeanRegressor):
-    """Counts with the mean E exp(x'w + b), E the exposure, under differential privacy; `exp` of a coefficient is a
-    rate ratio.
+    """Counts with the mean E exp(x'w + b), E the exposure, under differential privacy.
 
-    Whatever the law of the counts is, the mean is what is fitted: they need not be Poisson's. Without privacy it is the
+    `exp` of a coefficient is a rate ratio. Whatever the law of the counts is, the mean is what is fitted: they need not be Poisson's. Without privacy it is the
     likelihood of Poisson; with it large counts weigh less, so that few of them do not decide (`losses/counts.py`).
 
     Parameters
@@ -147,7 +146,7 @@ class PrivatePoissonRegressor(_MeanRegressor):
         return rates if exposure is None else np.asarray(rates * read_numbers(column_cells(exposure), cell_key))
 
     def score(self, X: Any, y: ArrayLike | None = None, sample_weight: Any = None, exposure: Any = None) -> float:
-        """D^2 of the counts: by how much of the deviance of one rate for everybody the model's is below it. No noise."""
+        """D^2: by how much of the deviance of one rate for everybody the model's is below it. No noise."""
         labels = self._labels_of(X, y)
         exposure = self._exposure_of(X) if exposure is None else exposure
         given = np.ones(len(labels)) if exposure is None else read_numbers(column_cells(exposure), cell_key)
@@ -175,9 +174,9 @@ class PrivatePoissonRegressor(_MeanRegressor):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateGammaRegressor(_MeanRegressor):
-    """Positive amounts with the mean exp(x'w + b), such as costs, under differential privacy; the likelihood is gamma's.
+    """Positive amounts with the mean exp(x'w + b), such as costs, under differential privacy.
 
-    The mean is what is fitted, whatever the law of the amounts is. `exp` of a coefficient is a ratio of means.
+    The likelihood is gamma's. The mean is what is fitted, whatever the law of the amounts is. `exp` of a coefficient is a ratio of means.
     """
 
     _plain: ClassVar[str] = "sklearn.linear_model.GammaRegressor"

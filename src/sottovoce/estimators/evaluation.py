@@ -18,7 +18,6 @@ from sottovoce import algorithms
 from sottovoce.algorithms import fits_loss
 from sottovoce.algorithms.evaluation import (
     EvaluatedClasses,
-    EvaluatedCounts,
     EvaluatedNumbers,
     EvaluatedSeveral,
     People,
@@ -27,7 +26,7 @@ from sottovoce.algorithms.evaluation import (
     nodes_of,
     score_weights,
 )
-from sottovoce.algorithms.evaluation.counts import CountCells
+from sottovoce.algorithms.evaluation.counts import CountCells, EvaluatedCounts
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.misfits import Misfits
@@ -257,9 +256,9 @@ def evaluate(  # noqa: PLR0913
             pairs = zip(np.atleast_2d(model.coef_), np.ravel(model.intercept_).tolist(), strict=True)
             rows = list(itertools.starmap(problem.preparation.weights_of, pairs))
             weights = np.array(rows) if several else rows[0]
-        fits = (EvaluatedNumbers(), EvaluatedCounts(), EvaluatedSeveral(), EvaluatedClasses())
+        every = (EvaluatedNumbers(), EvaluatedCounts(), EvaluatedSeveral(), EvaluatedClasses())
         loss = problem.scaled_loss
-        form = next(each for each in fits if fits_loss(each, loss) and all(need.met(loss) for need in each.needs))
+        form = next(each for each in every if fits_loss(each, loss))
         spread, scale = getattr(model, "score_spread_", None), getattr(model, "label_scale_", None)
         subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "", scale)
         plan = session.plan(form, problem, subject)
@@ -282,6 +281,11 @@ def _check_arguments(model: Any, epsilon: Any, delta: Any, people: Any) -> None:
         raise InputError(f"model={type(model).__name__} must be a fitted estimator of this library.")
     check_is_fitted(model, "plan_")
     check_budget(epsilon, delta)
+    if model.plan_.scaled_loss.kind == "time":
+        raise InputError(
+            "a model of times is not evaluated privately here; model.score(X, y) is its concordance on test people of "
+            "your own, exact and without noise."
+        )
     if people not in get_args(People):
         raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
     fit = model.privacy_.weakest

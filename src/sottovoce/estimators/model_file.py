@@ -21,8 +21,8 @@ from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.estimators.coefficients import CoefficientTable, WithStandardErrors
-from sottovoce.files import parse_file
 from sottovoce.estimators.times import PrivateCoxRegressor
+from sottovoce.files import parse_file
 from sottovoce.formats import ESTIMATORS, MODEL
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,8 @@ from sottovoce.estimators.declarations import penalty_named
 from sottovoce.estimators.fits import Fit
 from sottovoce.estimators.plots import axes_for
 from sottovoce.losses.counts import REACH
-from sottovoce.losses.times import check_periods
+from sottovoce.losses.times import Hazard, check_periods
+from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.split import Split
 
@@ -87,7 +88,7 @@ class PrivateCoxRegressor(PrivateLinearModel):
         """Of somebody whose features are 0; after the last period it does not grow."""
         self._check_shared()
         at = np.atleast_1d(np.asarray(times, dtype=np.float64))
-        cuts = pairwise(self.plan_.scaled_loss.periods)
+        cuts = pairwise(periods_of(self.plan_))
         parts = [rate * (np.clip(at, *cut) - cut[0]) for rate, cut in zip(self.baseline_hazard_, cuts, strict=True)]
         return np.asarray(np.sum(parts, axis=0))
 
@@ -98,7 +99,7 @@ class PrivateCoxRegressor(PrivateLinearModel):
 
     def plot_survival(self, X: Any, ax: Any = None, labels: Any = None) -> Any:
         """Survival curves of a few rows; needs matplotlib (the extra `plots`). Gives the figure."""
-        times = np.linspace(0.0, self.plan_.scaled_loss.periods[-1], 201)
+        times = np.linspace(0.0, periods_of(self.plan_)[-1], 201)
         curves, ax = self.predict_survival(X, times), axes_for(ax)
         for curve, label in zip(curves, labels or range(len(curves)), strict=True):
             ax.plot(times, curve, label=str(label).replace("$", r"\$"), lw=1.6)
@@ -108,8 +109,10 @@ class PrivateCoxRegressor(PrivateLinearModel):
         return ax.figure
 
     def score(self, X: Any, y: ArrayLike | None = None, sample_weight: Any = None) -> float:
-        """Concordance: how often, of two people of whom one is known to have had the event first, that one has the
-        higher hazard. It is exact: no noise."""
+        """Concordance, exact and without noise.
+
+        How often, of two people of whom one is known to have had the event first, that one has the higher hazard.
+        """
         if sample_weight is not None:
             raise InputError("sample_weight: concordance counts pairs of people alike; leave it out.")
         if y is None:
@@ -118,6 +121,11 @@ class PrivateCoxRegressor(PrivateLinearModel):
             raise InputError("y=None: give the events and times of X, or a table with the columns of the schema.")
         known = events_of(y)
         return concordance(self.predict(X), np.asarray(known["label"], dtype=float), known["time"])
+
+
+def periods_of(plan: Plan) -> tuple[float, ...]:
+    """The cut points."""
+    return cast("Hazard", plan.scaled_loss).periods
 
 
 def events_of(y: Any, entry: Any = None) -> NDArray[Any]:

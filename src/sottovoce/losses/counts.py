@@ -102,9 +102,8 @@ class Count(MeanLoss):
         (count, exposure), u = self.counted(y), np.asarray(u, dtype=np.float64)
         count, exposure, u = np.broadcast_arrays(count, exposure, u)
         found = np.empty(u.shape)
-        kernels.fill_count_slopes(
-            self.phi, *(np.ascontiguousarray(each).ravel() for each in (u, count, exposure)), found.reshape(-1)
-        )
+        u, count, exposure = (np.ascontiguousarray(each).ravel() for each in (u, count, exposure))
+        kernels.fill_count_slopes(self.phi, u, count, exposure, found.reshape(-1))
         return found if out is None else _into(out, found)
 
     def curvature(self, u: Vector, y: NDArray[Any]) -> Vector:
@@ -161,7 +160,8 @@ class Positive(MeanLoss):
     def derivative(self, u: Vector, y: NDArray[Any], out: Vector | None = None) -> Vector:
         amount, u = np.broadcast_arrays(count_and_exposure(y)[0], np.asarray(u, dtype=np.float64))
         found = np.empty(u.shape)
-        kernels.fill_positive_slopes(*(np.ascontiguousarray(each).ravel() for each in (u, amount)), found.reshape(-1))
+        u, amount = (np.ascontiguousarray(each).ravel() for each in (u, amount))
+        kernels.fill_positive_slopes(u, amount, found.reshape(-1))
         return found if out is None else _into(out, found)
 
     def curvature(self, u: Vector, y: NDArray[Any]) -> Vector:

@@ -165,8 +165,8 @@ def fill_terms(
     below 0: its size, and slopes at both labels are scaled alike so that neither is above 1), the bound, 1 / the grid,
     and the offset of all scores. `shares`, if there are any, multiply what was cut. `spare` is overwritten.
 
-    Every operation is one of IEEE's +, -, *, /, a root or a comparison, in this order, none fused: so a term is the same bit
-    for bit on every machine, vectorised or not. Guarantee: |term| <= bound * share; a NaN counts as the bound.
+    Every operation is one of IEEE's +, -, *, /, a root or a comparison, in this order, none fused: so a term is the
+    same bit for bit on every machine, vectorised or not. Guarantee: |term| <= bound * share; a NaN counts as the bound.
     """
     parameter, low, high, unit = numbers[0], numbers[1], numbers[2], numbers[3]
     bound, scale, offset = numbers[4], numbers[5], numbers[6]

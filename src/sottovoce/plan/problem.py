@@ -127,7 +127,9 @@ class Problem(Frozen):
         if self.bounds.exposure_bound is not None and not (known is not None and known.exposed):
             raise ValueError(f"exposure_bound={self.bounds.exposure_bound!r} is for counts, not {self.loss.name!r}")
         if counts and (self.bounds.label_low or 0.0) < 0.0:
-            raise ValueError(f"label_bound begins at {self.bounds.label_low!r}, and {self.loss.name!r} has no label below 0")
+            raise ValueError(
+                f"label_bound begins at {self.bounds.label_low!r}, and {self.loss.name!r} has no label below 0"
+            )
         if counts and (self.classes or self.split.same_people):
             raise ValueError(f"the loss {self.loss.name!r} is of counts, of rows in one place or by rows")
         if self.bounds.weight_bound is not None and self.split.same_people:

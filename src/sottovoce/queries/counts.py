@@ -9,12 +9,13 @@ import functools
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.block import SumRows
+from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.gate.query import Array, Query, Reals, Round
 from sottovoce.losses.counts import REACH, count_and_exposure
 from sottovoce.losses.times import Hazard
@@ -99,15 +100,15 @@ class EventCounts(Query):
         return np.array([round.rows.number_sum(functools.partial(_event_within, *cut)) for cut in cuts])
 
 
-def _event_within(start: float, stop: float, _scores: Array, labels: Array) -> Array:
+def _event_within(start: float, stop: float, _scores: Array, labels: NDArray[Any]) -> Array:
     found: Array = ((labels["label"] > 0) & (labels["time"] > start) & (labels["time"] <= stop)).astype(np.float64)
     return found
 
 
 class RiskSums(Query):
-    """sum_i (E_ij / w_j) min(1, exp(x_i'w) / R) / sqrt J for each of J periods of length w_j, E_ij the time within: the
-    sums of Breslow's estimator, w and R told.
+    """sum_i (E_ij / w_j) min(1, exp(x_i'w) / R) / sqrt J for each of J periods of length w_j, E_ij the time within.
 
+    They are the sums of Breslow's estimator; w and R are told.
     Guarantee: zero-out and replace-one move it by at most 1: every entry of a record is in [0, 1 / sqrt J], and two
     points of that cube are no further apart than its diagonal. Edges: a null row adds nothing; a NaN counts as 1.
     """

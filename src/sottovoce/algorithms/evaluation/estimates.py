@@ -15,8 +15,8 @@ import numpy as np
 from scipy.special import expit
 
 from sottovoce.algorithms.base import Array
-from sottovoce.algorithms.evaluation.counts import DEVIANCES, CountCells
 from sottovoce.algorithms.evaluation import LABELS, LARGEST_LOSS, RESIDUALS, Function, Line, TwoSides, loss_lines
+from sottovoce.algorithms.evaluation.counts import DEVIANCES, CountCells
 
 Z = 1.959963984540054  # of a two-sided 95% interval
 LEAST = 0.02  # of a second moment, the least that counts as variance

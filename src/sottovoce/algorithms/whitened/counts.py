@@ -21,8 +21,9 @@ LEAST_EXPOSURE = 0.02  # of the largest, which the mean is taken to be at least
 
 
 class PrivateCounts(PrivateWhitened):
-    """From the constant model log(mean count / mean exposure), by slopes that are nearly alike for small and large
-    counts (`losses/counts.py`); else as for classes and numbers.
+    """From the constant model log(mean count / mean exposure); else as for classes and numbers.
+
+    Slopes are nearly alike for small and large counts (`losses/counts.py`).
 
     Guarantee: as of numbers, whatever the exposures are (`proof.md`).
     """

@@ -38,6 +38,9 @@ from sottovoce.solvers import Whitened
 ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are ill-conditioned, 16 are worse
 
 
+NOTHING = Known()
+
+
 @dataclass(frozen=True)
 class ConstantModel:
     """The constant model that a run starts from: its weights, its scores, and the units that follow from labels."""
@@ -46,7 +49,7 @@ class ConstantModel:
     offset: Array  # of several classes one for each
     units: Units
     shares: Array | None = None  # of several classes
-    known: Known = Known()
+    known: Known = NOTHING
 
 
 class PrivateWhitened(Algorithm):

@@ -43,7 +43,7 @@ class EventDescent(Descent):
 
 
 class PrivateHazards(PrivateWhitened):
-    """One row for each person: an event is a count in the exposure Lambda_0(t), Lambda_0 told (Aitkin and Clayton 1980).
+    """One row for each person: an event is a count in the exposure Lambda_0(t), which is told (Aitkin, Clayton 1980).
 
     Events are counted by period once. Before the first gradient, three times between them, and before the rescale
     a Breslow step renews the baseline: rate_j = events_j / sum_i E_ij exp(score_i). All else is as of counts.
@@ -125,4 +125,5 @@ def renewals(rounds: int) -> tuple[int, ...]:
 
 
 def loss_of(problem: Problem) -> Hazard:
+    """Of times, as `Algorithm.check_loss` has seen."""
     return cast("Hazard", problem.scaled_loss)
