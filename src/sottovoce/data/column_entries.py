@@ -14,7 +14,6 @@ from sottovoce.data.curves import KNOTS
 from sottovoce.data.levels import plain_level, resolve_levels
 from sottovoce.errors import InputError, did_you_mean
 
-
 BESIDE = ("exposure", "weight", "time", "entry")
 
 
@@ -30,8 +29,8 @@ def read_beside(columns: Mapping[str, Any]) -> tuple[dict[str, Beside], dict[str
         numbers = len(pair) == 2 and all(map(is_number, pair)) and pair[0] == 0 and 0 < pair[1] <= LARGEST
         if len(entry) > 1 or not numbers or kind in found:
             raise InputError(
-                f"columns.{name} = {dict(entry)!r} must be {{ {kind} = [0, most] }} and nothing else, once in a schema; "
-                "larger ones are cut."
+                f"columns.{name} = {dict(entry)!r} must be {{ {kind} = [0, most] }} and nothing else, once in a "
+                "schema; larger ones are cut."
             )
         found[kind] = Beside(name, kind, float(pair[1]))
     return found, others

@@ -108,8 +108,9 @@ class _MeanRegressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
 class PrivatePoissonRegressor(_MeanRegressor):
     """Counts with the mean E exp(x'w + b), E the exposure, under differential privacy.
 
-    `exp` of a coefficient is a rate ratio. Whatever the law of the counts is, the mean is what is fitted: they need not be Poisson's. Without privacy it is the
-    likelihood of Poisson; with it large counts weigh less, so that few of them do not decide (`losses/counts.py`).
+    `exp` of a coefficient is a rate ratio. Whatever the law of the counts is, the mean is what is fitted: they need
+    not be Poisson's. Without privacy it is the likelihood of Poisson; with it large counts weigh less, so that few of
+    them do not decide (`losses/counts.py`).
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ class PrivatePoissonRegressor(_MeanRegressor):
 
     exposure_bound: float | None = None
 
-    def fit(  # type: ignore[override]
+    def fit(
         self, X: Any, y: ArrayLike | None = None, *, exposure: Any = None, person: Any = None, **beside: Any
     ) -> Self:
         """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`.
@@ -176,7 +177,8 @@ class PrivatePoissonRegressor(_MeanRegressor):
 class PrivateGammaRegressor(_MeanRegressor):
     """Positive amounts with the mean exp(x'w + b), such as costs, under differential privacy.
 
-    The likelihood is gamma's. The mean is what is fitted, whatever the law of the amounts is. `exp` of a coefficient is a ratio of means.
+    The likelihood is gamma's, and the mean is what is fitted, whatever the law of the amounts is. `exp` of a
+    coefficient is a ratio of means.
     """
 
     _plain: ClassVar[str] = "sklearn.linear_model.GammaRegressor"
