@@ -3,8 +3,8 @@
 20,000 made-up people with 14 correlated and binary covariates, Weibull times, some who leave early, five years; 5,000
 others to test on. For each epsilon the concordance, the slope of the score on that of Cox's partial likelihood (by
 Newton's method, here), the root mean square difference of log hazard ratios per standard deviation (his standard error
-beside it), and the largest error of a mean survival curve at 1, 2 and 4 years. Means over runs with fresh noise, delta =
-1e-6, zero-out. `--rare` lowers the hazard: few events a period.
+beside it), and the largest error of a mean survival curve at 1, 2 and 4 years. Means over runs with fresh noise,
+delta = 1e-6, zero-out. `--rare` lowers the hazard: few events a period.
 """
 
 from __future__ import annotations

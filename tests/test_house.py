@@ -49,7 +49,7 @@ def test_algorithms_read_like_their_papers() -> None:
 @pytest.mark.parametrize(
     ("name", "functions", "files"),
     [
-        ("central fit", 390, 53),
+        ("central fit", 410, 53),
         pytest.param("by rows over gRPC, coordinator", 255, 41, marks=pytest.mark.slow),
         pytest.param("by columns, secure products", 620, 67, marks=pytest.mark.slow),
         pytest.param("sottovoce fit job.toml", 616, 75, marks=pytest.mark.slow),

@@ -22,7 +22,7 @@ from sottovoce.losses import (
     Hazard,
     Hinge,
     Huber,
-    Known,
+    KnownLabels,
     Logistic,
     Loss,
     Positive,
@@ -589,10 +589,10 @@ def test_periods_rise_from_0(periods):
 
 
 def test_phi_follows_the_residual_between_a_floor_and_the_largest_count():
-    floor = Count().knowing(Known(residual=1e-9, mean=0.01, most=10.0))
-    top = Count().knowing(Known(residual=1e9, mean=2.0, most=10.0))
+    floor = Count().knowing(KnownLabels(residual=1e-9, mean=0.01, most=10.0))
+    top = Count().knowing(KnownLabels(residual=1e9, mean=2.0, most=10.0))
     assert (floor.phi, top.phi) == (0.1, 10.0)
-    poisson = Count().knowing(Known(residual=0.8 * math.sqrt(30.0), mean=30.0, exposure=0.5, most=100.0))
+    poisson = Count().knowing(KnownLabels(residual=0.8 * math.sqrt(30.0), mean=30.0, exposure=0.5, most=100.0))
     assert poisson.phi == pytest.approx(0.5)  # 1, in units of the exposure
     assert poisson.typical == 60.0
 

@@ -236,16 +236,17 @@ class Block:
             labels, usable = recipe.labels(y)
             if labels.shape != (count,):
                 raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
-            shares = recipe.shares(y, usable)
+            beside = columns_beside(y)
+            shares = recipe.shares(beside, usable) if "weight" in beside else None
             rows = recipe.prepared(X, usable, resources)
-        if count:
-            recipe.check_beside(y)
+        if count and recipe.beside:
+            recipe.check_beside(beside)
         labels[~usable] = 0.0 if recipe.classes is None or not recipe.labelled else 1.0
         if records is None and (null := count - int(usable.sum())):
             tell_null_rows(null, count, resources, X)
         bits = recipe.bits if recipe.exact else None
         about: Any = {"layout": recipe.layout, "records": records, "resources": resources}
-        return cls(rows, labels, bits, usable=usable, beside=columns_beside(y), shares=shares, **about)
+        return cls(rows, labels, bits, usable=usable, beside=beside, shares=shares, **about)
 
     def with_rows(
         self, rows: Matrix, labels: Array, usable: NDArray[np.bool_] | None = None, shares: Array | None = None

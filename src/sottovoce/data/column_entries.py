@@ -9,7 +9,18 @@ import numpy as np
 
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import LARGEST
-from sottovoce.data.column_kinds import KINDS, PRIVATE, SHAPES, Beside, Category, Column, Counts, Curve, Number, YesNo
+from sottovoce.data.column_kinds import (
+    KINDS,
+    PRIVATE,
+    SHAPES,
+    Beside,
+    Category,
+    Column,
+    CountColumn,
+    Curve,
+    Number,
+    YesNo,
+)
 from sottovoce.data.curves import KNOTS
 from sottovoce.data.levels import plain_level, resolve_levels
 from sottovoce.errors import InputError, did_you_mean
@@ -56,10 +67,10 @@ def read_column(name: str, entry: Any, level_sets: Mapping[str, Any]) -> Column:
             raise InputError(f"columns.{name} has no key {key!r}{meant} Beside {kind.keys[0]}: {', '.join(kind.keys)}.")
         if key in ("missing", "other", "narrow") and not isinstance(value, bool):
             raise InputError(f"columns.{name}: {key} = {value!r} must be true or false.")
-    if kind is Counts:
+    if kind is CountColumn:
         if not (is_whole(most := given["counts"]) and most >= 1):
             raise InputError(f"columns.{name}: counts = {most!r} must be the largest count, a whole number from 1 on.")
-        return Counts(name, 0.0, float(most))
+        return CountColumn(name, 0.0, float(most))
     if kind is Number:
         return _number_column(name, given)
     if kind is Category:

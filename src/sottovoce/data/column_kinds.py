@@ -190,7 +190,7 @@ class Number(Column):
 
 
 @dataclass(frozen=True)
-class Counts(Number):
+class CountColumn(Number):
     """`{ counts = 20 }`: whole numbers from 0 on; larger ones are cut."""
 
     keys = ("counts",)
@@ -209,6 +209,9 @@ class Beside:
 
     def entry(self) -> dict[str, Any]:
         return {self.kind: [0.0, self.most]}
+
+    def __str__(self) -> str:
+        return f"{self.name!r}, the {self.kind} of a record, up to {self.most:g}"
 
 
 @dataclass(frozen=True)
@@ -456,7 +459,7 @@ class YesNo(Column):
         return {"yes": self.yes, "no": self.no} | ({"missing": True} if self.missing else {})
 
 
-KINDS: Final[tuple[type[Column], ...]] = (Number, Counts, Category, YesNo)
+KINDS: Final[tuple[type[Column], ...]] = (Number, CountColumn, Category, YesNo)
 
 
 def _short(number: float) -> float | int:

@@ -292,7 +292,7 @@ class Preparation:
         y = np.asarray(y)
         columns = columns_beside(y)
         labels, usable = self._labels(labels_of(y))
-        if columns.keys() - self.beside:
+        if columns and columns.keys() - self.beside:
             raise InputError(f"the plan does not take {', '.join(sorted(columns))} beside labels; leave it out.")
         if self.until is not None:
             return self._events(labels, usable, columns)
@@ -321,11 +321,9 @@ class Preparation:
         found["time"], found["entry"] = (np.where(known, np.minimum(each, until), 0.0) for each in (time, entry))
         return found, usable & known
 
-    def shares(self, y: ArrayLike, usable: NDArray[np.bool_]) -> Array | None:
+    def shares(self, columns: Mapping[str, NDArray[Any]], usable: NDArray[np.bool_]) -> Array:
         """What a record counts of the most that one may, in [0, 1]; one without a weight is not usable any more."""
-        weights = columns_beside(np.asarray(y)).get("weight")
-        if weights is None:
-            return None
+        weights = columns["weight"]
         known = np.isfinite(weights) & (weights >= 0)
         usable &= known
         found = np.where(known, weights, 0.0)
@@ -342,9 +340,8 @@ class Preparation:
             declared |= {"time": self.until, "entry": self.until}
         return frozenset(name for name, bound in declared.items() if bound is not None or not self.exact)
 
-    def check_beside(self, y: ArrayLike) -> None:
-        """Refuse labels without what the plan counts on, whatever they are."""
-        given = columns_beside(np.asarray(y))
+    def check_beside(self, given: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse labels without what the plan counts on beside them, whatever they are."""
         declared = {"exposure": self.bounds.exposure_bound, "weight": self.bounds.weight_bound, "time": self.until}
         if lacking := [name for name in sorted(self.beside) if declared.get(name) and name not in given]:
             raise InputError(

@@ -42,7 +42,7 @@ from sottovoce.data.beside import labels_with
 from sottovoce.data.cells import Cells, cell_key, label_array, read_numbers, table_columns
 from sottovoce.data.coded import MOST_FILLED, Coded, Placed, Rows, places_of
 from sottovoce.data.column_entries import read_beside, read_column
-from sottovoce.data.column_kinds import SHAPES, Category, Column, Counts, Curve, Number, YesNo
+from sottovoce.data.column_kinds import SHAPES, Category, Column, CountColumn, Curve, Number, YesNo
 from sottovoce.data.curves import put_in_order
 from sottovoce.data.levels import ABSENT, UNKNOWN, Level, shown_level
 from sottovoce.data.resources import fits_in_memory
@@ -70,9 +70,8 @@ class Schema:
         are the first three characters of codes, and `"levels_file"` in their place names a file with one a line;
         `{"yes": "Y", "no": "N"}`. With `"missing": True` missing cells have a feature of their own, with
         `"other": True` undeclared levels too; `"fill"` is what a missing number counts as, by default the middle of
-        its range. `{"counts": 20}` is a label of counts up to 20; `{"exposure": (0, 1)}`, `{"weight": (0, 4)}` and
-        `{"time": (0, 5)}` are no features: the exposure of a count, what a record weighs, when an event came.
-        Choose ranges and levels from what is publicly known, never from the data.
+        its range. `{"counts": 20}` is a label of counts; `{"exposure": (0, 1)}`, also weight and time, stands beside
+        it. Choose ranges and levels from what is publicly known, never from the data.
         `"shape": "smooth"` lets a number act along a curve: with `"knots"`, how many or a list of public places,
         `"scale": "log"` for amounts, and `"monotone"`, "up" or "down", which costs nothing.
     label : str or None
@@ -167,20 +166,9 @@ class Schema:
         """The columns that stand beside the label."""
         return (*(each.name for each in self.beside.values()), *([] if self.person is None else [self.person]))
 
-    @property
-    def exposure_bound(self) -> float | None:
-        """The largest exposure of a count."""
-        return self.beside["exposure"].most if "exposure" in self.beside else None
-
-    @property
-    def weight_bound(self) -> float | None:
-        """The ceiling of weights of records."""
-        return self.beside["weight"].most if "weight" in self.beside else None
-
-    def exposures(self, table: Any) -> Any:
-        """The column of the exposures of a table; None if the schema names none, or the table has none."""
-        column, cells = self.beside.get("exposure"), table_columns(table)
-        return None if column is None else cells.get(column.name)
+    def most_beside(self, kind: str) -> float | None:
+        """The largest exposure, or the ceiling of weights."""
+        return self.beside[kind].most if kind in self.beside else None
 
     @property
     def estimated(self) -> dict[int, Number]:
@@ -361,9 +349,8 @@ class Schema:
             return None
         if self.person is not None and self.person not in cells:
             raise InputError(f"the table lacks {self.person!r}, which says whose record each row is. Add the column.")
-        for each in self.beside.values():
-            if each.name not in cells:
-                raise InputError(f"the table lacks {each.name!r}, the {each.kind} of each record. Add the column.")
+        if lacking := [str(each) for each in self.beside.values() if each.name not in cells]:
+            raise InputError(f"the table lacks {lacking[0]}. Add the column.")
         beside = {kind: cells[each.name] for kind, each in self.beside.items()}
         beside |= {} if self.person is None else {"person": cells[self.person]}
         return np.asarray(labels_with(self._labels(cells[self.label]), **beside))
@@ -437,7 +424,7 @@ class Schema:
         rows = [
             (f"{name} (the label)" if name == self.label else name, tell_column(each)) for name, each in every.items()
         ]
-        known = {each.name: f"the {each.kind} of a record, up to {each.most:g}" for each in self.beside.values()}
+        known = {each.name: str(each) for each in self.beside.values()}
         rows += [(name, known.get(name, "an identifier, no feature")) for name in self.identifiers]
         return html_table(("column", "holds"), rows, caption=repr(self))
 
@@ -480,7 +467,7 @@ _MOST_NAMED: Final = 10  # levels that are told by name
 def tell_column(column: Column) -> str:
     """What a column holds, in words: "5 levels (a, b, c, d, e), missing counted"."""
     if isinstance(column, Number):
-        kind = "a count" if isinstance(column, Counts) else "a number"
+        kind = "a count" if isinstance(column, CountColumn) else "a number"
         said = kind if column.unknown else f"{kind} from {column.low:g} to {column.high:g}"
         said += ", its range bought by the fit" if column.estimated else ""
         said += f", along a curve of {len(column.places)} knots" if isinstance(column, Curve) else ""

@@ -139,7 +139,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         weight, exposure = beside.pop("sample_weight", None), beside.pop("exposure", None)
         if beside or (exposure is not None and not hasattr(self, "exposure_bound")):
             raise TypeError(f"fit() got an unexpected keyword argument {next(iter(beside), 'exposure')!r}")
-        if weight is not None and self._weight_bound is None and math.isfinite(self.epsilon):
+        if weight is not None and math.isfinite(self.epsilon) and self._bounds_beside()["weight_bound"] is None:
             raise InputError(
                 "sample_weight needs a ceiling, since a weight multiplies a record's influence: "
                 "solver=sv.solvers.Whitened(weight_bound=...), two to four mean weights; larger ones are cut. A weight "
@@ -442,15 +442,10 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             aggregation=federation.aggregation() if private else None,
         )
 
-    @property
-    def _weight_bound(self) -> float | None:
-        """The ceiling of weights of records, an option of the solver that takes them."""
-        return getattr(self.solver, "weight_bound", None)
-
     def _bounds_beside(self) -> dict[str, float | None]:
-        """Of what stands beside labels."""
-        own = None if self._schema is None else self._schema.weight_bound
-        return {"weight_bound": own if self._weight_bound is None else self._weight_bound}
+        """Of what stands beside labels: the ceiling of weights is an option of the solver that takes them."""
+        bound = getattr(self.solver, "weight_bound", None)
+        return {"weight_bound": self._schema.most_beside("weight") if bound is None and self._schema else bound}
 
     def _purchases(self) -> tuple[Purchase, ...]:
         """What is bought after the fit, on the same people and within its budget."""

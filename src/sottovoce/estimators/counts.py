@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
 from sottovoce.arguments import is_number
-from sottovoce.data.cells import cell_key, column_cells, read_numbers
+from sottovoce.data.cells import cell_key, column_cells, read_numbers, table_columns
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.declarations import penalty_named
@@ -165,10 +165,12 @@ class PrivatePoissonRegressor(_MeanRegressor):
 
     def _exposure_of(self, X: Any) -> Any:
         """By the schema of the fit; None where there is none."""
-        return None if self._schema is None or isinstance(X, Federation) else self._schema.exposures(X)
+        if self._schema is None or isinstance(X, Federation) or "exposure" not in self._schema.beside:
+            return None
+        return table_columns(X).get(self._schema.beside["exposure"].name)
 
     def _bounds_beside(self) -> dict[str, float | None]:
-        own = None if self._schema is None else self._schema.exposure_bound
+        own = None if self._schema is None else self._schema.most_beside("exposure")
         bound = own if self.exposure_bound is None else self.exposure_bound
         return {**super()._bounds_beside(), "exposure_bound": bound}
 

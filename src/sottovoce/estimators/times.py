@@ -137,9 +137,9 @@ def events_of(y: Any, entry: Any = None) -> NDArray[Any]:
     if names and "label" in names:
         found = y
     elif names and len(names) == 2:
-        found = labels_with(_numbers(y[names[0]]), time=y[names[1]])
+        found = labels_with(_read(y[names[0]]), time=y[names[1]])
     elif y.ndim == 2 and y.shape[1] == 2:
-        found = labels_with(_numbers(y[:, 0]), time=y[:, 1])
+        found = labels_with(_read(y[:, 0]), time=y[:, 1])
     else:
         raise InputError(
             "y must be a structured array of events and times, such as sksurv.util.Surv makes, or two columns (event, "
@@ -148,7 +148,7 @@ def events_of(y: Any, entry: Any = None) -> NDArray[Any]:
     return np.asarray(found if entry is None else labels_with(found, entry=entry))
 
 
-def _numbers(cells: Any) -> Array:
+def _read(cells: Any) -> Array:
     return read_numbers(column_cells(cells), cell_key)
 
 

@@ -5,7 +5,7 @@ the kind "regression" and `PrivateLinearSVC(loss=...)` those of the kind "classi
 """
 
 from sottovoce.losses.base import Kind as Kind
-from sottovoce.losses.base import Known as Known
+from sottovoce.losses.base import KnownLabels as KnownLabels
 from sottovoce.losses.base import Loss as Loss
 from sottovoce.losses.base import check_units as check_units
 from sottovoce.losses.base import coded as coded
@@ -15,7 +15,7 @@ from sottovoce.losses.base import names as names
 from sottovoce.losses.base import register as register
 from sottovoce.losses.base import takes as takes
 from sottovoce.losses.counts import Count as Count
-from sottovoce.losses.counts import MeanLoss as MeanLoss
+from sottovoce.losses.counts import LogMeanLoss as LogMeanLoss
 from sottovoce.losses.counts import Positive as Positive
 from sottovoce.losses.several import ClassesLoss as ClassesLoss
 from sottovoce.losses.several import OneVsRest as OneVsRest

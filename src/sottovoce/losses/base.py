@@ -22,7 +22,7 @@ _DUAL: tuple[Kind, ...] = ("regression", "classification")  # kinds of losses th
 ROUNDING = 1e-12  # a sum of dual steps may leave the domain of the conjugate by this much
 
 
-class Known(NamedTuple):
+class KnownLabels(NamedTuple):
     """What a run has released of labels."""
 
     residual: float = 0.0  # the mean size of those from one number for everybody
@@ -111,11 +111,11 @@ class Loss(ABC):
         own = fields(self)
         return float(getattr(self, own[0].name)) if own else 0.0
 
-    def knowing(self, known: Known) -> Self:  # noqa: ARG002
+    def knowing(self, known: KnownLabels) -> Self:  # noqa: ARG002
         """The loss with what follows from releases."""
         return self
 
-    def units(self, known: Known) -> Sizes:
+    def units(self, known: KnownLabels) -> Sizes:
         """Classes have a scale of their own; numbers that of their mean absolute residual."""
         if self.kind == "classification":
             slope = float(np.abs(self.derivative(np.zeros(2), np.array([-1.0, 1.0]))).max())

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.losses import kernels
-from sottovoce.losses.base import Kind, Known, Loss, Sizes, Vector, check_positive, register
+from sottovoce.losses.base import Kind, KnownLabels, Loss, Sizes, Vector, check_positive, register
 
 REACH = 690.0
 NORMAL, WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
@@ -28,7 +28,7 @@ WIDEST = 3.0  # a variance of scores beyond which curvatures say nothing
 WIDER = 16.0  # a clip of slopes moves the mean first, so the rescale may have so much more noise
 
 
-class MeanLoss(Loss):
+class LogMeanLoss(Loss):
     """A loss of labels whose mean is exp(score); what it is told in a run is in `learned`, by name."""
 
     kind: ClassVar[Kind] = "count"
@@ -68,7 +68,7 @@ def _within(u: Vector) -> Vector:
 
 
 @register
-class Count(MeanLoss):
+class Count(LogMeanLoss):
     """l'(s, y) = (E e^s - y) / (1 + q), q = sqrt(phi e^s): Poisson's likelihood for phi = 0.
 
     Convex, and the mean of the slope is 0 at the true mean, whatever the law of y is. With phi the spread of slopes is
@@ -118,7 +118,7 @@ class Count(MeanLoss):
         rate = self.typical * np.exp(math.sqrt(v) * NORMAL - v / 2)
         return float(WEIGHTS @ (rate / (1 + np.sqrt(self.phi * rate))))
 
-    def knowing(self, known: Known) -> Self:
+    def knowing(self, known: KnownLabels) -> Self:
         """Phi from the spread of residuals: that of counts about their mean over the mean, within limits.
 
         It is in units of the mean exposure. A wrong one costs efficiency and moves no mean; it tells no dispersion,
@@ -127,7 +127,7 @@ class Count(MeanLoss):
         phi = min(max((1.25 * known.residual) ** 2 / known.mean, 0.1), known.most)
         return replace(self, phi=phi * known.exposure, typical=known.mean / known.exposure)
 
-    def units(self, known: Known) -> Sizes:
+    def units(self, known: KnownLabels) -> Sizes:
         tau = 1 + math.sqrt(self.phi * self.typical)
         bend = known.exposure * self.mean_curvature(VARIANCE)
         spread = self.phi / known.exposure * known.mean / tau**2
@@ -146,7 +146,7 @@ class Count(MeanLoss):
 
 
 @register
-class Positive(MeanLoss):
+class Positive(LogMeanLoss):
     """l'(s, y) = 1 - y e^-s: the likelihood of the gamma law, whatever its shape is."""
 
     name: ClassVar[str] = "gamma"
@@ -172,7 +172,7 @@ class Positive(MeanLoss):
         check_positive("variance", variance, "pass the mean square of the scores", zero=True)
         return 1.0
 
-    def units(self, known: Known) -> Sizes:
+    def units(self, known: KnownLabels) -> Sizes:
         slope = max(known.residual / known.mean, 0.05)
         return Sizes(slope, max(known.most / known.mean, slope), VARIANCE, 1.0, (1.25 * slope) ** 2, WIDER)
 

@@ -57,7 +57,7 @@ def logistic_weight(t: float) -> float:
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
-def exponential(t: float) -> float:
+def power_of_e(t: float) -> float:
     """exp(t) likewise, t first clipped to [-690, 690]: never 0, never infinite."""
     t = clamp(t, -690.0, 690.0)
     shifted = t * _LOG2_E + _SHIFT
@@ -73,7 +73,7 @@ def exponential(t: float) -> float:
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def count_slope(score: float, count: float, exposure: float, phi: float) -> float:
     """(E e^s - y) / (1 + sqrt(phi e^s))."""
-    rate = exponential(score)
+    rate = power_of_e(score)
     return (exposure * rate - count) / (1.0 + math.sqrt(phi * rate))
 
 
@@ -88,7 +88,7 @@ def fill_count_slopes(phi: float, scores: Array, counts: Array, exposures: Array
 def fill_positive_slopes(scores: Array, amounts: Array, slopes: Array) -> None:
     """Overwrite slopes with 1 - y e^-s."""
     for i in range(len(slopes)):
-        slopes[i] = 1.0 - amounts[i] * exponential(-scores[i])
+        slopes[i] = 1.0 - amounts[i] * power_of_e(-scores[i])
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sottovoce.arguments import is_number
 from sottovoce.errors import InputError
-from sottovoce.losses.base import Kind, Known, Vector, register
+from sottovoce.losses.base import Kind, KnownLabels, Vector, register
 from sottovoce.losses.counts import Count
 
 MOST_PERIODS = 64
@@ -50,7 +50,7 @@ class Hazard(Count):
     def hearing(self, told: Mapping[str, Any]) -> Self:
         return replace(self, phi=float(told["phi"][0]), rates=tuple(told["rates"].tolist()))
 
-    def knowing(self, known: Known) -> Self:
+    def knowing(self, known: KnownLabels) -> Self:
         """At rates by which as many events are expected as there are, e^s is 1 and the exposure their mean number."""
         return replace(self, phi=known.exposure, typical=1.0)
 

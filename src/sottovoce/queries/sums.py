@@ -384,7 +384,8 @@ class ProjectedGradient(Query):
         return misfit(takes, told)
 
     def value(self, round: Round) -> Array:
-        memory, told, loss = round.memory, round.told, self.loss.hearing(round.told)
+        memory, told = round.memory, round.told
+        loss = self.loss.hearing(told) if self.loss.learned else self.loss
         public = self.follows_from(told, memory)
         if "projection" in told:
             memory.clear()  # the rows of the stage before

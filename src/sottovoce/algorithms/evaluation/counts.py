@@ -13,7 +13,7 @@ from sottovoce.algorithms.evaluation import FLOAT, WIDE, Evaluated, Line, Subjec
 from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.gate.query import Query, Round
-from sottovoce.losses import Kind, MeanLoss
+from sottovoce.losses import Kind, LogMeanLoss
 from sottovoce.losses.counts import REACH, count_and_exposure
 from sottovoce.plan import Numbers, Problem
 
@@ -38,7 +38,7 @@ class CountCells(Query):
     bound = 2.0 * FLOAT
     rounding_entries = 20.0
 
-    def __init__(self, weights: Array, loss: MeanLoss, numbers: Any, most: float | None) -> None:
+    def __init__(self, weights: Array, loss: LogMeanLoss, numbers: Any, most: float | None) -> None:
         self.weights, self.loss, self.most = weights, loss, most  # the largest exposure; None: there are none
         self.scores, self.unit, self.range = score_line(numbers), numbers.unit, numbers.range
         self.length = len(DEVIANCES) + (2 if most else 1) * SCORES + SCORES + 1
@@ -85,7 +85,7 @@ class EvaluatedCounts(_Evaluation):
     form: ClassVar[str] = "counts"
     title: ClassVar[str] = "private evaluation: deviances, scores and residuals of counts in cells"
     kinds: ClassVar[tuple[Kind, ...]] = ("count",)
-    needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: isinstance(loss, MeanLoss), "tells counts, not {!r}"),)
+    needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: isinstance(loss, LogMeanLoss), "tells counts, not {!r}"),)
     numbers: ClassVar[type[Numbers]] = EvaluatedCountsNumbers
 
     def nodes(self, problem: Problem, subject: Subject) -> dict[str, float]:

@@ -13,7 +13,7 @@ from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened
 from sottovoce.algorithms.whitened.rule import Descent, Units, White
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Query
-from sottovoce.losses import Kind, Known
+from sottovoce.losses import Kind, KnownLabels
 from sottovoce.plan import Plan, Problem
 from sottovoce.queries.counts import CountResidualSum, CountSum, ExposureSum
 
@@ -53,7 +53,7 @@ class PrivateCounts(PrivateWhitened):
         width = min(most, 4 * max(mean, math.sqrt(mean)))
         share = yield from mean_of(plan, "residual", weights=weights, range=np.array([width]))
         residual = width * (min(max(share, 0.0), 1.0) + self.noise(plan, "residual"))
-        known = Known(residual, mean, exposure, most)
+        known = KnownLabels(residual, mean, exposure, most)
         return ConstantModel(weights, weights[-1:] * constant, Units.of(plan.scaled_loss, known), known=known)
 
     def rescale(self, plan: Plan, white: White, descent: Descent, start: ConstantModel) -> Asking[Solution]:

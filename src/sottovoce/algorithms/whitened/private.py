@@ -30,7 +30,7 @@ from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedScore, Moments, Units, White
 from sottovoce.data.block import Block
 from sottovoce.gate.query import MessageArrays, Query
-from sottovoce.losses import Known, Weighted
+from sottovoce.losses import KnownLabels, Weighted
 from sottovoce.plan import Design, Plan, Problem, Release
 from sottovoce.queries import counts, sums
 from sottovoce.solvers import Whitened
@@ -38,7 +38,7 @@ from sottovoce.solvers import Whitened
 ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are ill-conditioned, 16 are worse
 
 
-NOTHING = Known()
+NOTHING = KnownLabels()
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ConstantModel:
     offset: Array  # of several classes one for each
     units: Units
     shares: Array | None = None  # of several classes
-    known: Known = NOTHING
+    known: KnownLabels = NOTHING
 
 
 class PrivateWhitened(Algorithm):
@@ -80,12 +80,14 @@ class PrivateWhitened(Algorithm):
         sums.ProjectedGradient,
     )
     rescales: ClassVar[int] = RESCALES
+    renewed: ClassVar[bool] = False  # whether something is asked between gradients
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
         queries = self.queries(problem, problem.names[0])
         rounds = limited("rounds", given(options.rounds, ROUNDS), 2, MOST_ROUNDS - 64)
-        counts = {"gradient": rounds, "rescale": self.rescales, **self.repeats(rounds)}
+        counts = {"gradient": rounds, "rescale": self.rescales}
+        counts |= self.repeats(rounds) if self.renewed else {}
         shares = self.shares(problem.signal, list(map(operator.attrgetter("name"), queries)))
         releases, first = list[Release](), 0
         for query in queries:
@@ -145,7 +147,7 @@ class PrivateWhitened(Algorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Moments, whiten, descend, rescale. All noise is judged in the sum over the parties."""
-        plan = yield from self.weigh(plan)
+        plan = (yield from self.weigh(plan)) if plan.has("amount") else plan
         moments = yield from self.moments(plan)
         start = yield from self.start(plan)
         white = yield from self.whiten(plan, moments, start.units)
@@ -154,8 +156,6 @@ class PrivateWhitened(Algorithm):
 
     def weigh(self, plan: Plan) -> Asking[Plan]:
         """Where records have weights: as if there were so many records as these add up to, of the most that one has."""
-        if not plan.has("amount"):
-            return plan
         mean, noise = (yield from mean_of(plan, "amount")), self.noise(plan, "amount")
         return plan.counting(plan.records * min(max(mean, noise), 1.0))
 
@@ -176,7 +176,7 @@ class PrivateWhitened(Algorithm):
         if plan.has("residual"):
             mean = yield from mean_of(plan, "residual", weights=weights)
             residual = max(mean, 0.0) + self.noise(plan, "residual")
-        units = Units.of(plan.scaled_loss, Known(residual))
+        units = Units.of(plan.scaled_loss, KnownLabels(residual))
         if plan.has("weight"):
             mean, noise = (yield from mean_of(plan, "weight")), self.noise(plan, "weight")
             weight = min(max(mean, noise, min(plan.class_weight)), 1.0)
@@ -318,11 +318,11 @@ class PrivateWhitened(Algorithm):
         for _ in range(descent.rounds):
             point = descent.along_columns(descent.point)
             asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": offset, **first}
-            asked |= descent.units.loss.told()
+            asked |= descent.units.loss.told() if descent.units.loss.learned else {}
             answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
             descent.step(descent.along_directions(answer) * most / plan.records)
             first = {}
-            if query == "gradient":
+            if self.renewed and query == "gradient":
                 yield from self.renew(plan, descent)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from sottovoce.algorithms.base import Array
-from sottovoce.losses import Known, Loss
+from sottovoce.losses import KnownLabels, Loss
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 
@@ -105,7 +105,7 @@ class Units:
     rescale: float = 1.0  # so much more of the loss may go to wider clips of the rescale
 
     @classmethod
-    def of(cls, loss: Loss, known: Known) -> Units:
+    def of(cls, loss: Loss, known: KnownLabels) -> Units:
         """As the loss says."""
         loss = loss.knowing(known)
         slope, steepest, variance, curvature, spread, rescale, amount = loss.units(known)

@@ -13,7 +13,7 @@ from sottovoce.algorithms.whitened.private import ConstantModel, PrivateWhitened
 from sottovoce.algorithms.whitened.rule import Descent, Moments, Units, White
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Query
-from sottovoce.losses import Hazard, Kind, Known
+from sottovoce.losses import Hazard, Kind, KnownLabels
 from sottovoce.plan import Plan, Problem
 from sottovoce.queries.counts import EventCounts, RiskSums
 
@@ -55,6 +55,7 @@ class PrivateHazards(PrivateWhitened):
     title: ClassVar[str] = "whitened descent for times to an event, the baseline renewed by Breslow steps"
     kinds: ClassVar[tuple[Kind, ...]] = ("time",)
     takes_weights: ClassVar[bool] = False
+    renewed: ClassVar[bool] = True
 
     def repeats(self, rounds: int) -> dict[str, int]:
         return {"risk": 2 + len(renewals(rounds))}
@@ -67,14 +68,14 @@ class PrivateHazards(PrivateWhitened):
     def label_numbers(self, plan: Problem) -> list[Query]:
         if not plan.fit_intercept:
             raise InputError("fit_intercept=False: the baseline hazard is an intercept; leave it out.")
-        return [EventCounts(loss_of(plan).periods), RiskSums(loss_of(plan), plan.dimension)]
+        return [EventCounts(hazard_of(plan).periods), RiskSums(hazard_of(plan), plan.dimension)]
 
     def start(self, plan: Plan) -> Asking[ConstantModel]:
         """At one hazard for everybody within each period."""
         std = self.deviation(plan, "events")
         events = np.maximum((yield from total("events")), 2 * std)
         mean = min(max(float(events.sum()) / plan.records, 1e-6), 1.0)
-        units = Units.of(plan.scaled_loss, Known(0.0, mean, mean, STEEPEST * (1 + math.sqrt(mean))))
+        units = Units.of(plan.scaled_loss, KnownLabels(0.0, mean, mean, STEEPEST * (1 + math.sqrt(mean))))
         weights = np.zeros(plan.dimension)
         units = yield from self.baseline(plan, units, events, weights)
         return EventModel(weights, np.zeros(1), units, events=events)
@@ -124,6 +125,6 @@ def renewals(rounds: int) -> tuple[int, ...]:
     return tuple(sorted({max(1, round(share * rounds)) for share in AGAIN}))
 
 
-def loss_of(problem: Problem) -> Hazard:
+def hazard_of(problem: Problem) -> Hazard:
     """Of times, as `Algorithm.check_loss` has seen."""
     return cast("Hazard", problem.scaled_loss)
