@@ -6,6 +6,8 @@ capital by their logarithms, from 1 dollar. The default solver, nothing tuned.
 Points are 0 for the best linear model without privacy and 100 for a constant, of the test log-loss or squared error;
 below 0 is better than any linear model. Means over the seeds. With `--pairs K` also, beside the curves, products of K
 hats of one number with K of another, which a schema does not have: a grid over the two, plain or of smooth bases.
+`--rows P` deals the records out to P parties with secure sums, where `--colluding K` of them may collude (all others),
+`--columns` the columns to two with secure products.
 """
 
 from __future__ import annotations
@@ -100,6 +102,19 @@ def loss_of_constant(train: Cells, test: Cells, schema: sv.Schema) -> float:
     return float(-found * np.log(share) - (1 - found) * np.log(1 - share))
 
 
+def deal(cells: Cells, schema: sv.Schema, rows: int, *, columns: bool, colluding: int | None) -> Any:
+    """The training records as the parties have them."""
+    if columns:
+        names = list(schema.columns)
+        parts = [{name: cells[name] for name in names[place::2]} for place in (0, 1)]
+        parts[0][str(schema.label)] = cells[str(schema.label)]
+        return sv.Federation.by_columns(parts, schema=schema, products="secure")
+    if rows > 1:
+        parts = [{name: column[place::rows] for name, column in cells.items()} for place in range(rows)]
+        return sv.Federation.by_rows(parts, schema=schema, sums="secure").secure_aggregation(colluding=colluding)
+    return cells
+
+
 LOGARITHMS = smooth(
     ADULT,
     **{"capital-gain": {"range": (1, 99_999), "scale": "log"}, "capital-loss": {"range": (1, 9_999), "scale": "log"}},
@@ -153,6 +168,9 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--pairs", type=int, metavar="K")
+    parser.add_argument("--rows", type=int, default=1, metavar="P")
+    parser.add_argument("--colluding", type=int, metavar="K")
+    parser.add_argument("--columns", action="store_true")
     parser.add_argument("--sets", nargs="+", default=["adult", "electricity", "california"])
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # a seed voids the guarantee, and says so
@@ -171,7 +189,10 @@ def main() -> None:
         kind = sv.PrivateLogisticRegression if lines.classes is not None else sv.PrivateRidge
 
         def fitted(schema: sv.Schema, epsilon: float, seed: int, kind: Any = kind, train: Cells = train) -> Any:
-            return kind(epsilon, schema=schema, insecure_seed=seed).fit(train)
+            how = {"columns": arguments.columns, "colluding": arguments.colluding}
+            dealt = deal(train, schema, arguments.rows, **how)
+            own = None if isinstance(dealt, sv.Federation) else schema
+            return kind(epsilon, schema=own, insecure_seed=seed).fit(dealt)
 
         if arguments.pairs:
             print(name)

@@ -14,8 +14,8 @@ two classes also the slope that the score needs on test people (1: none), and th
 - nearly: 30,000 people with 30 numbers, each nearly the one before; a fifth positive.
 - levels: 30,000 people with 150 levels and 4 skewed numbers; a twentieth positive.
 
-With `--beside newton` points too: 0 is the fit without privacy (scikit-learn, C = 10,000), 100 the constant of the
-training labels.
+With `--auto` the penalty is chosen (`alpha="auto"`, l1). With `--beside newton` points too: 0 is the fit without
+privacy (scikit-learn, C = 10,000), 100 the constant of the training labels.
 """
 
 from __future__ import annotations
@@ -153,12 +153,11 @@ def ends(table: Table) -> tuple[float, float]:
     return log_loss(y[cut:], free.predict_proba(X[cut:])), float(-np.log(shares[y[cut:]]).mean())
 
 
-def loss(table: Table, epsilon: float, seed: int, parties: int, more: Any) -> str:
-    X, y, cut, norm = table
+def loss(table: Table, epsilon: float, seed: int, given: argparse.Namespace, more: Any) -> str:
+    (X, y, cut, norm), parties = table, given.parties
     classes, solver = range(int(y.max()) + 1), more[0]
-    model = sv.PrivateLogisticRegression(
-        epsilon, 1e-5, row_norm=norm, classes=classes, insecure_seed=seed, alpha=0.0, solver=solver
-    )
+    declared: Any = {"row_norm": norm, "classes": classes, "insecure_seed": seed, "l1_ratio": 1 if given.auto else 0}
+    model = sv.PrivateLogisticRegression(epsilon, 1e-5, alpha="auto" if given.auto else 0.0, solver=solver, **declared)
     parts = [(X[k:cut:parties], y[k:cut:parties]) for k in range(parties)]
     model.fit(*parts[0]) if parties == 1 else model.fit(sv.Federation.by_rows(parts))
     shares = model.predict_proba(X[cut:])[np.arange(len(y) - cut), y[cut:]]
@@ -176,6 +175,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--parties", type=int, default=1)
     parser.add_argument("--diagonal", action="store_true")
+    parser.add_argument("--auto", action="store_true")
     parser.add_argument("--beside", nargs="*", metavar="SOLVER")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -190,7 +190,7 @@ def main() -> None:
             start = time.perf_counter()
             for solver in ["auto", *(given.beside or [])]:
                 runs = range(given.runs)
-                told = " ".join(loss(table, epsilon, seed, given.parties, (solver, scale)) for seed in runs)
+                told = " ".join(loss(table, epsilon, seed, given, (solver, scale)) for seed in runs)
                 seconds = time.perf_counter() - start
                 print(f"    epsilon {epsilon:g}, {solver}: {told}   [{seconds:.0f} s]", flush=True)
 

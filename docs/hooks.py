@@ -14,7 +14,7 @@ from tables import inserted
 SOURCE = Path(__file__).parent.parent / "src" / "sottovoce"
 
 # A fenced block, or indented lines after an empty one.
-_BLOCK = re.compile(r"(^```.*?^```$|(?<=\n\n)(?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(^ *```.*?^ *```$|(?<=\n\n)(?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 
 # What is left alone in a line: code, links, tags. Then a letter, or a bracket that ends, with an index or a power;
 # digits that are raised already (\u00b2, \u2070 to \u207f) end an index.
@@ -49,7 +49,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     made = ""
     for place, part in enumerate(_BLOCK.split(inserted(markdown) + "\n")):
         if place % 2:
-            made += part if part.startswith("```") else formula(dedent(part).rstrip())
+            made += part if part.lstrip().startswith("```") else formula(dedent(part).rstrip())
         else:
             made += "\n".join(map(typeset, part.split("\n"))) if like_a_proof else part
     return made

@@ -41,7 +41,7 @@ SOURCE = ROOT / "src" / "sottovoce"
 MOST_WORDS = 42_000  # of docs/*.md together; a new page takes its words from others
 PROOFS = sorted([*SOURCE.glob("*/proofs/*.md"), *SOURCE.glob("algorithms/*/proof.md")])
 
-_BLOCK = re.compile(r"^(?:<!-- (run|file: \S+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^( *)(?:<!-- (run|file: \S+) -->\n)?```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -56,7 +56,8 @@ class Block(NamedTuple):
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    return [Block(text[: m.start(3)].count("\n"), m[2], m[1] or "", m[3]) for m in _BLOCK.finditer(text)]
+    found = _BLOCK.finditer(text)
+    return [Block(text[: m.start(4)].count("\n"), m[3], m[2] or "", dedent(m[4]) if m[1] else m[4]) for m in found]
 
 
 def relative(page: Path) -> str:

@@ -982,6 +982,38 @@ def test_a_published_run_sends_an_index_and_a_feature_from_everybody_in_every_ro
     assert np.abs(solution.weights).sum() <= plan.numbers.radius * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("columns", "candidates", "least"), [((5, 4, 4), 4, 4 / 5), ((4, 4, 4), 2, 2 / 4), ((2, 10), 2, 2 / 10)]
+)
+def test_the_published_steps_have_the_least_probability_of_a_column(
+    columns: Any, candidates: int, least: float
+) -> None:
+    """Every party sends one atom, and its opposite in the last of seven rounds, whose step the weights then tell."""
+    options, parties = (
+        {"rounds": 7, "candidates": candidates},
+        tuple(zip(NAMES, [RECORDS] * len(columns), strict=False)),
+    )
+    plan = plan_for(
+        calibration="paper",
+        columns=columns,
+        features=sum(columns),
+        parties=parties,
+        fit_intercept=False,
+        options=options,
+    )
+    text, features = algorithms.of(plan).coordinate(plan), dict.fromkeys(plan.names, np.zeros(plan.numbers.sketch_size))
+    next(text)
+    for _ in range(6):
+        text.send(dict.fromkeys(plan.names, np.array([1])))
+        text.send(features)
+    text.send(dict.fromkeys(plan.names, np.array([-1])))
+    with pytest.raises(StopIteration) as ended:
+        text.send(features)
+    step, each = 2 / (least * 6 + 2), plan.numbers.radius / len(columns)
+    for part in map(plan.part, plan.names):
+        assert np.sum(ended.value.value[part.start : part.stop]) == pytest.approx(each * (1 - 2 * step), rel=1e-12)
+
+
 def test_the_published_form_may_choose_the_intercept() -> None:
     """Its column is a feature like the others there."""
     plan = plan_for(calibration="paper", options={"rounds": 5}, label_party=2)

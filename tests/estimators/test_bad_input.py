@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -37,6 +38,11 @@ def assert_untouched(model: Any, account: sv.Account) -> None:
         assert not hasattr(model, attribute)
 
 
+BALLS = [
+    functools.partial(kind, radius=0.5)
+    for kind in (sv.PrivateRidge, sv.PrivateLasso, sv.PrivateLogisticRegression, sv.PrivateLinearSVC)
+]
+
 # (estimator, the argument, its value, what the message says besides argument=value)
 PARAMETERS: list[tuple[Any, str, Any, tuple[str, ...]]] = [
     *((sv.PrivateRidge, "epsilon", value, POSITIVE) for value in (0, -1.0, NAN, "1", None, True, [1])),
@@ -60,6 +66,7 @@ PARAMETERS: list[tuple[Any, str, Any, tuple[str, ...]]] = [
     ),
     *((sv.PrivateRidge, "radius", value, ("positive finite number", "norm")) for value in (0, -1.0, NAN, "1")),
     *((sv.PrivateRidge, "insecure_seed", value, ("whole number from 0", "None")) for value in (-1, 0.5, True, "0")),
+    *((kind, "alpha", 0.3, ("and radius=0.5: a ball is in the place of a penalty",)) for kind in BALLS),
     (sv.PrivateLasso, "alpha", -1.0, ("zero or a positive finite number",)),
     (sv.PrivateElasticNet, "l1_ratio", 2.0, ("between 0", "1")),
     (sv.PrivateElasticNet, "radius", 1.0, ("no ball", "PrivateLasso or PrivateRidge")),

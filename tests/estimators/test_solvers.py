@@ -133,6 +133,7 @@ class TestOptions:
             "dp-fw": "DP-FW is 'frank-wolfe' here, with calibration='paper'",
             "pride": "PriDE is 'one-shot' here, with calibration='paper'",
             "sdca": "SDCA is 'scd' here, with epsilon=inf",
+            "FDML": "FDML is 'fdml' here, with epsilon=inf",
             "dp-gcd": "DP-GCD is 'greedy-cd' here.",
             "dp_sgd": "DP-SGD is 'sgd' here.",
             "bcfw": "BCFW has no privacy and is no solver, but `sottovoce.lab.bcfw.solve`.",

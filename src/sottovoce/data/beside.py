@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +17,7 @@ from sottovoce.data.cells import cell_key, column_cells, label_array, read_numbe
 from sottovoce.data.identifiers import RULES, identifier_text
 from sottovoce.errors import InputError
 
-NOTHING: Final[Mapping[str, NDArray[Any]]] = MappingProxyType({})
+NOTHING: Final[Mapping[str, NDArray[Any]]] = {}  # a plain one: rows go to workers
 NOBODY: Final = 0  # whose record it is where the identifier is missing
 
 

@@ -325,20 +325,20 @@ def _blocks(data: Dataset, recipe: Preparation, size: int, resources: Resources)
         held, done, null = [*held, block], done + len(block), null + int(block.null_rows.sum())
         del block
         if sum(int(each.rows.data.nbytes) + 13 * len(each) for each in held) >= size * 3 // 4:
-            made = _joined(held)
+            made = _one_block(held)
             held = []
             yield made
             del made
         resources.tell(PREPARING, done, records)
     if held:
-        yield _joined(held)
+        yield _one_block(held)
     if done != records:
         raise InputError(f"the data set had {records} records when it was counted, and has {done} now; make it anew.")
     if null:
         tell_null_rows(null, records, resources)
 
 
-def _joined(blocks: Sequence[Block]) -> Block:
+def _one_block(blocks: Sequence[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
     parts: Any = [block.rows for block in blocks]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from sottovoce.data.curves import KNOTS
 from sottovoce.data.levels import plain_level, resolve_levels
 from sottovoce.errors import InputError, did_you_mean
 
+NOTES: Final = ("source", "sensitive")  # of any column: where its declaration comes from, and that it needs care
+_LONGEST: Final = 300  # characters of a source
 BESIDE = ("exposure", "weight", "time", "entry")
 
 
@@ -121,3 +123,22 @@ def _read_knots(given: Any) -> Any:
     if is_whole(given) or not isinstance(given, list | tuple | np.ndarray) or not all(map(is_number, given)):
         return int(given) if is_whole(given) else 0
     return tuple(map(float, given))
+
+
+def separate_notes(columns: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What entries say about cells, and what they say about their columns."""
+    found, notes = dict[str, Any](), dict[str, dict[str, Any]]()
+    for name, entry in columns.items():
+        noted = {key: entry[key] for key in NOTES if key in entry} if isinstance(entry, Mapping) else {}
+        found[name] = {key: value for key, value in entry.items() if key not in NOTES} if noted else entry
+        source = noted.get("source", "")
+        if not isinstance(source, str) or not source.isprintable() or len(source) > _LONGEST:
+            raise InputError(
+                f"columns.{name}: source = {source!r} must be one line of at most {_LONGEST} characters that says "
+                'where the declaration comes from: "code book, page 12".'
+            )
+        if not isinstance(noted.get("sensitive", False), bool):
+            raise InputError(f"columns.{name}: sensitive = {noted['sensitive']!r} must be true or false.")
+        if noted:
+            notes[name] = noted
+    return found, notes

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from sottovoce.data.beside import labels_with
 from sottovoce.data.cells import Cells, cell_key, label_array, read_numbers, table_columns
 from sottovoce.data.coded import MOST_FILLED, Coded, Placed, Rows, places_of
-from sottovoce.data.column_entries import read_beside, read_column
+from sottovoce.data.column_entries import read_beside, read_column, separate_notes
 from sottovoce.data.column_kinds import SHAPES, Category, Column, CountColumn, Curve, Number, YesNo
 from sottovoce.data.curves import put_in_order
 from sottovoce.data.levels import ABSENT, UNKNOWN, Level, shown_level
@@ -74,6 +74,8 @@ class Schema:
         it. Choose ranges and levels from what is publicly known, never from the data.
         `"shape": "smooth"` lets a number act along a curve: with `"knots"`, how many or a list of public places,
         `"scale": "log"` for amounts, and `"monotone"`, "up" or "down", which costs nothing.
+        Of any column `"source"` says where its declaration comes from, and `"sensitive": True` that it needs care:
+        sheets for officers show both.
     label : str or None
         The column of the labels. Its entry among the columns, if it has one, declares the classes or the range.
     identifiers : list of str
@@ -118,6 +120,7 @@ class Schema:
             raise InputError('level_sets must be a table of tables: { diagnosis = { prefix = 3, levels = ["I20"] } }.')
         usual = {} if shape is None else {"shape": shape}
         declared = dict[str, Column]()
+        columns, self.notes = separate_notes(columns)
         self.beside, columns = read_beside(columns)
         for name, entry in columns.items():
             shaped = name != label and isinstance(entry, Mapping) and "range" in entry
@@ -179,7 +182,7 @@ class Schema:
 
     def with_ranges(self, numbers: Iterable[Number]) -> Schema:
         """The same schema with these columns in the place of those of their names."""
-        new = {column.name: column.entry() for column in numbers}
+        new = {column.name: column.entry() | self.notes.get(column.name, {}) for column in numbers}
         table = self.table()
         return Schema.from_table(table | {"columns": table["columns"] | new})
 
@@ -262,10 +265,10 @@ class Schema:
                 )
             columns.append(column)
             rest = rest[len(column.features) :]
-        entries = {column.name: column.entry() for column in columns}
+        entries = {column.name: column.entry() | self.notes.get(column.name, {}) for column in columns}
         if self.label is not None and self.target is not None:
-            entries[self.label] = self.target.entry()
-        entries |= {each.name: each.entry() for each in self.beside.values()}
+            entries[self.label] = self.target.entry() | self.notes.get(self.label, {})
+        entries |= {each.name: each.entry() | self.notes.get(each.name, {}) for each in self.beside.values()}
         others = [name for name in self.identifiers if name not in entries]
         return Schema(entries, label=self.label, identifiers=others, person=self.person)
 
@@ -370,6 +373,8 @@ class Schema:
             columns[self.label] = self.target.entry()
         columns |= {each.name: each.entry() for each in self.beside.values()}
         label = {} if self.label is None else {"label": self.label}
+        for name, noted in self.notes.items():
+            columns[name] = columns[name] | noted
         person = {} if self.person is None else {"person": self.person}
         others = [name for name in self.identifiers if name != self.person and name not in columns]
         return label | ({"identifiers": others} if others else {}) | person | {"columns": columns}

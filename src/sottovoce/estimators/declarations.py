@@ -223,6 +223,10 @@ def _check_declared(model: PrivateLinearModel) -> None:
                 f"{name}={getattr(model, name)!r}: the bounds of the features follow from the schema; leave {name} "
                 "out, or leave the schema out."
             )
+    if model.radius is not None and is_number(model.alpha) and model.alpha not in (0, type(model).alpha):
+        raise InputError(
+            f"alpha={model.alpha!r} and radius={model.radius!r}: a ball is in the place of a penalty; leave one out."
+        )
     bound = getattr(model, "label_bound", None)
     ends = bound if isinstance(bound, tuple | list | np.ndarray) else (bound,)
     if bound is not None and not is_private(bound) and not all(map(is_number, ends)):

@@ -84,6 +84,15 @@ class About(Frozen):
     purpose: Line = Field("", description="what the model is for, in one line of at most 300 characters")
     analyst: Line = Field("", description="who runs the job, in one line of at most 300 characters")
     note: Line = Field("", description="a remark, in one line of at most 300 characters")
+    controller: Line = Field("", description="who answers for the data, in one line of at most 300 characters")
+    sector: Line = Field("", description="what the controller is: Government, Industry or Nonprofit")
+    contact: Line = Field("", description="where people in the data may ask, in one line of at most 300 characters")
+    basis: Line = Field("", description="the legal basis, in one line of at most 300 characters")
+    recipients: Line = Field("", description="who gets the results, in one line of at most 300 characters")
+    retention: Line = Field("", description="how long data and results are kept, in one line of at most 300 characters")
+    region: Line = Field("", description="where the people are, in one line of at most 300 characters")
+    reason: Line = Field("", description="why this epsilon, and which were compared, in at most 300 characters")
+    withdrawal: Line = Field("", description="what is done when somebody withdraws, in at most 300 characters")
 
     def texts(self) -> dict[str, str]:
         """The texts that are there, by name."""

@@ -389,7 +389,8 @@ class ADMM(Options):
         of the loss's curvature; 1 for the published calibration, or twice the loss's curvature where that is more.
     feasible_norm : float from 1e-09
         For the published calibration: b_1, below which its Assumption 2.1 takes the norms of weights, copies and duals
-        to be. Default: the largest slope of the loss times the root of the records, as for the duals.
+        to be, of features divided by their bound. Default: the largest slope of the loss times the root of the records,
+        as for the duals.
     proximal : float from 0 to 1e+06
         Without privacy: the weight that holds a party where it was, in units of rho; 0 is the published update.
         Default: parties - 1.

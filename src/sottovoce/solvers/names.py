@@ -18,6 +18,7 @@ IN_PAPERS: Final[Mapping[str, tuple[str, str]]] = {  # the solver, and how it is
     "DP-FW": ("frank-wolfe", _AS_PRINTED),
     "PriDE": ("one-shot", _AS_PRINTED),
     "ADMM sharing": ("admm", _AS_PRINTED),
+    "FDML": ("fdml", _CLEAR),
     "dFW": ("frank-wolfe", f"{_CLEAR} and step='printed' over columns"),
     "SDCA": ("scd", _CLEAR),
     "CoCoA": ("scd", f"{_CLEAR} by rows"),

@@ -292,6 +292,7 @@ def test_bad_input_is_explained():
         (lambda: run(inexact=outside), "outside block"),
         (lambda: bcfw.Inexact(-1.0), "curvature=-1.0"),
         (lambda: bcfw.Inexact(1.0, rho_oracle=math.inf), "rho_oracle=inf"),
+        (lambda: bcfw.Inexact(1.0, norm="l1"), "norm='l1' must be"),
         (lambda: L1Ball(0.0), "radius=0.0 must be a positive finite number"),
         (lambda: Product((L2Ball(-1.0),), (2,)), "radius=-1.0"),
         (lambda: bcfw.least_squares(A, y[:3]), "y has 3 entries and A 20 rows"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from curvature_estimate import estimate_curvature
+from sottovoce.errors import InputError
 from sottovoce.lab import bcfw
 from sottovoce.penalties import BoxSet, L1Ball, Product, Simplex
 
@@ -282,12 +283,19 @@ def test_the_bound_printed_for_wang_s_steps_fails_for_a_linear_function():
 class Adversary:
     """Errors of the largest size allowed: a gradient moved against descent, a vertex mixed with the worst one."""
 
-    def __init__(self, M: Product) -> None:
-        self.parts = M.parts
+    def __init__(self, M: Product, norm: str = "euclidean") -> None:
+        self.parts, self.norm = M.parts, norm
+
+    def length(self, block, error):
+        """The largest <s - t, error> over the block, or the Euclidean norm."""
+        if self.norm == "euclidean":
+            return float(np.linalg.norm(error))
+        best, worst = self.parts[block].linear_oracle(error), self.parts[block].linear_oracle(-error)
+        return float((worst - best) @ error)
 
     def gradient(self, block, exact, tolerance):
         toward = self.parts[block].linear_oracle(-exact) - self.parts[block].linear_oracle(exact)
-        size = np.linalg.norm(toward)
+        size = self.length(block, toward)
         return exact - tolerance * toward / size if size > 0 else exact
 
     def oracle(self, block, gradient, tolerance):
@@ -297,14 +305,15 @@ class Adversary:
         return best + share * (worst - best)
 
 
+@pytest.mark.parametrize("norm", ["euclidean", "dual"])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_inexact_oracles_stay_below_their_bound(problems, samplings, name):
+def test_inexact_oracles_stay_below_their_bound(problems, samplings, name, norm):
     problem = problems[name]
-    adversary = Adversary(problem.M)
+    adversary = Adversary(problem.M, norm)
     for key in ("elementary", "3-nice", "serial importance", "independent importance"):
         sampling = samplings[key]
         C = bcfw.curvature_bound(problem.f, problem.M, sampling)
-        hooks = bcfw.Inexact(C, adversary.gradient, adversary.oracle, rho_gradient=0.3, rho_oracle=0.5)
+        hooks = bcfw.Inexact(C, adversary.gradient, adversary.oracle, rho_gradient=0.3, rho_oracle=0.5, norm=norm)
         rho = hooks.rho(problem.M, sampling)
         gaps = gaps_of(problem, sampling, rounds=40, runs=12, inexact=hooks)
         bound = bcfw.theorem_bound(np.array([1, 10, 40]), gaps[0, 0], C, sampling.smallest, rho)
@@ -320,6 +329,24 @@ def test_errors_are_felt_and_the_bound_without_them_fails():
     t = np.arange(51)
     assert np.all(gaps <= bcfw.theorem_bound(t, gaps[0], 1.0, 1.0, hooks.rho(problem.M, bcfw.Elementary(8))))
     assert np.any(gaps[1:] > bcfw.recursion_bound(map(bcfw.universal_step(1.0), t[:-1]), gaps[0], 1.0, 1.0)[1:])
+
+
+def test_the_dual_norm_is_that_of_the_set():
+    """Of an l1 ball of radius r it is 2 r times the largest entry, so the diameter is 1; a larger error is refused."""
+    M = Product((L1Ball(1.5), BoxSet(0, 2)), (3, 1))
+    f, sampling = bcfw.least_squares(np.eye(4), np.ones(4)), bcfw.Elementary(2)
+
+    def run(share: float) -> None:
+        def hook(block, exact, tolerance):
+            return exact + share * tolerance / 3 * np.array([1.0, -1.0, 1.0]) if block == 0 else exact
+
+        hooks = bcfw.Inexact(1.0, hook, rho_gradient=0.5, rho_oracle=0.25, norm="dual")
+        assert hooks.rho(M, sampling) == pytest.approx(1.5)
+        bcfw.solve(f, M, sampling, rounds=3, inexact=hooks)
+
+    run(0.999)
+    with pytest.raises(InputError, match="gradient hook erred"):
+        run(1.001)
 
 
 def test_rho_weighs_each_block_by_its_probability_and_diameter():

@@ -10,6 +10,7 @@ import pytest
 from sottovoce.lab import reproduce
 from sottovoce.lab.datasets import load
 from sottovoce.lab.reproduce import Setup, dp_scd
+from sottovoce.lab.theorems import dp_scd as theorems
 from sottovoce.privacy.calibration import moments_noise_for, noise_multiplier_for
 from sottovoce.privacy.events import inside
 
@@ -106,7 +107,7 @@ class TestData:
 
     def test_batches(self, setup):
         assert {row.series for row in dp_scd.measure_batches("ridge", setup).rows} == {
-            f"C = {clip:g}" for clip in dp_scd.CUTS[1:3]
+            f"C = {clip:g}" for clip in dp_scd.CUTS["ridge"][1:3]
         }
 
     def test_claims(self, setup):
@@ -133,6 +134,16 @@ def test_without_data_the_theory_is_weighed_all_the_same(tmp_path, monkeypatch):
     claims = dp_scd.PAPER.claims(Setup(quick=True, folder=tmp_path))
     assert len(claims) == 15 - 1
     assert not any("Figure" in claim.where for claim in claims)
+
+
+def test_theorem_2_is_false_where_its_condition_is_met():
+    """S leaves the optimum, while without noise it comes next to it in the same rounds."""
+    found = dp_scd.settle_where_met()
+    ridge, records, lot = dp_scd.MET
+    assert lot > theorems.least_lot(1.0, ridge, records)
+    assert found["end"] > 1000 * found["start"] > 1e5 * found["order"]
+    quiet = theorems.RidgeDual.drawn(records, 5, ridge)
+    assert quiet.settled(lot, int(found["rounds"]), 3.0, 0.0, np.random.default_rng(0)) < 1e-3 * found["start"]
 
 
 def test_the_table_of_bounds_needs_no_data():

@@ -18,6 +18,7 @@ import sottovoce as sv
 from sottovoce.lab.theorems import admm
 from sottovoce.lab.theorems.admm import HALF_SQUARE, SATURATING, SharedProblem, SharedState, iterate_sharing
 from sottovoce.losses import get
+from support import epsilons_of
 
 
 def orthonormal(seed: int, records: int, columns: int) -> np.ndarray:
@@ -204,6 +205,16 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 @pytest.mark.parametrize(
+    ("bounds", "b"),  # the largest declared bound, by which columns are divided
+    [
+        ({"entry_bound": 1.0}, 1.0),
+        ({"entry_bound": 5.0}, 5.0),
+        ({"entry_bound": 0.5}, 0.5),
+        ({"row_norm": 3.0}, 3.0),
+        ({"row_norm": 3.0, "fit_intercept": False}, 3.0),
+    ],
+)
+@pytest.mark.parametrize(
     ("records", "widths", "alpha", "norm_bound", "rounds", "epsilon", "rho"),
     [
         (400, (3, 3), 0.01, 1.0, 50, 1.0, 1.0),
@@ -213,23 +224,40 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
         (60, (1, 1, 1, 1), 0.0, 0.1, 19, 3.0, 0.7),
     ],
 )
-def test_the_printed_noise(records, widths, alpha, norm_bound, rounds, epsilon, rho) -> None:
-    """sqrt(2 ln(1.25 / delta_0)) / epsilon_0 x 3 / (d rho) [N alpha + (1 + M rho) b_1], T of them the plan's (17)."""
+def test_the_printed_noise(records, widths, alpha, norm_bound, rounds, epsilon, rho, bounds, b) -> None:
+    """sqrt(2 ln(1.25 / delta_0)) / epsilon_0 x 3 / (d rho) [lambda c_1 + (1 + M rho) b_1], T of them the plan's (17).
+
+    D is the columns divided by b, so lambda c_1 = N alpha / b^2: the bend of N alpha |w|^2 / 2 in their weights b w.
+    """
     rng = np.random.default_rng(0)
     parts = [rng.uniform(-1, 1, (records, width)) for width in widths]
     options = {} if norm_bound is None else {"feasible_norm": norm_bound}
     solver = sv.solvers.ADMM(rounds=rounds, rho=rho, **options)
     model = sv.PrivateLogisticRegression(
-        epsilon, delta=1e-5, alpha=alpha, entry_bound=1.0, classes=(-1, 1), solver=solver, calibration="paper"
+        epsilon, delta=1e-5, alpha=alpha, classes=(-1, 1), solver=solver, calibration="paper", **bounds
     )
     plan = model.plan(sv.Federation.by_columns(parts, np.where(parts[0][:, 0] > 0, 1, -1)))
     each = brentq(lambda value: admm.sharing_epsilon(value, rounds, 5e-6) - epsilon, 0, 50, xtol=1e-16, rtol=1e-15)
     bound = math.sqrt(records) if norm_bound is None else norm_bound  # slopes of the logistic loss are at most 1
     for width, noise in zip(widths, plan.numbers.noise, strict=True):
-        lemma = admm.sharing_sensitivity(width, len(widths), rho, records * alpha, bound)
-        by_hand = 3 * (records * alpha + (1 + len(widths) * rho) * bound) / (width * rho)
+        bend = records * alpha / b**2
+        lemma = admm.sharing_sensitivity(width, len(widths), rho, bend, bound)
+        by_hand = 3 * (bend + (1 + len(widths) * rho) * bound) / (width * rho)
         assert lemma == pytest.approx(by_hand, rel=1e-14)
         assert noise == pytest.approx(admm.sharing_noise(each, 5e-6 / rounds, lemma), rel=1e-12)
+
+
+def test_the_printed_noise_is_that_of_the_same_problem_in_other_units() -> None:
+    """Features in centimetres for metres: the same losses, penalty, D and messages, so the same noise."""
+    rng, plans = np.random.default_rng(0), []
+    X, y = rng.uniform(-1, 1, (200, 4)), np.arange(200) % 2
+    for unit in (1.0, 100.0):
+        model = sv.PrivateLogisticRegression(
+            1.0, alpha=0.05 * unit**2, entry_bound=unit, classes=(0, 1), solver="admm", calibration="paper"
+        )
+        plans.append(model.plan(sv.Federation.by_columns([unit * X[:, :2], unit * X[:, 2:]], y)))
+        assert all(math.isinf(epsilon) for epsilon in epsilons_of(plans[-1], "zero-out").values())
+    assert plans[0].numbers.noise == pytest.approx(plans[1].numbers.noise, rel=1e-12)
 
 
 def test_records_are_told_at_any_noise():

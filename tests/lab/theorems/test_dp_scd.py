@@ -212,6 +212,9 @@ class TestTheorem2:
 
     def test_orders(self):
         first = theorems.order_of_suboptimality(2.0, 1000, 10, 1.0, 1e-5)
+        assert theorems.order_of_rounds(1.5, 1000, 800, 1.0, 1e-5) == pytest.approx(
+            math.log(1.5e12 / 5.12e8 / math.log(1e5))
+        )
         assert first == pytest.approx(1e3 / (2.0 * 1e12) * math.log(200) * math.log(1e5))
         assert theorems.order_of_sigma(0.5, 1e-5, 0.01, 400) == pytest.approx(0.4 * math.sqrt(math.log(1e5)))
         of = list(theorems.orders_of_utility(1000, 50, 0.5, 100).values())
@@ -237,7 +240,7 @@ class TestNoise:
                 told = Round(plan, t, {"weights": v / (plan.numbers.ridge * 50)}, batch, memory)
                 v = v + asked.walk(told, noise, release.step)[:3] * release.step
             found.append(v - np.asarray(block.rows, dtype=float).T @ memory)
-        apart = theorems.inconsistency(3, 10, 20, std)
+        apart = 20 * (3 + 10) * std**2  # T (M + L) std^2, which nothing takes back
         assert np.mean(np.sum(np.square(found), axis=1)) == pytest.approx(apart, rel=0.4)
         least = 5.5 * math.sqrt(apart / 3 / 150)
         assert np.abs(np.mean(found, axis=0)).max() < least

@@ -270,12 +270,14 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
     Party k draws `candidates` of its columns by the public coin and sends the signed one of the largest +-g_j + Laplace
     noise of scale b = (2 G radius / (K n)) sqrt(32 T log(2/delta)) / epsilon (g the gradient of the mean loss), and
     J a_j + N(0, pi^2), pi = s(J) sqrt(K T) sqrt(2 (log(1/delta) + epsilon / 2)) / (epsilon / 2), s(J) the leading
-    singular value of the J that is drawn (parts A and B of the analysis). The point moves to
-    (1 - step) w + step (radius / K) sum_k atom_k (lines 3 to 5, eq. 15) with step = 2 / (p t + 2) of Theorem 1,
-    p = K candidates / d. Its limit is the solution on the product of K balls of radius / K, not on the ball.
+    singular value of the J that is drawn (parts A and B of the analysis). The point moves to (1 - step) w + step
+    (radius / K) sum_k atom_k (lines 3 to 5, eq. 15) with step = 2 / (p t + 2) of Theorem 1, p the least probability of
+    a column: candidates / the most columns of a party, K candidates / d for equal parts. Its limit is the solution on
+    the product of K balls of radius / K, not on the ball.
 
     Departures: T = (n epsilon)^(2/3) leaves out the factor (C / (C_g + C_l))^(2/3) of Theorem 3, whose C_g counts the
-    entries that are not 0, which is private; the draw of the candidates is public; zeta and the constant of m are ours.
+    entries that are not 0, which is private; the draw of the candidates is public; zeta and the constant of m are ours;
+    the point is not sent down, as no party uses it.
 
     Guarantee: that of all K T choices and all K T features, whose costs add; the printed b leaves that K out, divides
     by it once more, and has the units of a step. The slopes are clipped to G = 1 + radius, without which nothing finite
@@ -330,13 +332,13 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
         """All parties choose, all send their feature; the sketch of the scores follows the point."""
         parts = {name: plan.part(name) for name in plan.names}
         weights, sketched = np.zeros(plan.dimension), np.zeros(plan.numbers.sketch_size)
-        each = plan.numbers.radius / len(parts)
+        each, widest = plan.numbers.radius / len(parts), max(part.preparation.dimension for part in parts.values())
         for t in range(plan.rounds):
             codes = yield from answers("atom", sketch=sketched)
             chosen = {name: considered(plan, parts[name], t)[abs(int(code[0])) - 1] for name, code in codes.items()}
             places = {name: {"place": np.array([local], dtype=np.int64)} for name, local in chosen.items()}
             features = yield from answers("feature", each=places)
-            length = 2.0 / (len(parts) * plan.numbers.candidates / plan.dimension * t + 2.0)
+            length = 2.0 / (plan.numbers.candidates / widest * t + 2.0)
             weights, sketched = (1 - length) * weights, (1 - length) * sketched
             for name, feature in features.items():
                 move = length * each * (1.0 if codes[name][0] > 0 else -1.0)

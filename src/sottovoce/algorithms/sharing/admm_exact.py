@@ -146,7 +146,7 @@ class ExactADMM(Algorithm):
 
     The updates are those above, with S replaced by relaxation S + (1 - relaxation) z in those of z and y. One
     vector of N numbers goes to every party and one comes back from each. rho=1, proximal=0, relaxation=1, tolerance=0
-    is the published method; its first epoch, which leaves x = 0, is not run.
+    is the published method; its first epoch, which leaves x at 0 or where a box is nearest to it, is not run.
 
     It ends when both residuals, root mean squares over the records, are at most `tolerance`: |S - z| (scores) and
     rho (1 + p) |D_m x_m - D_m x_m before| over all parties (slopes). At 0 each x_m is optimal for the true slopes. It

@@ -57,18 +57,20 @@ class PublishedADMM(ExactADMM):
     """x_m <- argmin + xi, xi ~ N(0, s_m^2 (D_m'D_m)^-1), their (16); everything that follows uses D_m (x_m + xi).
 
     s_m = sqrt(2 ln(1.25 / delta_0)) C_m / epsilon_0 (Theorem 3), C_m = 3 / (d_m rho) (lambda c_1 + (1 + M rho) b_1)
-    (Lemma 1). With R = |x|^2 / 2, lambda = N alpha and c_1 = 1. b_1 is what Assumption 2.1 takes the norms of x, z and
-    y to be below: `feasible_norm`; by default sqrt(N) times the loss's largest slope, since y = l'(z) may be so long.
-    (epsilon_0, delta_0) is claimed for each round, and by Corollary 1 (17) for T rounds
-    sqrt(2 T ln(1 / delta')) epsilon_0 + T epsilon_0 (e^epsilon_0 - 1), at delta = T delta_0 + delta', halves of the
-    plan's delta. epsilon_0 is chosen so that this is the plan's epsilon. The weights with noise are the answer.
-    The first round of (16), which has x = 0 and the message D_m xi, is not run: z and y start from S = 0 without noise.
+    (Lemma 1). D_m has the columns of the run, divided by the largest declared bound b, as the paper's rows are by their
+    norm (Assumption 2.3): with R = |x|^2 / 2 on their weights c_1 = 1 and lambda = N alpha / b^2. b_1 is what
+    Assumption 2.1 takes the norms of x, z and y to be below: `feasible_norm`; by default sqrt(N) times the loss's
+    largest slope, since y = l'(z) may be so long. (epsilon_0, delta_0) is claimed for each round, and by Corollary 1
+    (17) for T rounds sqrt(2 T ln(1 / delta')) epsilon_0 + T epsilon_0 (e^epsilon_0 - 1), at delta = T delta_0 + delta',
+    halves of the plan's delta. epsilon_0 is chosen so that this is the plan's epsilon. The weights with noise are the
+    answer. The first round of (16), which has x = 0 and the message D_m xi, is not run: z and y start from S = 0
+    without noise.
 
     Guarantee: none; epsilon is infinite at any noise. D_m xi lies in the span of D_m's columns, and so does the
     message: two data sets with other spans cannot give the same one, d_m messages reveal the span, and the dual that
     the party with the labels tells has their signs (`proof.md`).
     Edges: it warns where public numbers are outside Assumptions 1 and 2 and Theorem 3; Assumption 1.2 (b), on D_m'D_m,
-    is not checked. Rows are not made to have the norm 1 (Assumption 2.3): the model is one of rows as they are.
+    is not checked. Each row is not made to have the norm 1 (Assumption 2.3): the model is one of rows as they are.
     """
 
     form: ClassVar[str] = "published"

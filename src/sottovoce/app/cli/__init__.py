@@ -31,7 +31,7 @@ app.command(name="job")(starting.draft)
 app.command(cls=training.SeveralEpsilons)(training.plan)
 app.command("describe")(starting.describe_tables)
 for command in (
-    *(training.fit, fitted.predict, fitted.evaluate, fitted.card, fitted.coefficients),
+    *(training.fit, fitted.predict, fitted.evaluate, fitted.card, fitted.sheet, fitted.coefficients),
     *(starting.solvers, sites.provision, sites.certificates, sites.request, sites.sign, sites.revoke, sites.pin),
     *(sites.doctor, parties.party, parties.dealer, parties.align, starting.demo, starting.example),
     *(evidence.audit, evidence.reproduce),

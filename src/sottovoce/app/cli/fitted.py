@@ -1,4 +1,4 @@
-"""`sottovoce predict`, `evaluate`, `card` and `coefficients`: what is done with a fitted model."""
+"""`sottovoce predict`, `evaluate`, `card`, `sheet` and `coefficients`: what is done with a fitted model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -347,6 +348,56 @@ def card(
         write_text(file, text, "--output", overwrite=overwrite)
     written = [str(file) for file in texts]
     terminal.print_result({"written": written}, f"written: {', '.join(written)}", as_json=as_json)
+
+
+_Kind = StrEnum("_Kind", ("protection", "nist", "registry"))
+
+
+def sheet(
+    model: ModelPath,
+    kind: Annotated[
+        _Kind,
+        typer.Option(
+            help="protection: for an officer to sign; nist: answers to NIST SP 800-226; registry: an entry for the "
+            "registry of deployments of differential privacy, as YAML."
+        ),
+    ] = _Kind.protection,
+    evaluation: Annotated[Path | None, cli_option("What `evaluate --output` wrote about this model.")] = None,
+    ledger: Annotated[Path | None, cli_option("The ledger of these people, for what they gave in all.")] = None,
+    dataset: Annotated[str | None, cli_option("Its account, where it has several.")] = None,
+    output: Annotated[
+        Path | None, cli_option("Write here; default: NAME.KIND.html or .yaml.", "--output", "-o")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a sheet about a model that somebody signs, checks or publishes; it fills itself.
+
+    What it says is in the model file: the plan, the promise, the columns with `source` and `sensitive` of the schema,
+    and the texts of [about] in the job, such as controller, basis, recipients, retention, reason and withdrawal. What
+    nobody said is marked. No record is read and nothing is charged.
+
+    - `sottovoce sheet job.json --ledger people.ledger`
+    - `sottovoce sheet job.json --kind registry`
+    """
+    from sottovoce.app import page, sheets
+    from sottovoce.estimators.model_file import load_model
+    from sottovoce.privacy.ledger import Ledger
+
+    suffix, write = sheets.SHEETS[kind.value]
+    path = output or model.with_name(f"{model.stem}.{kind.value}{suffix}")
+    check_writable(path, "--output", overwrite=overwrite)
+    fitted = load_model(model)
+    facts = sheets.Facts(
+        fitted,
+        evaluation=None if evaluation is None else page.load_evaluation(evaluation, fitted),
+        account=None if ledger is None else Ledger(ledger).account(dataset),
+        model_hash=hashlib.sha256(model.read_bytes()).hexdigest(),
+    )
+    write_text(path, write(facts), "--output", overwrite=overwrite)
+    open_points = [answer.question for answer in sheets.unanswered(facts, kind.value)]
+    more = f"; not said: {', '.join(open_points)}" if open_points else ""
+    terminal.print_result({"written": str(path), "not_said": open_points}, f"written: {path}{more}", as_json=as_json)
 
 
 def coefficients(model: ModelPath, as_json: AsJson = False) -> None:

@@ -331,5 +331,5 @@ def to_cluster(data: Dataset, cluster: Any) -> None:
 def distinct_labels(data: Dataset, most: int) -> Iterator[Labels]:
     """Of each source some of the labels that occur, looked for at the workers."""
     if data.cluster is not None:
-        make = functools.partial(worker.labels_of, most)
+        make = functools.partial(worker.labels_of_piece, most)
         yield from data.cluster.results([task(make, source) for source in data.sources])

@@ -177,7 +177,7 @@ def facts(source: Any) -> PartitionFacts:
     return PartitionFacts(found.records, int(rows.shape[1]), labels is not None)
 
 
-def labels_of(most: int, source: Any) -> Labels:
+def labels_of_piece(most: int, source: Any) -> Labels:
     """The labels that occur in a source, if they are no more than `most`, or one more."""
     found: dict[Any, None] = {}
     for labels in as_source(source).labels(LABELS):

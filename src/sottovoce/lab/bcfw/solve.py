@@ -28,10 +28,11 @@ SLACK = 1e-9  # relative rounding error that a hook is forgiven
 class Inexact:
     """Answers with errors, as the theorem allows them; simulations and tests give the errors by hooks.
 
-    With gamma the universal step of the round, C = `curvature` and Euclidean norms:
+    With gamma the universal step of the round and C = `curvature` (the half of eq. 4 is a reading):
     `gradient(i, exact, tolerance)` answers g~_i with |g~_i - exact| <= tolerance = rho_gradient gamma C / 2;
     `oracle(i, g~_i, tolerance)` answers s~_i in M_i with <s~_i, g~_i> <= min_s <s, g~_i> + tolerance,
     tolerance = rho_oracle gamma C / 2. An answer outside is an InputError.
+    |.| is Euclidean, or for norm="dual" max <s - t, .> over s, t in M_i, dual to the norm in which M_i has diameter 1.
     The answer for a block must not depend on which other blocks were drawn: C is a supremum of expectations.
     """
 
@@ -40,18 +41,29 @@ class Inexact:
     oracle: Callable[[int, Vector, float], ArrayLike] | None = None
     rho_gradient: float = 0.0
     rho_oracle: float = 0.0
+    norm: Literal["euclidean", "dual"] = "euclidean"
 
     def __post_init__(self) -> None:
         for argument in ("curvature", "rho_gradient", "rho_oracle"):
             value = getattr(self, argument)
             if not 0 <= value < math.inf:
                 raise InputError(f"{argument}={value!r} must be zero or a positive finite number")
+        if self.norm not in ("euclidean", "dual"):
+            raise InputError(f"norm={self.norm!r} must be 'euclidean' or 'dual'")
 
     def rho(self, constraint: Product, sampling: Sampling) -> float:
-        """The rho of the bound: sum_i p_i (D_i rho_gradient + rho_oracle), D_i the diameter of M_i."""
+        """The rho of the bound: sum_i p_i (D_i rho_gradient + rho_oracle), D_i the diameter of M_i in the norm."""
         blocks = Blocks(constraint, sum(constraint.sizes))
         blocks.check(sampling)
-        return float(check_proper(sampling) @ (blocks.diameters() * self.rho_gradient + self.rho_oracle))
+        diameters = np.ones(blocks.count) if self.norm == "dual" else blocks.diameters()
+        return float(check_proper(sampling) @ (diameters * self.rho_gradient + self.rho_oracle))
+
+    def length(self, blocks: Blocks, block: int, error: Vector) -> float:
+        """Of an error of a gradient."""
+        if self.norm != "dual":
+            return float(np.linalg.norm(error))
+        here = np.array([block])
+        return float((blocks.oracle(here, -error) - blocks.oracle(here, error)) @ error)
 
 
 @dataclass(frozen=True)
@@ -186,8 +198,8 @@ def _ask_hooks(hooks: Inexact, blocks: Blocks, chosen: Integers, gradient: Vecto
         if hooks.gradient is not None:
             allowed = 0.5 * hooks.rho_gradient * step * hooks.curvature
             noisy[part] = hooks.gradient(block, gradient[part].copy(), allowed)
-            error = float(np.linalg.norm(noisy[part] - gradient[part]))
-            _check_error("gradient", block, error, (allowed, float(np.linalg.norm(gradient[part]))))
+            error = hooks.length(blocks, block, noisy[part] - gradient[part])
+            _check_error("gradient", block, error, (allowed, hooks.length(blocks, block, gradient[part])))
         exact = blocks.oracle(np.array([block]), noisy[part])
         if hooks.oracle is None:
             answer[part] = exact

@@ -361,8 +361,8 @@ def _judge_curvatures(_setup: Setup) -> Iterator[Claim]:
     yield TEXTS.claim("proposition 4", mixed <= fourth, C=mixed, bound=fourth)
 
 
-def _judge_theorem_1(_setup: Setup) -> Iterator[Claim]:
-    loose = min(row.published / row.ours for row in compare_samplings(Setup(quick=True)).rows if row.published)
+def _judge_theorem_1(setup: Setup) -> Iterator[Claim]:
+    loose = min(row.published / row.ours for row in compare_samplings(setup).rows if row.published)
     yield TEXTS.claim("theorem 1", loose >= 1, loose=loose)
     gap, bound, ours = wide_blocks()
     yield TEXTS.claim("theorem 1, inexact", gap <= bound, gap=gap, bound=bound, ours=ours)

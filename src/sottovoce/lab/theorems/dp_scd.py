@@ -82,6 +82,11 @@ def least_lot(mu: float, ridge: float, records: int, kappa: float = 0.0) -> floa
     return mu * ridge * records / room if room > 0 else math.inf
 
 
+def order_of_rounds(ridge: float, records: int, lot: int, epsilon: float, delta: float) -> float:
+    """T is of the order of log(lambda N^4 epsilon^2 / (L^3 log(1/delta))) (Theorem 2), without its constant."""
+    return math.log(ridge * records**4 * epsilon**2 / (lot**3 * math.log(1 / delta)))
+
+
 def order_of_suboptimality(ridge: float, records: int, lot: int, epsilon: float, delta: float) -> float:
     """L^3 / (lambda N^4 epsilon^2) log(lambda N epsilon / L) log(1/delta) (Theorem 2, eq. 12), without its constant."""
     return lot**3 / (ridge * records**4 * epsilon**2) * math.log(ridge * records * epsilon / lot) * math.log(1 / delta)
@@ -104,11 +109,6 @@ def excess_of_last_noise(features: int, ridge: float, records: int, std: float) 
     It grows with M, unlike the printed bound of DP-SCD. F is lambda-strongly convex.
     """
     return features * std**2 / (2 * ridge * records**2)
-
-
-def inconsistency(features: int, lot: float, rounds: int, std: float) -> float:
-    """T (M + L) std^2 = E |v - X alpha|^2 after T rounds, whose mean is 0 (Remark 1): nothing takes it back."""
-    return rounds * (features + lot) * std**2
 
 
 @dataclass(frozen=True)
