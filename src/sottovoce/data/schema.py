@@ -133,7 +133,7 @@ class Schema:
         if not (person is None or (isinstance(person, str) and person)):
             raise InputError(f"person={person!r} must be the name of a column; leave it out where there is none.")
         self.person = person
-        self.identifiers = tuple(dict.fromkeys([*identifiers, *self.names_beside]))
+        self.identifiers = tuple(dict.fromkeys([*identifiers, *self.names_beside.values()]))
         for name in self.identifiers:
             if name in self.columns or name == self.label:
                 raise InputError(f"identifiers: {name!r} is a column of features or the label too; take it out of one.")
@@ -165,9 +165,10 @@ class Schema:
         return self.target.ranges[0] if isinstance(self.target, Number) else None
 
     @property
-    def names_beside(self) -> tuple[str, ...]:
-        """The columns that stand beside the label."""
-        return (*(each.name for each in self.beside.values()), *([] if self.person is None else [self.person]))
+    def names_beside(self) -> dict[str, str]:
+        """The columns that stand beside the label, by what they are."""
+        own = {kind: each.name for kind, each in self.beside.items()}
+        return own if self.person is None else {**own, "person": self.person}
 
     def most_beside(self, kind: str) -> float | None:
         """The largest exposure, or the ceiling of weights."""
@@ -245,12 +246,8 @@ class Schema:
         entries = {name: entry for name, entry in self.table()["columns"].items() if name in wanted}
         label = self.label if self.label in wanted else None
         person = self.person if self.person in wanted else None
-        return Schema(
-            entries,
-            label=label,
-            identifiers=[name for name in self.identifiers if name in wanted and name not in entries],
-            person=person,
-        )
+        others = [name for name in self.identifiers if name in wanted and name not in entries]
+        return Schema(entries, label=label, identifiers=others, person=person)
 
     def of_features(self, features: Sequence[str]) -> Schema:
         """The schema of the columns that make exactly these features, in their order; no features of one are apart."""
@@ -350,12 +347,10 @@ class Schema:
         cells = table_columns(table)
         if self.label not in cells:
             return None
-        if self.person is not None and self.person not in cells:
-            raise InputError(f"the table lacks {self.person!r}, which says whose record each row is. Add the column.")
-        if lacking := [str(each) for each in self.beside.values() if each.name not in cells]:
-            raise InputError(f"the table lacks {lacking[0]}. Add the column.")
-        beside = {kind: cells[each.name] for kind, each in self.beside.items()}
-        beside |= {} if self.person is None else {"person": cells[self.person]}
+        for kind, name in self.names_beside.items():
+            if name not in cells:
+                raise InputError(f"the table lacks {name!r}, the {kind} of each record. Add the column.")
+        beside = {kind: cells[name] for kind, name in self.names_beside.items()}
         return np.asarray(labels_with(self._labels(cells[self.label]), **beside))
 
     def _labels(self, raw: NDArray[Any]) -> NDArray[Any]:

@@ -258,7 +258,7 @@ def evaluate(  # noqa: PLR0913
             weights = np.array(rows) if several else rows[0]
         every = (EvaluatedNumbers(), EvaluatedCounts(), EvaluatedSeveral(), EvaluatedClasses())
         loss = problem.scaled_loss
-        form = next(each for each in every if fits_loss(each, loss))
+        form = next(each for each in every if fits_loss(each, loss) and all(need.met(loss) for need in each.needs))
         spread, scale = getattr(model, "score_spread_", None), getattr(model, "label_scale_", None)
         subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "", scale)
         plan = session.plan(form, problem, subject)

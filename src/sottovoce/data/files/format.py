@@ -150,7 +150,7 @@ class Wanted:
 
     @property
     def names(self) -> tuple[str, ...]:
-        beside = () if self.schema is None else self.schema.names_beside
+        beside = () if self.schema is None else self.schema.names_beside.values()
         return self.features if self.label is None else (*self.features, self.label, *beside)
 
     def encode(self, cells: Any, misfits: Misfits | None = None) -> Piece:
@@ -236,7 +236,7 @@ class TableFormat(Format):
             return
         schema, alone = self.wanted.schema, copy.copy(self)
         if schema is not None:
-            names = [label, *schema.names_beside]
+            names = [label, *schema.names_beside.values()]
             yield from (labels for cells in alone.cells(names, rows) if (labels := schema.labels(cells)) is not None)
             return
         alone.wanted = Wanted((), label)
