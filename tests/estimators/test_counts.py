@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegression, PoissonRegressor
 from sklearn.metrics import mean_gamma_deviance, mean_poisson_deviance
+from typer.testing import CliRunner
 
 import sottovoce as sv
+from sottovoce.app.cli import app
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.estimators.times import concordance
 
@@ -327,3 +329,25 @@ def test_concordance_counts_pairs_whose_order_is_known() -> None:
     events, when = np.array([1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
     assert concordance(np.array([3.0, 2.0, 1.0]), events, when) == 1.0
     assert concordance(np.array([1.0, 2.0, 1.0]), events, when) == 0.25
+
+
+def test_a_job_of_counts_with_exposures(claims: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y, exposure = (array[:500] for array in claims)
+    monkeypatch.chdir(tmp_path)
+    np.savetxt(
+        "claims.csv", np.column_stack([X, y, exposure]), delimiter=",", header="a,b,c,d,claims,years", comments=""
+    )
+    columns = "".join(f"{name} = {{ range = [-1, 1] }}\n" for name in "abcd")
+    beside = "claims = { counts = 10 }\nyears = { exposure = [0, 1] }\n"
+    schema = f'[schema]\nlabel = "claims"\n[schema.columns]\n{columns}{beside}'
+    privacy = '[privacy]\nepsilon = 2.0\ndelta = 1e-5\n[data]\nfile = "claims.csv"\n'
+    (tmp_path / "job.toml").write_text(f'[model]\nestimator = "poisson"\n{schema}{privacy}', encoding="utf-8")
+    (tmp_path / "test.toml").write_text(privacy, encoding="utf-8")
+    for command, said in (
+        (["fit", "job.toml"], "model: job.json"),
+        (["evaluate", "job.json", "test.toml"], "dispersion"),
+    ):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+        assert said in result.output
+    assert type(sv.load_model("job.json")) is sv.PrivatePoissonRegressor
