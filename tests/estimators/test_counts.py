@@ -351,3 +351,20 @@ def test_a_job_of_counts_with_exposures(claims: Any, tmp_path: Any, monkeypatch:
         assert result.exit_code == 0, result.output
         assert said in result.output
     assert type(sv.load_model("job.json")) is sv.PrivatePoissonRegressor
+
+
+def test_what_is_bought_beside_a_fit_takes_no_weights(claims: Any) -> None:
+    X, y, exposure = claims
+    solver = sv.solvers.Whitened(weight_bound=2.0)
+    model = sv.PrivateRidge(epsilon=1.0, label_bound=9.0, feature_ranges=RANGES, solver=solver, standard_errors=True)
+    with pytest.raises(InputError, match="takes no sample_weight"):
+        model.fit(X, y, sample_weight=exposure)
+    model = sv.PrivateLasso(epsilon=1.0, label_bound=9.0, feature_ranges=RANGES, solver=solver, alpha="auto")
+    with pytest.raises(InputError, match="takes no sample_weight"):
+        model.fit(X, y, sample_weight=exposure)
+
+
+def test_ranges_are_bought_of_rows_with_exposures(claims: Any) -> None:
+    X, y, exposure = claims
+    model = poisson(epsilon=4.0, feature_ranges="private").fit(X, y, exposure=exposure)
+    assert model.coef_[0] == pytest.approx(0.6, abs=0.2)

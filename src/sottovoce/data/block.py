@@ -237,7 +237,7 @@ class Block:
             if labels.shape != (count,):
                 raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
             beside = columns_beside(y)
-            shares = recipe.shares(beside, usable) if "weight" in beside else None
+            shares = recipe.shares(beside, usable) if "weight" in beside and "weight" in recipe.beside else None
             rows = recipe.prepared(X, usable, resources)
         if count and recipe.beside:
             recipe.check_beside(beside)

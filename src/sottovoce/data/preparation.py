@@ -292,6 +292,8 @@ class Preparation:
         y = np.asarray(y)
         columns = columns_beside(y)
         labels, usable = self._labels(labels_of(y))
+        if self.layout == "raw":  # cells are counted, whatever stands beside labels
+            return labels, usable
         if columns and columns.keys() - self.beside:
             raise InputError(f"the plan does not take {', '.join(sorted(columns))} beside labels; leave it out.")
         if self.until is not None:

@@ -265,6 +265,7 @@ class Fit:
                 overlap = problem.secure_columns
                 party_norms(problem.bounds.row_norm, problem.columns, problem.norms, overlap=overlap)
             for purchase in self.purchases:
+                purchase.form.check_weights(problem)
                 purchase.check(self, problem)
             warn_of(problem, model.schema_)
             if problem.channel.secure and problem.norms and federation.norms is None and model.schema_ is None:

@@ -115,8 +115,8 @@ class Problem(Frozen):
             raise ValueError(f"the loss {self.loss.name!r} does not fit classes={self.classes!r}")
         if weights and numeric:
             raise ValueError(f"class_weight={weights!r} is for classes, and the loss {self.loss.name!r} for numbers")
-        bounds, counts = self.bounds, (*losses.names("count"), *losses.names("time"))
-        if self.loss.name in counts or bounds.exposure_bound is not None or bounds.weight_bound is not None:
+        bounds, of_mean = self.bounds, (*losses.names("count"), *losses.names("time"))
+        if self.loss.name in of_mean or bounds.exposure_bound is not None or bounds.weight_bound is not None:
             self._check_beside()
         if weights and (len(weights) != len(classes) or max(weights) != 1.0):
             raise ValueError(f"class_weight={weights!r} must have a number for each class, the largest of them 1")
