@@ -35,6 +35,16 @@ SEVERAL: dict[str, Any] = {  # more than two classes
     "fit_intercept": True,
 }
 ORDERED = {**SEVERAL, "loss": Named(name="ordinal", parameters={"classes": 3.0})}
+COUNTS: dict[str, Any] = {
+    "loss": Named(name="poisson"),
+    "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 3)),
+    "fit_intercept": True,
+}
+TIMES: dict[str, Any] = {
+    "loss": Named(name="hazard", parameters={"periods": [0.0, 1.0, 2.0, 4.0]}),
+    "bounds": Bounds.declare(row_norm=1.0),
+    "fit_intercept": True,
+}
 ONE_VS_REST = {**SEVERAL, "loss": Named(name="smoothed_hinge")}
 WHEN: dict[str, dict[str, Any]] = {"feature": {"labels": "public", "slope_bound": 0.3, "regulariser": STIFF}}
 NORM = {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.0), "norms": (0.6, 0.8)}
@@ -95,6 +105,10 @@ def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
         options["most_records"] = 3
     if form.ordered:
         options |= ORDERED
+    if "count" in form.kinds and form.private is not False:
+        options |= COUNTS
+    if "time" in form.kinds:
+        options |= TIMES
     if form.name == "evaluation" and not form.several:
         options |= EVALUATED[form.form]
     if form.published:

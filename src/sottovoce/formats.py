@@ -46,4 +46,7 @@ ESTIMATORS: Final[Mapping[str, str]] = {
     "elastic-net": "PrivateElasticNet",
     "svm": "PrivateLinearSVC",
     "ordinal": "PrivateOrdinalClassifier",
+    "poisson": "PrivatePoissonRegressor",
+    "gamma": "PrivateGammaRegressor",
+    "cox": "PrivateCoxRegressor",
 }

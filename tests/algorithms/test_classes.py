@@ -166,7 +166,7 @@ def test_a_party_serves_no_loss_of_another_number_of_scores(name: str) -> None:
     number = {"loss": {"name": "squared"}, "classes": None, "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0)}
     three = {"loss": {"name": "softmax", "parameters": {"classes": 3.0}}, "classes": (0, 1, 2)}
     rest = {"loss": {"name": "hinge"}, "classes": (0, 1, 2)}
-    weighted = () if form.weighted else ({**two, "class_weight": (0.5, 1.0)},)
+    weighted = () if form.weighted or "count" in form.kinds else ({**two, "class_weight": (0.5, 1.0)},)
     for changes in ((two, number) if form.several else (three, rest)) + weighted:
         fields = {**plan.model_dump(), **changes}
         forged = Plan.model_validate(fields)

@@ -312,6 +312,12 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
         y = np.array(plan.classes)[np.digitize(y, np.linspace(-0.2, 0.2, len(plan.classes) + 1)[1:-1])]
     if plan.most_records is not None:
         y = labels_with(y, person=np.arange(len(y)))
+    if plan.preparation.until is not None:
+        y = sv.labels_with(rng.integers(0, 2, plan.records), time=rng.uniform(0, 5, plan.records))
+    elif plan.preparation.counts:
+        given = {"exposure": rng.uniform(0, 1, plan.records), "weight": rng.uniform(0, 3, plan.records)}
+        bounds = {"exposure": plan.bounds.exposure_bound, "weight": plan.bounds.weight_bound}
+        y = sv.labels_with(np.floor(3 * np.exp(y)), **{name: given[name] for name, top in bounds.items() if top})
     ends = np.cumsum([0, *(count for _, count in plan.parties)])
     found = []
     for place, name in enumerate(plan.names):
@@ -670,6 +676,15 @@ class TestWhitened(RowsContract, AlgorithmContract):
         "people-classes": {**SEVERAL, "most_records": 2},
         "ordinal": ORDERED,
         "exact-ordinal": ORDERED,
+        "counts": {
+            "loss": Named(name="poisson"),
+            "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9), exposure_bound=1.0, weight_bound=2.0),
+        },
+        "hazards": {
+            "loss": Named(name="hazard", parameters={"periods": [0.0, 1.0, 2.0, 4.0]}),
+            "bounds": Bounds.declare(row_norm=1.0),
+            "fit_intercept": True,
+        },
     }
 
 
@@ -682,6 +697,10 @@ class TestGradient(RowsContract, AlgorithmContract):
         "exact-classes": SEVERAL,
         "ordinal": ORDERED,
         "exact-ordinal": ORDERED,
+        "counts": {
+            "loss": Named(name="poisson"),
+            "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9), exposure_bound=1.0, weight_bound=2.0),
+        },
     }
 
 
@@ -779,7 +798,11 @@ class TestScore(ColumnsContract, AlgorithmContract):
 
 class TestEvaluation(AlgorithmContract):
     solver = "evaluation"
-    forms: ClassVar[dict[str, dict[str, Any]]] = {"several": SEVERAL, "numbers": {"loss": Named(name="squared")}}
+    forms: ClassVar[dict[str, dict[str, Any]]] = {
+        "several": SEVERAL,
+        "numbers": {"loss": Named(name="squared")},
+        "counts": {"loss": Named(name="poisson"), "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9))},
+    }
 
 
 class TestOneShot(ColumnsContract, AlgorithmContract):

@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from neighbours import Terms, draw
 from neighbours import table_of as columns_of
-from plans import FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, plan_for
+from plans import COUNTS, FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, plan_for
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.cd.private import GreedyScores
 from sottovoce.algorithms.description import CountedColumns, Cut, Described
@@ -36,6 +36,7 @@ from sottovoce.algorithms.evaluation import (
     cells,
     score_recipe,
 )
+from sottovoce.algorithms.evaluation.counts import EvaluatedCounts
 from sottovoce.algorithms.evaluation.groups import ByGroup, Groups
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.one_shot import RowSketch
@@ -84,9 +85,32 @@ PARTS: dict[str, tuple[Bounds, tuple[float, ...]]] = {  # how parts of rows may 
     "ranges": (Bounds.declare(feature_ranges=([-1.0] * 4, [1.0] * 4), label_bound=1.0), ()),
 }
 CUT = {"slope_bound": 0.3}
+AMOUNTS = Bounds.declare(row_norm=1.0, label_bound=(0, 3))
+RATED = Bounds.declare(row_norm=1.0, label_bound=(0, 3), exposure_bound=2.0)
+WEIGHED = Bounds.declare(row_norm=1.0, label_bound=(0, 3), exposure_bound=2.0, weight_bound=2.0)
 HELD: dict[str, Any] = {"labels": "held", "aggregation": SecureAggregation(colluding=1)}
 MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and what only fields and options reach
     "whitened, class weights": ("whitened", "central", {**TWO, "class_weight": (1e-3, 1.0)}),
+    "evaluation, exposures": ("evaluation", "central", {**COUNTS, "bounds": RATED}),
+    "evaluation, amounts": ("evaluation", "central", {**COUNTS, "loss": Named(name="gamma"), "bounds": AMOUNTS}),
+    "whitened, amounts": ("whitened", "central", {**COUNTS, "loss": Named(name="gamma"), "bounds": AMOUNTS}),
+    "whitened, counts, exposures": ("whitened", "central", {**COUNTS, "bounds": RATED}),
+    "whitened, counts, weights": ("whitened", "central", {**COUNTS, "bounds": WEIGHED}),
+    "whitened, classes, weights": (
+        "whitened",
+        "central",
+        {**TWO, "bounds": Bounds.declare(row_norm=1.0, weight_bound=2.0)},
+    ),
+    "whitened, several classes, weights": (
+        "whitened",
+        "central",
+        {**SEVERAL, "bounds": Bounds.declare(row_norm=1.0, weight_bound=2.0)},
+    ),
+    "whitened, many columns, weights": (
+        "whitened",
+        "central",
+        {"features": 2001, "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0, weight_bound=2.0)},
+    ),
     "whitened, intercept": ("whitened", "central", {"fit_intercept": True}),
     "whitened, prior": ("whitened", "central", {**TWO, "prior": ((3.0, -1.0), 0.5)}),
     "whitened, prior, numbers": ("whitened", "rows", {"fit_intercept": False, "prior": ((3.0, -1.0), 0.0)}),
@@ -193,6 +217,7 @@ MADE: dict[str, Callable[[], Plan]] = {
             (EvaluatedSeveral(), 1e6 * MODELS, {**SEVERAL, "fit_intercept": True}),
         )
     },
+    "evaluation, far counts": bought(EvaluatedCounts(), Subject(1e3 * WEIGHTS), **COUNTS),
     "model selection, logistic": bought(ComparedLosses(), Candidates(MODELS, 1.0), **TWO),
     "model selection, squared": bought(ComparedLosses(), Candidates(MODELS, 0.05), fit_intercept=True),
 }
@@ -372,16 +397,39 @@ def random_row(plan: Plan, rng: np.random.Generator) -> np.ndarray:
     return row if rng.random() < 0.7 else extreme(plan) * rng.choice([-1, 1], plan.features)
 
 
-def random_label(plan: Plan, rng: np.random.Generator) -> float:
+def beside_of(plan: Plan) -> set[str]:
+    """What the plan has a bound for."""
+    if plan.preparation.until is not None:
+        return {"time", "entry"}
+    bounds = {"exposure": plan.bounds.exposure_bound, "weight": plan.bounds.weight_bound}
+    return {name for name, bound in bounds.items() if bound is not None}
+
+
+def labelled(plan: Plan, labels: Any) -> np.ndarray:
+    """Labels with what the plan has beside them: (label, exposure, weight), of which a plan takes what it knows."""
+    if not plan.preparation.counts and not beside_of(plan):
+        return np.array(labels, dtype=float)
+    columns = np.array(labels, dtype=float).reshape(-1, 3).T
+    names = ("exposure", "weight") if plan.preparation.until is None else ("time", "entry")
+    beside = dict(zip(names, columns[1:], strict=True))
+    return np.asarray(labels_with(columns[0], **{name: beside[name] for name in beside_of(plan)}))
+
+
+def random_label(plan: Plan, rng: np.random.Generator) -> Any:
+    if plan.preparation.until is not None:
+        event = rng.choice([0.0, 1.0, math.nan], p=[0.4, 0.5, 0.1])
+        return event, *rng.choice([0.0, 0.7, 4.0, 5.0, -1.0, math.nan, 1e300, 2.0], 2)
+    if plan.preparation.counts or beside_of(plan):
+        label = rng.choice([0.0, 1.0, 3.0, -1.0, 1e300, math.nan] if plan.preparation.counts else [-1.0, 1.0, math.nan])
+        return label, *rng.choice([0.0, 0.3, 2.0, 1e300, -1.0, math.nan], 2, p=[0.2, 0.2, 0.2, 0.2, 0.1, 0.1])
     strange = [7.0] if plan.classes else [0.3, 1e9, -1e300, math.nan, math.inf]
     ends = plan.classes or (-1.0, 1.0)
     return float(rng.choice(strange) if rng.random() < 0.2 else rng.choice(ends))
 
 
 def table_of(plan: Plan, rng: np.random.Generator, count: int = 6) -> Table:
-    return np.array([random_row(plan, rng) for _ in range(count)]), np.array(
-        [random_label(plan, rng) for _ in range(count)]
-    )
+    rows, labels = [random_row(plan, rng) for _ in range(count)], [random_label(plan, rng) for _ in range(count)]
+    return np.array(rows), labelled(plan, labels)
 
 
 def neighbours(asked: Asked, table: Table, *records: tuple[Any, float]) -> dict[Relation, tuple[Table, Table]]:
@@ -390,14 +438,15 @@ def neighbours(asked: Asked, table: Table, *records: tuple[Any, float]) -> dict[
     Where a feature is protected they are first columns, without labels.
     """
     plan = asked.plan
-    blank = (0.0, 0.0) if plan.protects == "feature" else (math.nan, math.nan)
+    unknown: Any = (math.nan, 0.0, math.nan) if plan.preparation.counts or beside_of(plan) else math.nan
+    blank = (0.0, 0.0) if plan.protects == "feature" else (math.nan, unknown)
     made = []
     for row, label in (*records, blank):
         X, y = table[0].copy(), table[1].copy()
         if plan.protects == "feature":
             X[:, plan.part(asked.party).start] = row
         else:
-            X[asked.place], y[asked.place] = row, label
+            X[asked.place], y[asked.place] = row, labelled(plan, [label])[0]
         made.append((X, y))
     mine, theirs, without = made
     return {"zero-out": (mine, without), "replace-one": (mine, theirs)}
@@ -448,8 +497,16 @@ class Canary:
             column = np.where(np.arange(6) % 2, 1.0, -1.0)
             return neighbours(asked, (np.zeros((6, plan.features)), np.zeros(6)), (column, 0.0), (0.0, 0.0))
         low, *_, high = map(float, plan.classes or (-1.0, 1.0))
-        ends = {"low": low, "high": high, "mid": high if plan.classes else 0.0}
-        table = np.tile(self.row(plan, self.others), (6, 1)), np.full(6, high)
+        ends: dict[str, Any] = {"low": low, "high": high, "mid": high if plan.classes else 0.0}
+        if plan.preparation.until is not None:  # an event at the end of the first period, and one at the last
+            ends = {"low": (1.0, 1.0, 0.0), "high": (1.0, 4.0, 0.0), "mid": (0.0, 4.0, 0.0)}
+        elif plan.preparation.counts:
+            most, top = plan.bounds.label_high, plan.bounds.exposure_bound or 1.0
+            ends = {"low": (0.0, 0.0, 9.0), "high": (most, top, 9.0), "mid": (0.0, top, 9.0), "light": (most, top, 0.0)}
+        elif beside_of(plan):
+            ends = {name: (end, 1.0, 9.0) for name, end in ends.items()} | {"light": (high, 1.0, 0.0)}
+        ends.setdefault("light", ends["high"])
+        table = np.tile(self.row(plan, self.others), (6, 1)), labelled(plan, [ends["high"]] * 6)
         mine, theirs = ((self.row(plan, row), ends[end]) for row, end in zip(self.rows, self.labels, strict=True))
         return neighbours(asked, table, mine, theirs)
 
@@ -494,6 +551,7 @@ LOUD = Canary(told={"labels": 1e4, "sketch": -1e4})
 WHITE = {"projection": ("identity", 1e6), "unit": 1.0327e-6}  # rows a little longer than 1
 LONG = {**WHITE, "unit": 3e-6}
 CANARIES: dict[str, tuple[Canary, ...]] = {
+    "AmountSum": (Canary(labels=("high", "light")),),
     "AtomScores": (OPPOSITE,),
     "BoundedSquares": (RIGHT_ANGLE,),
     "ByGroup": (OPPOSITE, Canary(labels=("low", "high"))),
@@ -503,10 +561,16 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "ClassesSum": (OPPOSITE,),
     "ColumnSquares": (RIGHT_ANGLE,),
     "ColumnCells": (APART,),
+    "CountCells": (OPPOSITE, Canary(("-far", "far"), ("high", "low"))),
+    "EventCounts": (FLIPPED,),
+    "RiskSums": (Canary(("far", "-far"), ("mid", "mid"), told={"weights": ("along", 1e4), "range": 1.0}),),
+    "CountResidualSum": (Canary(("far", "far"), ("high", "low"), told={"range": 1e-3, "weights": ("along", -1e4)}),),
+    "CountSum": (FLIPPED,),
     "CoordinateWalk": (Canary(rows=("all", "-all")), Canary(rows=("all", "all"), labels=("high", "low"))),
     "ClippedScores": (Canary(told={"weights": 1e4}),),
     "DualSteps": (FLIPPED,),
     "EqualCounts": (Canary(labels=("high", "low"), told={"runs": [0, 120]}),),
+    "ExposureSum": (FLIPPED,),
     "FeatureSketch": (OPPOSITE,),
     "FeatureWithinNorm": (OPPOSITE,),
     "FittedCurvature": tuple(Canary(rows=("far", "side"), labels=("mid", "mid"), told=told) for told in (WHITE, LONG)),
@@ -577,6 +641,7 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
     "AtomScores": (0.66, 0.66),  # as published
     "ClassesSum": (0.57, 0.55),  # where slopes are not cut
     "ColumnCells": (0.42, 0.42),  # by class: the canaries have none
+    "CountCells": (0.89, 0.68),  # scores that are alike have residuals that are
     "CoordinateWalk": (0.86, 0.86),
     "FeatureWithinNorm": (0.59, 0.59),
     "GreedyScores": (0.97, 0.97),  # under an elastic net
@@ -594,6 +659,7 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
 TOGETHER = {
     "FeatureWithinNorm": 0.79,  # the bound is of all columns of all parties (test_frank_wolfe_columns.py)
     "RecordCount": 0.0,  # of all records of a person (test_people.py)
+    "CountCells": 0.8,
 }
 PEOPLE = ("columns", "labels", "offset")  # what is told of every person
 
@@ -717,6 +783,15 @@ class TestQueryContract:
                 assert epsilons_of(cheap)["coordinator"] > 1.01 * cost, release.query
 
 
+def alone(y: np.ndarray, place: int) -> np.ndarray:
+    """The label at that place; the others are blank."""
+    found = np.full(len(y), math.nan) if y.dtype.names is None else np.zeros_like(y)
+    if y.dtype.names is not None:
+        found["label"] = math.nan
+    found[place : place + 1] = y[place : place + 1]
+    return found
+
+
 def check_sum(asked: Asked, rng: np.random.Generator) -> None:
     query, message, (X, y) = asked.query, random_message(asked, rng), table_of(asked.plan, rng)
     if "cut" in message.told:  # by which the sum is divided
@@ -725,10 +800,10 @@ def check_sum(asked: Asked, rng: np.random.Generator) -> None:
     message = dataclasses.replace(message, duals=None)
     whole, order = asked.value((X, y), message), rng.permutation(6)
     only = [np.where(np.arange(6)[:, None] == k, X, math.nan) for k in range(6)]
-    each = [asked.value((rows, np.where(np.arange(6) == k, y, math.nan)), message) for k, rows in enumerate(only)]
+    each = [asked.value((rows, alone(y, k)), message) for k, rows in enumerate(only)]
     for places in (np.arange(6), order):
         np.testing.assert_array_equal(sum(each[k] for k in places), whole, query.name)
-    assert not asked.value((np.full_like(X, math.nan), np.full(6, math.nan)), message).any()
+    assert not asked.value((np.full_like(X, math.nan), alone(y, 6)), message).any()
     if not isinstance(query, RowSketch) and asked.plan.layout != "raw":  # by a product; not of sparse rows
         np.testing.assert_array_equal(asked.value((X, y), message, sparse=True), whole, query.name)
     if not isinstance(query, ColumnSketch | RecordGradient):  # which are of records in their places

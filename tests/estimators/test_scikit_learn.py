@@ -14,6 +14,8 @@ ESTIMATORS = [
     sv.PrivateElasticNet(label_bound=300.0, **COMMON),
     sv.PrivateLogisticRegression(**{**COMMON, "solver": sv.solvers.Whitened(rounds=8)}),  # of any number of classes
     sv.PrivateLinearSVC(**{**COMMON, "solver": sv.solvers.Whitened(rounds=8)}),
+    sv.PrivatePoissonRegressor(label_bound=(0, 300), **{**COMMON, "solver": sv.solvers.Whitened(rounds=8)}),
+    sv.PrivateGammaRegressor(label_bound=(0, 300), **{**COMMON, "solver": sv.solvers.Whitened(rounds=8)}),
 ]
 EXPECTED_FAILURES = {
     "check_estimators_nan_inf": "fit takes a row with NaN or infinity and counts it as a null row: an error would tell "

@@ -15,8 +15,22 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
 from sottovoce import losses
+from sottovoce.data.matrix import Slope
 from sottovoce.errors import InputError
-from sottovoce.losses import Hinge, Huber, Logistic, Loss, Sigmoid, SmoothedHinge, Squared, kernels
+from sottovoce.losses import (
+    Count,
+    Hazard,
+    Hinge,
+    Huber,
+    KnownLabels,
+    Logistic,
+    Loss,
+    Positive,
+    Sigmoid,
+    SmoothedHinge,
+    Squared,
+    kernels,
+)
 
 
 class LossContract:
@@ -385,7 +399,7 @@ def test_every_registered_loss_keeps_the_contract():
     tested = {cls.loss for cls in contracts() if hasattr(cls, "loss")}
     assert {loss.name for loss in tested} == set(losses.names())
     dual = {cls.loss.name for cls in contracts(DualContract) if hasattr(cls, "loss")}
-    assert dual == {loss.name for loss in tested if loss.convex}
+    assert dual == {loss.name for loss in tested if loss.convex and loss.kind in ("classification", "regression")}
 
 
 class _WrongSlope(Logistic):
@@ -410,7 +424,11 @@ def test_the_contract_rejects_a_slope_that_is_a_thousandth_too_steep():
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
-        ("ridge", {}, "'ridge' is unknown.*hinge, huber, logistic, sigmoid, smoothed_hinge, squared"),
+        (
+            "ridge",
+            {},
+            "'ridge' is unknown.*gamma, hazard, hinge, huber, logistic, poisson, sigmoid, smoothed_hinge, squared",
+        ),
         ("huber", {"treshold": 1.0}, "treshold.*it takes: threshold"),
         ("logistic", {"alpha": 1.0}, "alpha.*it takes: none"),
         ("huber", {"threshold": 0.0}, "threshold=0.0 must be a positive finite number; half"),
@@ -428,3 +446,158 @@ def test_bad_choices_are_explained(name, parameters, message):
 def test_lipschitz_refuses_what_is_no_bound():
     with pytest.raises(InputError, match="label_bound=0"):
         Logistic().lipschitz(0)
+
+
+class MeanContract(LossContract):
+    """Labels are none below 0, slopes have no bound, and scores beyond 690 count as these."""
+
+    @property
+    def labels(self) -> tuple[float, ...]:
+        return (0.0, 1.0, 3.0)
+
+    def grid(self, margin: float = 0.0):
+        u, y = (axis.ravel() for axis in np.meshgrid(np.linspace(-3, 3, 601) + 1e-3, self.labels))
+        return u, y
+
+    def test_curvature_bound_holds_and_is_attained(self):
+        assert math.isinf(self.loss.curvature_bound)
+
+    def test_copies_balance_the_slope(self):  # type: ignore[override]
+        assert not self.loss.has_proximal
+
+    @pytest.mark.parametrize("variance", [0.01, 0.5, 3.0])
+    def test_mean_curvature_is_the_mean_slope_of_the_derivative(self, variance):
+        """At scores whose mean is the typical count, and counts of the mean that the score says."""
+
+        def integrand(z):
+            u = np.array(self.typical + math.sqrt(variance) * z - variance / 2)
+            bend = float(self.loss.curvature(u, np.exp(u)))
+            return bend * math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+
+        assert self.loss.mean_curvature(variance) == pytest.approx(quad(integrand, -9, 9)[0], rel=1e-6)
+
+    @pytest.mark.parametrize("size", [36.0, 710.0, 746.0, 1e5, 1e100])
+    def test_huge_scores_stay_finite(self, size):
+        for label in self.labels:
+            u, y = np.array([-size, size]), np.full(2, label)
+            with np.errstate(over="raise", invalid="raise"):
+                found = self.loss.value(u, y), self.loss.derivative(u, y), self.loss.curvature(u, y)
+            assert np.isfinite(found).all()
+
+    def test_a_cut_slope_is_within_the_cut_and_on_the_grid(self):
+        u, y = self.grid()
+        labels = np.append(y, [3.0, 0.0, 3.0, math.nan])
+        scores = np.append(u, [1e300, -1e300, -1e300, 0.0])
+        for most in (1e-3, 0.75, 40.0):
+            terms = Slope(self.loss, 1.0, 20, most)(scores, labels)
+            assert np.abs(terms).max() <= 1.0
+            assert np.all(np.trunc(terms * 2**20) == terms * 2**20)
+            within = np.abs(terms) < 1 - 1e-5
+            slopes = self.loss.derivative(scores, labels)[within] / most
+            np.testing.assert_allclose(terms[within], slopes, atol=2**-19)
+        assert terms[-1] == 1.0
+
+    def test_the_slope_is_0_on_average_at_the_mean_whatever_the_law(self):
+        u = np.array([-1.0, 0.3, 1.2])
+        assert np.allclose(self.loss.derivative(u, np.exp(u)), 0.0, atol=1e-12)
+
+
+class TestCount(MeanContract):
+    loss = Count(phi=0.4, typical=0.8)
+    typical = math.log(0.8)
+
+    def formula(self, u, y):
+        q = math.sqrt(0.4 * math.exp(u))
+        return 2 / 0.4 * (q - math.log1p(q)) + 2 * y * math.log((1 + q) / q)
+
+
+class TestHazard(TestCount):
+    """Labels without times have the exposure 1."""
+
+    loss = Hazard(phi=0.4, typical=0.8, periods=(0.0, 1.0, 3.0), rates=(0.1, 0.2))
+
+
+class TestPoisson(TestCount):
+    """Without phi half the deviance of Poisson's likelihood."""
+
+    loss = Count(typical=0.8)
+
+    def formula(self, u, y):
+        mean = math.exp(u)
+        return (y * math.log(y / mean) if y else 0.0) - y + mean
+
+    def test_a_slope_affine_in_the_label_is_psi_less_phi_times_it(self):
+        pass  # it is, and no solver that would use it takes counts
+
+
+class TestPositive(MeanContract):
+    loss = Positive()
+    typical = 0.0
+
+    @property
+    def labels(self) -> tuple[float, ...]:
+        return (0.2, 1.0, 3.0)
+
+    def formula(self, u, y):
+        return u + y * math.exp(-u) - 1 - math.log(y)
+
+
+def rated(counts, exposures):
+    found = np.empty(len(counts), dtype=[("label", float), ("exposure", float)])
+    found["label"], found["exposure"] = counts, exposures
+    return found
+
+
+@pytest.mark.parametrize("loss", [Count(), Count(phi=0.3), Count(phi=40.0)])
+def test_exposures_multiply_the_mean_and_never_the_weight(loss):
+    u, h = np.linspace(-2, 2, 41), 1e-6
+    y = rated(np.tile([0.0, 2.0], 21)[:41], np.linspace(0.1, 3, 41))
+    weight = 1 + np.sqrt(loss.phi * np.exp(u))
+    slope = (y["exposure"] * np.exp(u) - y["label"]) / weight
+    np.testing.assert_allclose(loss.derivative(u, y), slope, rtol=1e-12)
+    np.testing.assert_allclose((loss.value(u + h, y) - loss.value(u - h, y)) / (2 * h), slope, atol=1e-7)
+    bend = (loss.derivative(u + h, y) - loss.derivative(u - h, y)) / (2 * h)
+    np.testing.assert_allclose(loss.curvature(u, y), bend, atol=1e-6)
+    assert np.all(loss.curvature(u, y) > 0)
+
+
+def test_no_exposure_and_no_event_is_no_slope():
+    y = rated([0.0, 0.0], [0.0, 1.0])
+    assert Count(phi=0.5).derivative(np.array([800.0, -800.0]), y).tolist()[0] == 0.0
+    assert Count().value(np.zeros(2), y).tolist() == [0.0, 1.0]
+
+
+def followed(*people):
+    return np.array(list(people), dtype=[("label", float), ("time", float), ("entry", float)])
+
+
+def test_times_are_exposures_by_the_rates_of_their_periods():
+    loss = Hazard(phi=0.3, periods=(0.0, 1.0, 3.0), rates=(0.1, 0.2))
+    y = followed((1.0, 0.5, 0.0), (0.0, 2.0, 0.0), (1.0, 3.0, 0.5), (0.0, 0.0, 0.0))
+    exposures = [0.05, 0.3, 0.45, 0.0]
+    np.testing.assert_allclose(loss.counted(y)[1], exposures, rtol=1e-15)
+    u = np.array([-0.3, 0.2, 0.0, 700.0])
+    np.testing.assert_allclose(loss.derivative(u, y), Count(phi=0.3).derivative(u, rated(y["label"], exposures)))
+    told = loss.hearing({"phi": np.array([0.7]), "rates": np.array([1.0, 2.0])})
+    assert (told.phi, told.rates, told.periods) == (0.7, (1.0, 2.0), loss.periods)
+
+
+@pytest.mark.parametrize("periods", [(), (0.0,), (1.0, 2.0), (0.0, 2.0, 2.0), (0.0, math.nan), (0.0, math.inf), "ab"])
+def test_periods_rise_from_0(periods):
+    with pytest.raises((InputError, ValueError), match=r"periods|could not convert"):
+        Hazard(periods=periods)
+
+
+def test_phi_follows_the_residual_between_a_floor_and_the_largest_count():
+    floor = Count().knowing(KnownLabels(residual=1e-9, mean=0.01, most=10.0))
+    top = Count().knowing(KnownLabels(residual=1e9, mean=2.0, most=10.0))
+    assert (floor.phi, top.phi) == (0.1, 10.0)
+    poisson = Count().knowing(KnownLabels(residual=0.8 * math.sqrt(30.0), mean=30.0, exposure=0.5, most=100.0))
+    assert poisson.phi == pytest.approx(0.5)  # 1, in units of the exposure
+    assert poisson.typical == 60.0
+
+
+@pytest.mark.parametrize("phi", [-1.0, math.nan, math.inf])
+def test_phi_is_a_number_from_0(phi):
+    with pytest.raises(InputError, match="phi="):
+        Count(phi=phi)

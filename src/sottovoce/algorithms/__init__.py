@@ -107,9 +107,10 @@ def mismatch(solver: str, loss: Loss, split: str, *, secure: bool = False) -> st
     if secure and not serving:
         return f"solver={solver!r} uses more than sums over the parties, and only sums can be secure"
     if serving and not fitting:
-        if loss.ordered:
-            return f"solver={solver!r} has no thresholds between ordered classes"
-        return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
+        if loss.kind in ("count", "time"):
+            return f"solver={solver!r} does not take the loss {loss.name!r}"
+        few = f"tells two classes apart, not {loss.outputs}"
+        return f"solver={solver!r} {'has no thresholds between ordered classes' if loss.ordered else few}"
     if not fitting:
         return f"solver={solver!r} does not serve {SPLITS[split].data}{SPLITS[split].refusal}"
     if loss.weighted and not any(form.weighted for form in fitting):
@@ -171,6 +172,7 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
         fits = fits and (private if published else form.private in (None, private))
         if fits and form.when.items() <= options.items():
             form.check_loss(loss)
+            form.check_weights(problem)
             for name, value in options.items():
                 if form.options is not None and name not in form.options:
                     known = ", ".join(form.options)
@@ -184,6 +186,10 @@ def _without_form(solver: str, problem: Problem) -> InputError:
     published, exact = problem.calibration == "paper", math.isinf(problem.epsilon)
     if problem.most_records is not None:
         return _without_people(solver, problem)
+    if problem.scaled_loss.kind == "count" and not published and not exact:
+        return InputError(f"solver={solver!r} takes counts without privacy alone; with it: 'whitened'.")
+    if problem.scaled_loss.kind == "time" and exact:
+        return InputError("epsilon=inf: times are fitted with privacy alone; without it take a Cox model elsewhere.")
     if published and not any(form.published for form in forms(solver)):
         others = ", ".join(name for name in SOLVERS if any(form.published for form in forms(name)))
         return InputError(f"solver={solver!r} has no published calibration; those that have: {others}.")
@@ -373,6 +379,8 @@ def preferences(problem: Problem) -> tuple[str, ...]:
     if loss.outputs > 1:
         return ("gradient",) if math.isinf(problem.epsilon) and not loss.smooth else ("whitened", "gradient")
     few = problem.features <= NEWTON_FEATURES
+    if loss.kind in ("count", "time") or problem.bounds.weight_bound is not None:
+        return ("newton",) if math.isinf(problem.epsilon) and loss.kind != "time" else ("whitened",)
     exact = ("newton", "gradient", "sgd") if loss.smooth and few else ("gradient", "sgd", "newton")
     if math.isinf(problem.epsilon):
         return exact

@@ -18,7 +18,7 @@ from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Query, Turn
-from sottovoce.losses import Loss
+from sottovoce.losses import Kind, Loss
 from sottovoce.plan import Design, Numbers, Plan, Problem
 from sottovoce.queries.pricing import Pricing
 
@@ -40,6 +40,8 @@ class Solution:
     certificates: Mapping[str, float] = field(default_factory=dict)
     model: Any = None
     spread: tuple[float, float] | None = None  # mean and deviation of the training scores, where moments tell them
+    labels: tuple[float, float] | None = None  # of counts: their mean, and the mean size of residuals from it
+    baseline: tuple[float, ...] | None = None  # of times: the hazard in each period
     unfinished: str = ""  # where a run without privacy has not converged: how far it is
 
 
@@ -135,6 +137,8 @@ class Algorithm(ABC):
     ordered: ClassVar[bool | None] = False  # True: for ordered classes, with thresholds; None: these and others
     weighted: ClassVar[bool] = False  # True: takes class weights
     people: ClassVar[bool | None] = False  # True: for people with several records, None: also for them
+    kinds: ClassVar[tuple[Kind, ...]] = ("classification", "regression")  # of labels
+    takes_weights: ClassVar[bool] = False  # True: takes weights of records
     published: ClassVar[bool] = False  # True: a paper's own calibration, with its true epsilon
     when: ClassVar[Mapping[str, str]] = {}  # options that choose this form
     options: ClassVar[tuple[str, ...] | None] = None  # that this form takes; None: all of the solver's
@@ -165,8 +169,9 @@ class Algorithm(ABC):
 
     @classmethod
     def takes_scores(cls, loss: Loss) -> bool:
-        """Whether its queries have as many scores as the loss, and thresholds if that has some."""
-        return cls.several == (loss.outputs > 1) and cls.ordered in (None, loss.ordered)
+        """Whether its queries have as many scores and thresholds as the loss, of labels of its kind."""
+        fits = cls.several == (loss.outputs > 1) and cls.ordered in (None, loss.ordered)
+        return fits and loss.kind in cls.kinds
 
     @classmethod
     def check_loss(cls, loss: Loss) -> None:
@@ -175,9 +180,18 @@ class Algorithm(ABC):
             raise InputError(f"solver={cls.name!r} in the form {cls.form!r} does not take the loss {loss.name!r}.")
         if loss.weighted and not cls.weighted:
             raise InputError(f"solver={cls.name!r} in the form {cls.form!r} takes no class_weight.")
+        if loss.kind not in cls.kinds:
+            raise InputError(f"solver={cls.name!r} in the form {cls.form!r} does not take the loss {loss.name!r}.")
         for need in cls.needs:
             if not need.met(loss):
                 raise InputError(f"solver={cls.name!r} {need.words.format(loss.name)}.")
+
+    @classmethod
+    def check_weights(cls, problem: Problem) -> None:
+        """Refuse weights of records where the form's sums do not carry them."""
+        people = getattr(problem, "most_records", None) is not None  # a person's sum is cut after its weights
+        if problem.bounds.weight_bound is not None and (people or not cls.takes_weights):
+            raise InputError(f"solver={cls.name!r} takes no sample_weight; solvers that do: 'whitened'.")
 
     def remember(self, plan: Plan, rows: Block) -> Any:  # noqa: ARG002
         """What a party keeps from round to round; it never leaves the party."""

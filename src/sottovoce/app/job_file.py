@@ -243,8 +243,8 @@ def check_said(path: Path, about: Mapping[str, str]) -> None:
 class ModelTable(JobTable, extra="allow"):
     """Which estimator; every further key is a parameter of its problem."""
 
-    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm", "ordinal"] = needed(
-        "one of logistic, ridge, lasso, elastic-net, svm, ordinal"
+    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm", "ordinal", "poisson", "gamma", "cox"] = (
+        needed("one of logistic, ridge, lasso, elastic-net, svm, ordinal, poisson, gamma, cox")
     )
 
     @property

@@ -449,7 +449,11 @@ def _describe_coefficients(model: PrivateLinearModel) -> Iterable[Part]:
         last = [
             (f"intercept, above {name}", text) for name, text in zip(model.plan_.classes or (), texts, strict=False)
         ]
-    yield CardTable(heads, (*table, *last))
+    table += last
+    if (ratio := getattr(model, "ratio", None)) is not None:
+        heads, columns = (*heads, ratio), [*(rows[0, j] for j in order), intercepts[0]]
+        table = [(*row, f"{np.exp(min(value, 690.0)):.6g}") for row, value in zip(table, columns, strict=True)]
+    yield CardTable(heads, tuple(table))
     yield "They were computed from noisy sums: they have errors of the noise besides those of sampling."
 
 

@@ -59,16 +59,22 @@ _READ: Final[Mapping[str, Callable[[Any], NDArray[Any]]]] = {
     "exposure": _numbers,
     "weight": _numbers,
     "group": groups_of,
+    "time": _numbers,
+    "entry": _numbers,
 }
 
 
-def labels_with(y: Any, *, person: Any = None, exposure: Any = None, weight: Any = None, group: Any = None) -> Any:
+def labels_with(y: Any, *, person: Any = None, exposure: Any = None, weight: Any = None, **others: Any) -> Any:
     """Labels with what stands beside them, an entry for each; as they are where nothing does.
 
     `person` has identifiers of people with several records, `exposure` the time or amount in which a count was made,
-    `weight` how much a record counts, `group` whose figures it goes into when a model is evaluated by groups.
+    `weight` how much a record counts, `group` whose figures it goes into when a model is evaluated by groups. Where
+    labels are events, 1, or none, 0, `time` has when each came or the person was last seen, and `entry` since when it
+    was seen, if not since 0.
     """
-    given = {"person": person, "exposure": exposure, "weight": weight, "group": group}
+    if strange := others.keys() - {"group", "time", "entry"}:
+        raise TypeError(f"labels_with() got an unexpected keyword argument {min(strange)!r}")
+    given = {"person": person, "exposure": exposure, "weight": weight, **others}
     columns = {name: _READ[name](cells) for name, cells in given.items() if cells is not None}
     return _joined(label_array(y), columns) if columns else y
 

@@ -196,7 +196,9 @@ class Block:
         records: int | None = None,
         resources: Resources = NO_RESOURCES,
         beside: Mapping[str, NDArray[Any]] = NOTHING,
+        shares: Array | None = None,
     ) -> None:
+        self.shares = shares  # of what a record may count at most, in [0, 1]; None: all count alike
         self.beside = beside  # the labels, by name: whose record each is, its exposure, its weight
         self.rows, self.labels, self.bits = rows, labels, bits
         self.chosen, self._whole = chosen, whole
@@ -240,24 +242,30 @@ class Block:
             labels, usable = recipe.labels(y)
             if labels.shape != (count,):
                 raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
+            beside = columns_beside(y)
+            shares = recipe.shares(beside, usable) if "weight" in beside and "weight" in recipe.beside else None
             rows = recipe.prepared(X, usable, resources)
+        if count and recipe.beside:
+            recipe.check_beside(beside)
         labels[~usable] = 0.0 if recipe.classes is None or not recipe.labelled else 1.0
         if records is None and (null := count - int(usable.sum())):
             tell_null_rows(null, count, resources, X)
         bits = recipe.bits if recipe.exact else None
         about: Any = {"layout": recipe.layout, "records": records, "resources": resources}
-        return cls(rows, labels, bits, usable=usable, beside=columns_beside(y), **about)
+        return cls(rows, labels, bits, usable=usable, beside=beside, shares=shares, **about)
 
     def with_rows(
         self,
         rows: Matrix,
         labels: Array,
         usable: NDArray[np.bool_] | None = None,
+        *,
         beside: Mapping[str, NDArray[Any]] = NOTHING,
+        shares: Array | None = None,
     ) -> Block:
         """Other rows of the same holder, prepared alike."""
         known: Any = {"layout": self.layout, "records": self.records, "resources": self.resources, "beside": beside}
-        return Block(rows, labels, self.bits, usable=usable, **known)
+        return Block(rows, labels, self.bits, usable=usable, shares=shares, **known)
 
     @property
     def together(self) -> int:
@@ -276,7 +284,8 @@ class Block:
         """Of all that a value follows from: the prepared rows in their order, their labels, which are null rows."""
         found, matrix = hashlib.blake2b(digest_size=32), self.rows
         parts = (matrix.indptr, matrix.indices, matrix.data) if is_sparse(matrix) else (matrix,)
-        for array in (*parts, self.labels, self.usable_rows, *self.beside.values()):
+        own = () if self.shares is None else (self.shares,)
+        for array in (*parts, self.labels, *own, self.usable_rows, *self.beside.values()):
             whole = np.ascontiguousarray(array.T if array.flags.f_contiguous else array)
             found.update(f"{whole.dtype.str}{whole.shape}".encode())
             found.update(whole.data)
@@ -331,9 +340,11 @@ class Block:
 
         A `Slope` runs in a fused loop that reads each row once, by as many threads as `resources` say. Any other
         function gets scores and labels piece by piece, of a dense batch all at once. `shares`, if any, are one for each
-        row, by which a `Slope` multiplies its terms.
+        row, by which a `Slope` multiplies its terms; so do the records' own.
         """
-        if self._fused and isinstance(term, Slope) and term.code is not None:
+        if self.shares is not None:
+            shares = shares * self.shares if len(shares) else self.shares
+        if self._fused and isinstance(term, Slope) and term.serves(self.labels):
             loops = (kernels.slope_sum_dense, kernels.slope_sum_sparse)
             arguments = (self.labels, self._exact(weights), (term.code, term.numbers, shares))
             return np.asarray(self._sum_by_threads(*loops, *arguments))
@@ -346,8 +357,14 @@ class Block:
         def part(start: int, stop: int) -> Array:
             total = np.zeros((self.dimension, *exact.shape[1:]))
             for piece, labels in self.pieces(rows, start, stop, scores=math.prod(exact.shape[1:])):
-                own = (shares[start : start + len(labels)],) if len(shares) else ()
-                total += piece.T @ term(piece @ exact, labels, *own)
+                own = shares[start : start + len(labels)]
+                if not len(shares):
+                    terms = term(piece @ exact, labels)
+                elif self.bits is None:  # without privacy it is no `Slope`
+                    terms = (term(piece @ exact, labels).T * own).T
+                else:
+                    terms = term(piece @ exact, labels, own)
+                total += piece.T @ terms
                 start += len(labels)
             return total
 
@@ -427,6 +444,7 @@ class Block:
             for first in range(start, stop, NUMBERS):
                 own = slice(first, min(first + NUMBERS, stop))
                 cut = np.fmax(np.fmin(term(numbers[own], self.labels[own]).astype(np.float64), 1.0), low)
+                cut = cut if self.shares is None else cut * self.shares[own]
                 found = toward_zero(cut, bits)
                 found[~usable[own]] = 0.0
                 total += float(found.sum())
@@ -453,12 +471,13 @@ class Block:
         return (ProjectedRows if made else Projected)(self, matrix)
 
     def scalar_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> float:
-        """sum_i term(x_i'w, y_i), on no grid."""
-        return float(sum(term(rows @ weights, labels).sum() for rows, labels in self.chunks()))
+        """sum_i term(x_i'w, y_i), on no grid; times the shares of the records."""
+        found = np.concatenate([np.zeros(0), *(term(rows @ weights, labels) for rows, labels in self.chunks())])
+        return float(found.sum() if self.shares is None else found @ self.shares)
 
     def gram(self, weights: Array | None = None, term: Callable[[Array, Array], Array] | None = None) -> Array:
         """X'X, or X' diag(term(Xw, y)) X, the latter on no grid."""
-        if self._fused and term is None and is_sparse(self.rows):
+        if self._fused and term is None and is_sparse(self.rows) and self.shares is None:
             triangle = self._sum_by_threads(None, kernels.gram_sparse, self.dimension, wide=self.dimension)
             return np.asarray(triangle + np.triu(triangle, 1).T)
         rows = self.rows if self.chosen is None else self.rows[self.chosen]
@@ -466,10 +485,14 @@ class Block:
         def part(start: int, stop: int) -> Array:
             total = np.zeros((self.dimension, self.dimension))
             for narrow, labels in self.pieces(rows, start, stop, rows_at_once(self.dimension, product=True)):
-                piece = narrow.astype(np.float64, copy=False)  # products of float32 would be rounded
+                own = slice(start, start + len(labels))
+                piece, start = narrow.astype(np.float64, copy=False), own.stop  # products of float32 would be rounded
+                if self.shares is not None and term is None:
+                    piece = self._by_share(piece, np.sqrt(self.shares[own]))
                 scaled = piece
                 if term is not None:
-                    factor = term(piece @ weights, labels)[:, None]
+                    factor = term(piece @ weights, labels)
+                    factor = (factor if self.shares is None else factor * self.shares[own])[:, None]
                     scaled = piece.multiply(factor) if is_sparse(piece) else piece * factor
                 total += dense(piece.T @ scaled)
             return total
@@ -477,10 +500,26 @@ class Block:
         most = None if self._fused and term is None else 1
         return np.asarray(sum_parts(part, self.resources.cuts(len(self), len(self) * self.dimension, most), blas=True))
 
+    def _by_share(self, piece: Matrix, roots: Array) -> Matrix:
+        """Rows times the roots of their shares, rounded toward zero on their grid: no row is longer than it was."""
+        if is_sparse(piece):
+            piece = piece.copy()
+            piece.data *= np.repeat(roots, np.diff(piece.indptr))
+            entries = piece.data
+        else:
+            piece = entries = piece * roots[:, None]
+        if self.bits is not None:
+            toward_zero(entries, self.bits)
+        return piece
+
     def gram_diagonal(self) -> Array:
-        """sum_i x_ij^2 for every column j: exact for entries on the grid."""
-        total = np.zeros(self.dimension)
-        for rows, _ in self.chunks():
+        """sum_i x_ij^2 for every column j, times the records' shares: exact for entries on the grid."""
+        total, start = np.zeros(self.dimension), 0
+        for rows, labels in self.chunks():
+            own = slice(start, start + len(labels))
+            start = own.stop
+            if self.shares is not None:
+                rows = self._by_share(rows.astype(np.float64), np.sqrt(self.shares[own]))
             total += column_squares(rows)
         return total
 
@@ -648,6 +687,8 @@ class Block:
         """The named rows, as a batch."""
         chosen = indices if self.chosen is None else self.chosen.take(indices)
         labels = self.labels.take(indices)
+        if self.shares is not None:
+            raise LeakError("a batch has no weights.")
         about: Any = {"whole": self.whole, "layout": self.layout, "resources": self.resources}
         return Block(self.rows, labels, self.bits, chosen, **about)
 

@@ -177,8 +177,8 @@ class PartsOfTable(Parts):
     """
 
     def __init__(self, X: Coded, y: ArrayLike, recipe: Preparation, resources: Resources) -> None:
-        self._recipe, self._X, self._labels = recipe, X, np.zeros(len(X))
-        self._usable, labels = np.zeros(len(X), np.bool_), np.asarray(y)
+        self._recipe, self._X, labels = recipe, X, np.asarray(y)
+        self._usable, made, shares = np.zeros(len(X), np.bool_), list[Array](), list[Array]()
         self._beside = columns_beside(labels)
         step = X.step(whole=recipe.layout == "raw")
         self._starts = list(range(0, len(X), step))
@@ -188,8 +188,11 @@ class PartsOfTable(Parts):
         for start in self._starts:
             own = slice(start, start + step)
             block = Block.prepare(X[own].made(), labels[own], recipe, len(X), resources)
-            self._labels[own], self._usable[own] = block.labels, block.usable_rows
+            self._usable[own] = block.usable_rows
+            made.append(block.labels)
+            shares += [] if block.shares is None else [block.shares]
             found.update(block.digest())
+        self._labels, self._shares = np.concatenate(made), np.concatenate(shares) if shares else None
         self._digest, self._resources = found.digest(), resources
         self._views, self._lock = Views(about, self._sizes, room.named_place(None, None)), threading.Lock()
         if null := len(X) - int(self._usable.sum()):
@@ -214,9 +217,10 @@ class PartsOfTable(Parts):
         own: Any = slice(start, start + self._sizes[place]) if chosen is None else start + chosen[place]
         usable = self._usable[own].copy()
         with np.errstate(all="ignore"):
-            rows = self._recipe.prepared(self._X[own].made(), usable)
-            beside = {name: column[own] for name, column in self._beside.items()}
-            block = self._about.with_rows(rows, self._labels[own], usable, beside)
+            rows, shares = self._recipe.prepared(self._X[own].made(), usable), self._shares
+            about: Any = {"beside": {name: column[own] for name, column in self._beside.items()}}
+            about |= {} if shares is None else {"shares": shares[own]}
+            block = self._about.with_rows(rows, self._labels[own], usable, **about)
         return PartOfFile(block, place, self._views) if chosen is None else BlockPart(block)
 
 
@@ -344,7 +348,9 @@ def _one_block(blocks: Sequence[Block]) -> Block:
     parts: Any = [block.rows for block in blocks]
     rows = sp.vstack(parts, format="csr") if any(map(is_sparse, parts)) else np.concatenate(parts)
     labels = np.concatenate([block.labels for block in blocks])
-    return blocks[0].with_rows(rows, labels, np.concatenate([block.usable_rows for block in blocks]))
+    shares = [block.shares for block in blocks if block.shares is not None]
+    usable = np.concatenate([block.usable_rows for block in blocks])
+    return blocks[0].with_rows(rows, labels, usable, shares=np.concatenate(shares) if shares else None)
 
 
 class PartOfFile(BlockPart):

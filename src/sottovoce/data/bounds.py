@@ -36,6 +36,7 @@ class Bounds(BaseModel):
     `label_low`, `label_high`: the range of a numeric label (labels beyond it are cut).
     `feature_low`, `feature_high`: public ranges, one per feature; features are rescaled to `rescale`.
     Norm and entry bounds hold for the features after that rescaling.
+    `exposure_bound`, `weight_bound`: exposures, weights of records, are at most this (larger ones are cut).
     `filled`: places of features whose cells count as the middle of their range where they are no finite number; without
     it such a cell makes a null row.
     """
@@ -50,18 +51,21 @@ class Bounds(BaseModel):
     feature_high: tuple[float, ...] | None = None
     rescale: Literal["symmetric", "unit"] = "symmetric"
     filled: tuple[int, ...] | None = None
+    exposure_bound: float | None = None
+    weight_bound: float | None = None
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `filled` where nothing is: such bounds are written as they were before there was one."""
+        """Without what is not declared of the last three: such bounds are written as they were before these were."""
         fields: dict[str, Any] = write(self)
-        if fields.get("filled") is None:
-            fields.pop("filled", None)
+        for name in ("filled", "exposure_bound", "weight_bound"):
+            if fields.get(name) is None:
+                fields.pop(name, None)
         return fields
 
     @model_validator(mode="after")
     def _check(self) -> Bounds:
-        for name in ("row_norm", "entry_bound"):
+        for name in ("row_norm", "entry_bound", "exposure_bound", "weight_bound"):
             value = getattr(self, name)
             numbers = np.array(() if value is None else value, dtype=np.float64)
             if value == () or not ((numbers >= SMALLEST) & (numbers <= LARGEST)).all():
@@ -99,7 +103,7 @@ class Bounds(BaseModel):
         return self
 
     @classmethod
-    def declare(
+    def declare(  # noqa: PLR0913
         cls,
         *,
         row_norm: float | None = None,
@@ -107,6 +111,8 @@ class Bounds(BaseModel):
         label_bound: float | Sequence[float] | None = None,
         feature_ranges: tuple[Sequence[float], Sequence[float]] | Mapping[str, Sequence[float]] | None = None,
         rescale: Literal["symmetric", "unit"] = "symmetric",
+        exposure_bound: float | None = None,
+        weight_bound: float | None = None,
     ) -> Bounds:
         """The bounds from a user's arguments; `label_bound=b` means (-b, b)."""
         low = high = None
@@ -146,6 +152,8 @@ class Bounds(BaseModel):
             "feature_low": feature_low,
             "feature_high": feature_high,
             "rescale": rescale,
+            "exposure_bound": exposure_bound,
+            "weight_bound": weight_bound,
         }
         try:
             return cls.model_validate(fields)

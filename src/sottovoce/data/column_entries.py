@@ -9,13 +9,45 @@ from typing import Any, Final
 import numpy as np
 
 from sottovoce.arguments import is_number, is_whole
-from sottovoce.data.column_kinds import KINDS, PRIVATE, SHAPES, Category, Column, Curve, Number, YesNo
+from sottovoce.data.bounds import LARGEST
+from sottovoce.data.column_kinds import (
+    KINDS,
+    PRIVATE,
+    SHAPES,
+    Beside,
+    Category,
+    Column,
+    CountColumn,
+    Curve,
+    Number,
+    YesNo,
+)
 from sottovoce.data.curves import KNOTS
 from sottovoce.data.levels import plain_level, resolve_levels
 from sottovoce.errors import InputError, did_you_mean
 
 NOTES: Final = ("source", "sensitive")  # of any column: where its declaration comes from, and that it needs care
 _LONGEST: Final = 300  # characters of a source
+BESIDE = ("exposure", "weight", "time", "entry")
+
+
+def read_beside(columns: Mapping[str, Any]) -> tuple[dict[str, Beside], dict[str, Any]]:
+    """The columns that stand beside the label, such as `{ exposure = [0, 1] }`, by their kinds; and the others."""
+    found, others = dict[str, Beside](), dict[str, Any]()
+    for name, entry in columns.items():
+        kind = next((key for key in BESIDE if isinstance(entry, Mapping) and key in entry), None)
+        if kind is None:
+            others[name] = entry
+            continue
+        pair = entry[kind] if isinstance(entry[kind], list | tuple) else []
+        numbers = len(pair) == 2 and all(map(is_number, pair)) and pair[0] == 0 and 0 < pair[1] <= LARGEST
+        if len(entry) > 1 or not numbers or kind in found:
+            raise InputError(
+                f"columns.{name} = {dict(entry)!r} must be {{ {kind} = [0, most] }} and nothing else, once in a "
+                "schema; larger ones are cut."
+            )
+        found[kind] = Beside(name, kind, float(pair[1]))
+    return found, others
 
 
 def read_column(name: str, entry: Any, level_sets: Mapping[str, Any]) -> Column:
@@ -38,6 +70,10 @@ def read_column(name: str, entry: Any, level_sets: Mapping[str, Any]) -> Column:
             raise InputError(f"columns.{name} has no key {key!r}{meant} Beside {kind.keys[0]}: {', '.join(kind.keys)}.")
         if key in ("missing", "other", "narrow") and not isinstance(value, bool):
             raise InputError(f"columns.{name}: {key} = {value!r} must be true or false.")
+    if kind is CountColumn:
+        if not (is_whole(most := given["counts"]) and most >= 1):
+            raise InputError(f"columns.{name}: counts = {most!r} must be the largest count, a whole number from 1 on.")
+        return CountColumn(name, 0.0, float(most))
     if kind is Number:
         return _number_column(name, given)
     if kind is Category:

@@ -196,6 +196,31 @@ class Number(Column):
 
 
 @dataclass(frozen=True)
+class CountColumn(Number):
+    """`{ counts = 20 }`: whole numbers from 0 on; larger ones are cut."""
+
+    keys = ("counts",)
+
+    def entry(self) -> dict[str, Any]:
+        return {"counts": int(self.high)}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """`{ exposure = [0, 1] }`, `{ weight = [0, 4] }`: no feature, it stands beside the label; larger ones are cut."""
+
+    name: str
+    kind: str
+    most: float
+
+    def entry(self) -> dict[str, Any]:
+        return {self.kind: [0.0, self.most]}
+
+    def __str__(self) -> str:
+        return f"{self.name!r}, the {self.kind} of a record, up to {self.most:g}"
+
+
+@dataclass(frozen=True)
 class Curve(Number):
     """`{ range = [low, high], shape = "smooth" }`: a number that acts along a curve (`curves`), not along a line.
 
@@ -454,7 +479,7 @@ class YesNo(Column):
         return {"yes": self.yes, "no": self.no} | ({"missing": True} if self.missing else {})
 
 
-KINDS: Final[tuple[type[Column], ...]] = (Number, Category, YesNo)
+KINDS: Final[tuple[type[Column], ...]] = (Number, CountColumn, Category, YesNo)
 
 
 def _short(number: float) -> float | int:

@@ -186,6 +186,10 @@ class Slope:
         kind = type(self.loss.inner if isinstance(self.loss, Weighted) else self.loss)
         return kind.slope_code if "slope_code" in vars(kind) else None  # one that inherits it may have another slope
 
+    def serves(self, labels: NDArray[Any]) -> bool:
+        """Whether a fused loop takes these labels: those with exposures are asked of the loss."""
+        return self.code is not None and labels.dtype.names is None
+
     @functools.cached_property
     def numbers(self) -> Array:
         """What `fill_terms` takes after the code."""
@@ -198,10 +202,10 @@ class Slope:
 
     def __call__(self, scores: Array, labels: Array, shares: Array = NONE) -> Array:
         """The slopes of records; times their `shares`, of which none is above 1, before they are rounded."""
-        if self.code is not None:
+        if self.serves(labels):
             found = np.empty(len(scores))
             at = np.array(scores, dtype=np.float64)
-            fill_terms(self.code, self.numbers, at, labels, shares, np.empty_like(found), found)
+            fill_terms(self.code or 0, self.numbers, at, labels, shares, np.empty_like(found), found)
             return found
         at = np.asarray(scores) + self.offset if self.offset else scores
         if self.most is None:

@@ -49,6 +49,8 @@ MOST_CLASSES = 100
 INTERCEPT = 0.25  # the constant column's share of the unit row norm
 BESIDE = 9  # bytes of a row's label and of its mark, if it is a null row
 HUGE = 1e150  # its square is still finite
+FOLLOWED = np.dtype([("label", np.float64), ("time", np.float64), ("entry", np.float64)])
+RATED = np.dtype([("label", np.float64), ("exposure", np.float64)])
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,12 @@ class Preparation:
     units: bool | None = None  # whether rows and labels are in units of their bounds; None: in a private run
     centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
     whole: float | None = None  # layout "rows", of a party that has a part of each: what the whole row is multiplied by
-    beside: tuple[str, ...] = ()  # what the plan uses of what stands beside labels
+    also: tuple[str, ...] = ()  # what else the plan uses of what stands beside labels
     most_bits: int | None = None  # a coarser grid than the records need, where wide noise needs the room
     most_records: int | None = None  # of a person, of whom `records` has so many; None: a record is a person
+    counts: bool = False  # whether labels are counts or amounts: 0 or above, in their own units
+    exposed: bool = False  # whether they may have exposures
+    until: float | None = None  # of events: the time after which nobody is followed; None: labels are no events
 
     # What follows from these:
     arrangement: Arrangement = field(init=False, repr=False, compare=False)
@@ -119,7 +124,7 @@ class Preparation:
         if self.exact and not scaled:
             raise LeakError("rows of a private run are in units of their bounds; noise is measured in them.")
         if self.exact and how.bounded:
-            self.bounds.require(self.features, labels=self.classes is None and self.labelled)
+            self.bounds.require(self.features, labels=self.classes is None and self.labelled and self.until is None)
         bits = exact_bits(self.records) if bits is None else min(exact_bits(self.records), bits)
         constant = math.floor(INTERCEPT * 2.0**bits) / 2.0**bits if scaled and self.layout == "rows" else 1.0
         centred = self.fit_intercept if self.centred is None else self.centred
@@ -132,7 +137,7 @@ class Preparation:
             kind=np.float32 if self.exact and (bits <= 24 or not how.on_grid) else np.float64,
             intercept_entry=constant if self.fit_intercept else 0.0,
             # (centre, half-width): a label becomes (label - centre) / half-width; the centre is 0 without privacy.
-            label_scale=self.bounds.label_scale(fit_intercept=centred and scaled),
+            label_scale=(0.0, 1.0) if self.counts else self.bounds.label_scale(fit_intercept=centred and scaled),
         )
 
     @functools.cached_property
@@ -280,16 +285,75 @@ class Preparation:
             return -low, 1.0 / (high - low)
         return -(low + high) / 2, 2.0 / (high - low)
 
-    def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
-        """Labels as the losses want them and which are usable: -1/+1, places of classes, or cut and in [-1, 1]."""
+    def labels(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Labels as the losses want them and which are usable: -1/+1, places of classes, or cut and in [-1, 1].
+
+        Counts are cut and in their own units, and beside them, in the field `exposure`, that of each. A count above 0
+        without exposure is not usable.
+        """
         y = np.asarray(y)
         columns = columns_beside(y)
         if self.most_records is not None and "person" not in columns:
             raise InputError("the labels do not say whose record each is, and the plan is about people; give person.")
-        used = {*self.beside, *([] if self.most_records is None else ["person"])}
-        if strange := columns.keys() - used:
+        labels, usable = self._labels(labels_of(y))
+        if self.layout == "raw":  # cells are counted, whatever stands beside labels
+            return labels, usable
+        if strange := columns.keys() - self.beside:
             raise InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")
-        return self._labels(labels_of(y))
+        if self.until is not None:
+            return self._events(labels, usable, columns)
+        if "exposure" not in columns:
+            return labels, usable
+        found = np.empty(len(labels), dtype=RATED)
+        found["label"], exposure = labels, columns["exposure"]
+        known = np.isfinite(exposure) & ((exposure > 0) | ((exposure == 0) & (labels == 0)))
+        found["exposure"] = np.where(known, np.minimum(exposure, self.bounds.exposure_bound or math.inf), 0.0)
+        return found, usable & known
+
+    def _events(
+        self, labels: Array, usable: NDArray[np.bool_], columns: Mapping[str, NDArray[Any]]
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Events with their times and entries: one after the last time is none, and is seen until then.
+
+        An event of nobody who was seen before it, a time below its entry, and one that is no number, are not usable.
+        """
+        found, until = np.empty(len(labels), dtype=FOLLOWED), self.until or 0.0
+        time = columns.get("time", np.zeros(len(labels)))
+        entry = columns.get("entry", np.zeros(len(labels)))
+        known = np.isfinite(time) & np.isfinite(entry) & (entry >= 0) & (time >= entry)
+        event = (labels > 0) & (time <= until)
+        known &= ~event | (time > entry)
+        found["label"] = np.where(event & known, 1.0, 0.0)
+        found["time"], found["entry"] = (np.where(known, np.minimum(each, until), 0.0) for each in (time, entry))
+        return found, usable & known
+
+    def shares(self, columns: Mapping[str, NDArray[Any]], usable: NDArray[np.bool_]) -> Array:
+        """What a record counts of the most that one may, in [0, 1]; one without a weight is not usable any more."""
+        weights = columns["weight"]
+        known = np.isfinite(weights) & (weights >= 0)
+        usable &= known
+        found = np.where(known, weights, 0.0)
+        most = self.bounds.weight_bound
+        return np.asarray(found if most is None else np.minimum(found / most, 1.0))
+
+    @functools.cached_property
+    def beside(self) -> frozenset[str]:
+        """What may stand beside labels. A private run needs its bound."""
+        declared = {"weight": self.bounds.weight_bound}
+        if self.exposed:
+            declared["exposure"] = self.bounds.exposure_bound
+        if self.until is not None:
+            declared |= {"time": self.until, "entry": self.until}
+        found = {name for name, bound in declared.items() if bound is not None or not self.exact}
+        return frozenset({*found, *self.also, *([] if self.most_records is None else ["person"])})
+
+    def check_beside(self, given: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse labels without what the plan counts on beside them, whatever they are."""
+        declared = {"exposure": self.bounds.exposure_bound, "weight": self.bounds.weight_bound, "time": self.until}
+        if lacking := [name for name in sorted(self.beside) if declared.get(name) and name not in given]:
+            raise InputError(
+                f"the plan takes {lacking[0]} beside labels, and there is none; give it, or make a plan without."
+            )
 
     def _labels(self, y: NDArray[Any]) -> tuple[Array, NDArray[np.bool_]]:
         if not self.labelled:
@@ -302,6 +366,9 @@ class Preparation:
         values = read_numbers(y)
         usable = np.isfinite(values)
         values[~usable] = 0.0
+        if self.counts:
+            usable &= values >= 0.0
+            values[~usable] = 0.0
         if self.bounds.label_low is not None:
             np.clip(values, self.bounds.label_low, self.bounds.label_high, out=values)
         centre, half = self.label_scale

@@ -153,14 +153,15 @@ class ProjectedRows(Projected):
 
     def exact_sum(self, point: Array, term: Term) -> Array:
         """The score is that of the cut row times what it was divided by."""
-        exact, labels = exact_weights(point, self.bits), self._block.labels
+        exact, labels, own_shares = exact_weights(point, self.bits), self._block.labels, self._block.shares
 
         def part(start: int, stop: int) -> Array:
             total = np.zeros(self.width)
             for first in range(start, stop, NUMBERS):
                 own = slice(first, min(first + NUMBERS, stop))
                 rows = self._rows[own]
-                total += rows.T @ term((rows @ exact) / self._shares[own], labels[own])
+                counted = () if own_shares is None else (own_shares[own],)
+                total += rows.T @ term((rows @ exact) / self._shares[own], labels[own], *counted)
             return total
 
         cuts = self._block.resources.cuts(len(labels), COSTLY * len(labels))

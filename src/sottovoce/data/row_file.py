@@ -57,14 +57,18 @@ class _Form:
 
     dimension: int
     kind: str  # of an entry
+    label: Any = "<f8"
+    shared: bool = False  # whether rows have shares
 
-    def sections(self, piece: _Piece) -> dict[str, tuple[str, int, int]]:
+    def sections(self, piece: _Piece) -> dict[str, tuple[Any, int, int]]:
         """(type, count, offset in the piece) of each array."""
         count = piece.rows * self.dimension if piece.entries < 0 else piece.entries
-        parts = [("labels", "<f8", piece.rows), ("data", self.kind, count), ("usable", "|b1", piece.rows)]
+        parts: list[tuple[str, Any, int]]
+        parts = [("labels", self.label, piece.rows), ("data", self.kind, count), ("usable", "|b1", piece.rows)]
+        parts += [("shares", "<f8", piece.rows)] if self.shared else []
         if piece.entries >= 0:
             parts += [("indptr", "<i4", piece.rows + 1), ("indices", "<i4", piece.entries)]
-        found, offset = dict[str, tuple[str, int, int]](), 0
+        found, offset = dict[str, tuple[Any, int, int]](), 0
         for name, kind, length in parts:
             found[name] = (kind, length, offset)
             offset = _up(offset + length * np.dtype(kind).itemsize, _EDGE)
@@ -82,7 +86,7 @@ class _Form:
         }
         shape = (piece.rows, self.dimension)
         rows: Matrix = found["data"].reshape(shape) if piece.entries < 0 else _csr(found, shape)
-        return about.with_rows(rows, found["labels"], found["usable"])
+        return about.with_rows(rows, found["labels"], found["usable"], shares=found.get("shares"))
 
 
 def _csr(found: dict[str, NDArray[Any]], shape: tuple[int, int]) -> Matrix:
@@ -127,9 +131,10 @@ class RowFile:
         values = rows.data if is_sparse(rows) else rows
         if not self.pieces:
             kind = values.dtype.newbyteorder("<").str if values.dtype.kind == "f" else "<f8"
-            self.form = _Form(int(rows.shape[1]), kind)
+            self.form = _Form(int(rows.shape[1]), kind, block.labels.dtype, block.shares is not None)
         piece = _Piece(offset, len(block), int(rows.nnz) if is_sparse(rows) else -1)
         arrays: dict[str, Any] = {"labels": block.labels, "data": values, "usable": block.usable_rows}
+        arrays["shares"] = block.shares
         if is_sparse(rows):
             arrays |= {"indptr": rows.indptr, "indices": rows.indices}
         raw = np.zeros(self.form.size(piece), np.uint8)

@@ -42,8 +42,8 @@ from numpy.typing import NDArray
 from sottovoce.data.beside import labels_with
 from sottovoce.data.cells import Cells, cell_key, label_array, read_numbers, table_columns
 from sottovoce.data.coded import MOST_FILLED, Coded, Placed, Rows, places_of
-from sottovoce.data.column_entries import read_column, separate_notes
-from sottovoce.data.column_kinds import SHAPES, Category, Column, Curve, Number, YesNo
+from sottovoce.data.column_entries import read_beside, read_column, separate_notes
+from sottovoce.data.column_kinds import SHAPES, Category, Column, CountColumn, Curve, Number, YesNo
 from sottovoce.data.curves import put_in_order
 from sottovoce.data.levels import ABSENT, UNKNOWN, Level, shown_level
 from sottovoce.data.people import check_person
@@ -73,7 +73,8 @@ class Schema:
         are the first three characters of codes, and `"levels_file"` in their place names a file with one a line;
         `{"yes": "Y", "no": "N"}`. With `"missing": True` missing cells have a feature of their own, with
         `"other": True` undeclared levels too; `"fill"` is what a missing number counts as, by default the middle of
-        its range. Choose ranges and levels from what is publicly known, never from the data.
+        its range. `{"counts": 20}` is a label of counts; `{"exposure": (0, 1)}`, also weight and time, stands beside
+        it. Choose ranges and levels from what is publicly known, never from the data.
         `"reference"` names the level that coefficients of others are against. `{"product": ["age", "diet"]}` is a
         column made of two others, which is none of the table.
         `"shape": "smooth"` lets a number act along a curve: with `"knots"`, how many or a list of public places,
@@ -127,8 +128,9 @@ class Schema:
         if not isinstance(level_sets, Mapping) or not all(isinstance(each, Mapping) for each in level_sets.values()):
             raise InputError('level_sets must be a table of tables: { diagnosis = { prefix = 3, levels = ["I20"] } }.')
         usual = {} if shape is None else {"shape": shape}
-        declared = {}
+        declared = dict[str, Column]()
         columns, self.notes = separate_notes(columns)
+        self.beside, columns = read_beside(columns)
         for name, entry in without_products(columns).items():
             shaped = name != label and isinstance(entry, Mapping) and "range" in entry
             declared[name] = read_column(name, {**usual, **entry} if shaped else entry, level_sets)
@@ -140,7 +142,7 @@ class Schema:
         self.person, self.most_records = check_person(person, most_records)
         self.products = read_products(columns, declared)
         self._every = (*declared.values(), *self.products.values())  # what features are made of
-        self.identifiers = tuple(dict.fromkeys([*identifiers, *([] if person is None else [person])]))
+        self.identifiers = tuple(dict.fromkeys([*identifiers, *self.names_beside.values()]))
         for name in self.identifiers:
             if name in self.columns or name == self.label:
                 raise InputError(f"identifiers: {name!r} is a column of features or the label too; take it out of one.")
@@ -170,6 +172,16 @@ class Schema:
     def label_bound(self) -> tuple[float, float] | None:
         """The declared range of a numeric label; one that nobody knows counts as [-1, 1] until it is bought."""
         return self.target.ranges[0] if isinstance(self.target, Number) else None
+
+    @property
+    def names_beside(self) -> dict[str, str]:
+        """The columns that stand beside the label, by what they are."""
+        own = {kind: each.name for kind, each in self.beside.items()}
+        return own if self.person is None else {**own, "person": self.person}
+
+    def most_beside(self, kind: str) -> float | None:
+        """The largest exposure, or the ceiling of weights."""
+        return self.beside[kind].most if kind in self.beside else None
 
     @property
     def estimated(self) -> dict[int, Number]:
@@ -254,8 +266,8 @@ class Schema:
         entries = {name: entry for name, entry in self.table()["columns"].items() if name in wanted}
         label = self.label if self.label in wanted else None
         person = self.person if self.person in wanted else None
-        identifiers = [name for name in self.identifiers if name in wanted]
-        return Schema(entries, label=label, identifiers=identifiers, **self._about_people(person))
+        others = [name for name in self.identifiers if name in wanted and name not in entries]
+        return Schema(entries, label=label, identifiers=others, **self._about_people(person))
 
     def _about_people(self, person: str | None) -> dict[str, Any]:
         found = {"person": person, "most_records": None if person is None else self.most_records}
@@ -277,7 +289,9 @@ class Schema:
         entries = {column.name: column.entry() | self.notes.get(column.name, {}) for column in columns}
         if self.label is not None and self.target is not None:
             entries[self.label] = self.target.entry() | self.notes.get(self.label, {})
-        return Schema(entries, label=self.label, identifiers=self.identifiers, **self._about_people(self.person))
+        entries |= {each.name: each.entry() | self.notes.get(each.name, {}) for each in self.beside.values()}
+        others = [name for name in self.identifiers if name not in entries]
+        return Schema(entries, label=self.label, identifiers=others, **self._about_people(self.person))
 
     def party_norms(self, row_norm: float, columns: Sequence[int]) -> tuple[float, ...]:
         """By columns: the bound of each party's part of a row, the parties having so many features one after another.
@@ -357,9 +371,11 @@ class Schema:
         cells = table_columns(table)
         if self.label not in cells:
             return None
-        if self.person is not None and self.person not in cells:
-            raise InputError(f"the table lacks {self.person!r}, which says whose record each row is. Add the column.")
-        return np.asarray(self.with_person(self._labels(cells[self.label]), cells))
+        for kind, name in self.names_beside.items():
+            if name not in cells:
+                raise InputError(f"the table lacks {name!r}, the {kind} of each record. Add the column.")
+        beside = {kind: cells[name] for kind, name in self.names_beside.items()}
+        return np.asarray(labels_with(self._labels(cells[self.label]), **beside))
 
     def with_person(self, labels: Any, table: Any) -> Any:
         """Labels beside which stands whose record each row of a table is, if the schema says who."""
@@ -378,10 +394,11 @@ class Schema:
         columns = {column.name: column.entry() for column in self._every}
         if self.label is not None and self.target is not None:
             columns[self.label] = self.target.entry()
+        columns |= {each.name: each.entry() for each in self.beside.values()}
         label = {} if self.label is None else {"label": self.label}
         for name, noted in self.notes.items():
             columns[name] = columns[name] | noted
-        others = [name for name in self.identifiers if name != self.person]
+        others = [name for name in self.identifiers if name != self.person and name not in columns]
         people = self._about_people(self.person)
         return label | ({"identifiers": others} if others else {}) | people | {"columns": columns}
 
@@ -436,7 +453,8 @@ class Schema:
         rows = [
             (f"{name} (the label)" if name == self.label else name, tell_column(each)) for name, each in every.items()
         ]
-        rows += [(name, "an identifier, no feature") for name in self.identifiers]
+        known = {each.name: str(each) for each in self.beside.values()}
+        rows += [(name, known.get(name, "an identifier, no feature")) for name in self.identifiers]
         return html_table(("column", "holds"), rows, caption=repr(self))
 
     def _check_columns(self, cells: Mapping[str, Any], *, others: bool) -> None:
@@ -481,7 +499,8 @@ def tell_column(column: Column) -> str:
     if isinstance(column, ProductColumn):
         said = f"the product of {' and '.join(parent.name for parent in column.parents)}"
     elif isinstance(column, Number):
-        said = "a number" if column.unknown else f"a number from {column.low:g} to {column.high:g}"
+        kind = "a count" if isinstance(column, CountColumn) else "a number"
+        said = kind if column.unknown else f"{kind} from {column.low:g} to {column.high:g}"
         said += ", its range bought by the fit" if column.estimated else ""
         said += f", along a curve of {len(column.places)} knots" if isinstance(column, Curve) else ""
     elif isinstance(column, YesNo):

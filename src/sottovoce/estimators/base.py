@@ -36,6 +36,7 @@ from sottovoce.estimators.declarations import (
     Facts,
     check_estimator,
     check_people_said,
+    check_served_by_columns,
     distinct_classes,
     is_private,
     label_vector,
@@ -109,6 +110,9 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         None is one thread, or what `joblib.parallel_config` says, without progress. The model is the same, bit for bit.
     """
 
+    __metadata_request__fit: ClassVar[dict[str, Any]] = {
+        "sample_weight": None
+    }  # may be routed, though `fit` does not name it
     _plain: ClassVar[str]  # where scikit-learn has such a model
     _metric: ClassVar[str]  # of its scores
 
@@ -137,22 +141,25 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         return object.__new__(cls)
 
     def fit(
-        self, X: Any, y: ArrayLike | None = None, *, person: Any = None, most_records: int | None = None, **refused: Any
+        self, X: Any, y: ArrayLike | None = None, *, person: Any = None, most_records: int | None = None, **beside: Any
     ) -> Self:
-        """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`. Sample weights are refused.
+        """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`.
 
         `person` says whose record each is, where people have several: then people are protected, with all of their
         records, of which `most_records` count at most, a public number. A memory map that would not fit in memory is
         read as a `Dataset`.
         """
-        if refused.pop("sample_weight", None) is not None:  # no parameter of `fit`, so that scikit-learn knows
+        weight, exposure = beside.pop("sample_weight", None), beside.pop("exposure", None)
+        if beside or (exposure is not None and not hasattr(self, "exposure_bound")):
+            raise TypeError(f"fit() got an unexpected keyword argument {next(iter(beside), 'exposure')!r}")
+        if weight is not None and math.isfinite(self.epsilon) and self._bounds_beside()["weight_bound"] is None:
             raise InputError(
-                "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds "
-                "would no longer limit it. Drop the argument, and repeat no records instead."
+                "sample_weight needs a ceiling, since a weight multiplies a record's influence: "
+                "solver=sv.solvers.Whitened(weight_bound=...), two to four mean weights; larger ones are cut. A weight "
+                "must be a function of its own record."
             )
-        if refused:
-            raise TypeError(f"fit() got an unexpected keyword argument {next(iter(refused))!r}")
-        fit = Fit(self, self.as_federation(X, y, person=person, most_records=most_records), runs=True)
+        given = {"person": person, "most_records": most_records, "exposure": exposure, "weight": weight}
+        fit = Fit(self, self.as_federation(X, y, **given), runs=True)
         session, counted, family = fit.session, fit.federation.counted, getattr(self, "_family", None)
         with contextlib.closing(session.coordinator.journal):
             try:
@@ -429,11 +436,13 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             label_bound=label,
             feature_ranges=in_order(declared, names) if isinstance(declared, Mapping) else declared,
             rescale=self.rescale,
+            **self._bounds_beside(),
         )
         if schema is not None and (filled := tuple(place for place in schema.estimated if place < features)):
             bounds = bounds.model_copy(update={"filled": filled})
         columns, norms = tuple[int, ...](), tuple[float, ...]()
         if federation.split.same_people:
+            check_served_by_columns(loss, bounds)
             check_people(dict(parties))
             check_aligned(facts)
             columns = tuple(widths.values())
@@ -463,6 +472,11 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             most_records=getattr(self, "_most_records", None) or getattr(self._schema, "most_records", None),
         )
 
+    def _bounds_beside(self) -> dict[str, float | None]:
+        """Of what stands beside labels: the ceiling of weights is an option of the solver that takes them."""
+        bound = getattr(self.solver, "weight_bound", None)
+        return {"weight_bound": self._schema.most_beside("weight") if bound is None and self._schema else bound}
+
     def _purchases(self) -> tuple[Purchase, ...]:
         """What is bought after the fit, on the same people and within its budget."""
         errors = getattr(self, "standard_errors", False)
@@ -477,7 +491,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         self._keep_names(fit.names)
         coef, intercept = (None, None) if plan.models == "kept" else plan.unprepare(solution.weights)
         self._set_model(coef, intercept, plan)
-        self.score_spread_ = solution.spread
+        self.score_spread_, self.label_scale_ = solution.spread, solution.labels
         self.n_iter_ = plan.rounds if plan.private else fit.session.coordinator.asked[plan.releases[-1].query]
         self.certificates_ = dict(solution.certificates)
         self.n_features_in_ = plan.features

@@ -169,6 +169,19 @@ def part_norms(
     return ()
 
 
+def check_served_by_columns(loss: Named, bounds: Bounds) -> None:
+    """Refuse what sums over columns do not carry."""
+    if (kind := losses.known(loss.name)) is not None and kind.kind == "count":
+        raise InputError(
+            f"loss={loss.name!r}: counts and amounts are not served over columns, where nobody sees a whole score and "
+            "its exponential; give data in one place or by rows."
+        )
+    if bounds.weight_bound is not None:
+        raise InputError(
+            "weight_bound: weights of records are not served over columns; give data in one place or by rows."
+        )
+
+
 def is_private(bound: Any) -> bool:
     """Whether a bound is to be bought."""
     return isinstance(bound, str) and bound == PRIVATE

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from sottovoce import algorithms
 from sottovoce.algorithms.evaluation import (
     EvaluatedClasses,
     EvaluatedNumbers,
@@ -23,6 +24,7 @@ from sottovoce.algorithms.evaluation import (
     nodes_of,
     score_weights,
 )
+from sottovoce.algorithms.evaluation.counts import CountCells, EvaluatedCounts
 from sottovoce.algorithms.evaluation.groups import Groups
 from sottovoce.data.beside import columns_beside, labels_with
 from sottovoce.data.cells import table_columns
@@ -56,7 +58,8 @@ class Evaluation:
     positives. Of more than two classes `by_class` has recall, precision and share of each, and `confusion` the share of
     the records that is of one class and predicted to be of another. `cells` are the noisy counts: of a classifier at
     `nodes`, first of the negative class, then of the positive one; of several classes the K x K counts by class and
-    predicted class, then the losses at `nodes`; of a regressor of the residuals' sizes at `nodes`. `complete` says
+    predicted class, then the losses at `nodes`; of a regressor of the residuals' sizes at `nodes`, of
+    counts of the records' deviances; their `calibration` has observed rates. `complete` says
     whether all test records could be used, as far as the noise tells. `beyond` is the share of the scores at the end
     nodes, where so many lie there or farther out that metrics may be off; else 0. `model` is the plan of the fit, as in
     ledgers; `with_fit` what fit and evaluation promise together, (epsilon, delta), where they were of the same people.
@@ -301,7 +304,7 @@ def evaluate(  # noqa: PLR0913
             split=federation.split,
             parties=tuple((name, facts[name]["records"]) for name in (fit.names if by_columns else facts)),
             features=fit.features,
-            bounds=fit.bounds,
+            bounds=fit.bounds.model_copy(update={"weight_bound": None}),
             epsilon=float(epsilon),
             delta=float(delta),
             relation=relation,
@@ -318,9 +321,12 @@ def evaluate(  # noqa: PLR0913
             coefs, intercepts = model.model_rows()
             rows = list(map(problem.preparation.weights_of, coefs, intercepts.tolist()))
             weights = np.array(rows) if several else rows[0]
-        form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
-        spread = getattr(model, "score_spread_", None)
-        subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "", declared)
+        every = (EvaluatedNumbers(), EvaluatedCounts(), EvaluatedSeveral(), EvaluatedClasses())
+        loss = problem.scaled_loss
+        form = next(each for each in every if each.takes_scores(loss) and all(need.met(loss) for need in each.needs))
+        spread, scale = getattr(model, "score_spread_", None), getattr(model, "label_scale_", None)
+        own = model.charged_as_ if by_columns else ""
+        subject = Subject(weights, spread, people, own, groups=declared, labels=scale)
         plan = session.plan(form, problem, subject)
         report, fitted = _add_fit(model, session.report(plan), people)
         journal = session.coordinator.journal
@@ -342,6 +348,11 @@ def _check_arguments(model: Any, epsilon: Any, delta: Any, people: Any) -> None:
         raise InputError(f"model={type(model).__name__} must be a fitted estimator of this library.")
     check_is_fitted(model, "plan_")
     check_budget(epsilon, delta)
+    if model.plan_.scaled_loss.kind == "time":
+        raise InputError(
+            "a model of times is not evaluated privately here; model.score(X, y) is its concordance on test people of "
+            "your own, exact and without noise."
+        )
     if people not in get_args(People):
         raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
     fit = model.privacy_.weakest
@@ -397,6 +408,11 @@ def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluat
 def _estimate(plan: Plan, cells: Array, noise: float, report: PrivacyReport, *, grouped: bool = False) -> Evaluation:
     """Of all records, or of those of a group, whose number is not known."""
     records = None if grouped else plan.records
+    if isinstance(query := algorithms.of(plan).queries(plan, plan.names[0])[0], CountCells):
+        of_counts = estimates.CountEstimates(cells, noise, plan.records, query)
+        nodes, counts = of_counts.histogram()
+        complete, bins = of_counts.deviances.complete, tuple(of_counts.calibration())
+        return Evaluation(of_counts.metrics(), nodes, counts, noise, complete, plan, report, calibration=bins)
     if plan.classes is None:
         numbers = estimates.NumberEstimates(cells, noise, records, plan.preparation.label_scale[1])
         nodes, counts = numbers.histogram()

@@ -271,6 +271,7 @@ class Fit:
                     raise InputError(
                         f"{purchase.what}: it is of records, and has no rule for people with several; leave it out."
                     )
+                purchase.form.check_weights(problem)
                 purchase.check(self, problem)
             warn_of(problem, model.schema_)
             if problem.channel.secure and problem.norms and federation.norms is None and model.schema_ is None:

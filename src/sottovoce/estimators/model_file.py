@@ -21,6 +21,7 @@ from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.estimators.coefficients import CoefficientTable, WithStandardErrors
+from sottovoce.estimators.times import PrivateCoxRegressor
 from sottovoce.files import parse_file
 from sottovoce.formats import ESTIMATORS, MODEL
 from sottovoce.plan.plan import Plan
@@ -42,7 +43,7 @@ class ModelFile(BaseModel):
 
     format: Literal["sottovoce model"] = FORMAT
     version: int = MODEL.number  # checked before the rest
-    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm", "ordinal"]
+    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm", "ordinal", "poisson", "gamma", "cox"]
     parameters: dict[str, Any]
     coef: list[FiniteFloat] | list[list[FiniteFloat]] | None  # None: the parties keep those of their columns
     intercept: FiniteFloat | list[FiniteFloat] | None  # of several classes one for each, and a row of coef
@@ -54,6 +55,8 @@ class ModelFile(BaseModel):
     coefficients: list[dict[str, str | FiniteFloat | None]] | None = (
         None  # with standard errors, where they were bought
     )
+    baseline_hazard: tuple[FiniteFloat, ...] | None = None  # in each period
+    label_scale: tuple[FiniteFloat, FiniteFloat] | None = None  # mean and residuals of counts
     score_spread: tuple[FiniteFloat, FiniteFloat] | None = None  # of the training scores: where to look at others
     rounds: int
     plan: Plan
@@ -99,6 +102,8 @@ def to_json(model: PrivateLinearModel) -> str:
         **({"beside": beside} if beside else {}),
         **({} if table is None else {"coefficients": list(map(asdict, (*table, *table.knots)))}),
         "score_spread": model.score_spread_,
+        **({} if (found := getattr(model, "baseline_hazard_", None)) is None else {"baseline_hazard": found}),
+        **({} if getattr(model, "label_scale_", None) is None else {"label_scale": model.label_scale_}),
         "rounds": model.n_iter_,
         "plan": json.loads(plan.to_json()),
         "charged_as": model.charged_as_,
@@ -182,7 +187,9 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         model.ranges_ = content.estimated_ranges
     if content.coefficients is not None and isinstance(model, WithStandardErrors):
         model.coefficients_ = CoefficientTable.of(content.coefficients, odds=plan.loss.name == "logistic")
-    model.score_spread_ = content.score_spread
+    model.score_spread_, model.label_scale_ = content.score_spread, content.label_scale
+    if content.baseline_hazard is not None and isinstance(model, PrivateCoxRegressor):
+        model._set_baseline(np.array(content.baseline_hazard))
     model.n_iter_ = content.rounds
     model.n_features_in_ = plan.features
     model.plan_, model.plans_ = plan, (plan, *content.beside)

@@ -290,8 +290,9 @@ def _draw_regression(results: Results, figure: Any) -> None:
     axis = figure.add_subplot(grid[:, 0])
     _draw_bars(axis, results["cells"], results["noise"], 0.0, (_COLOURS[0], None))
     _name_nodes(axis, results["nodes"])
-    axis.set(xlabel="size of the residual", ylabel="records at the node")
-    axis.set_title("residuals", fontsize=10)
+    counts = "deviance" in results["metrics"]
+    axis.set(xlabel="deviance of a record" if counts else "size of the residual", ylabel="records at the node")
+    axis.set_title("deviances" if counts else "residuals", fontsize=10)
     for place, (name, metric) in enumerate(results["metrics"].items()):
         axis = figure.add_subplot(grid[place, 1])
         _draw_interval(axis, metric, 0.0)

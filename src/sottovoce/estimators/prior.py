@@ -27,6 +27,8 @@ def prior_for(solver: Options, problem: Problem, names: tuple[str, ...]) -> Opti
         raise InputError("prior: it is for two classes or for numbers, and this problem has more classes.")
     if problem.most_records is not None:
         raise InputError("prior: it is for people with one record each; leave it out, or most_records.")
+    if problem.scaled_loss.kind not in ("classification", "regression") or problem.bounds.weight_bound is not None:
+        raise InputError("prior: it is for two classes or for numbers, without weights of records; leave it out.")
     if isinstance(prior, str):
         from sottovoce.estimators.model_file import load_model
 

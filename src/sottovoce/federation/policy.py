@@ -255,6 +255,7 @@ def check_plan(plan: Plan, own: Party, known: Known) -> tuple[Algorithm, Mapping
     try:
         form = algorithms.of(plan)
         form.check_loss(plan.scaled_loss)
+        form.check_weights(plan)
         kind = kind_of_rows(own.resources, by_pieces=by_pieces)
         check_place(plan, name, kind, by_pieces=by_pieces, clustered=by_pieces and rows.cluster is not None)
         if plan.layout != form.layout or not form.serves(plan.split, secure=plan.channel.secure):

@@ -285,7 +285,7 @@ class Training:
             raise RefusedError(f"{own.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
         if isinstance(plan.numbers, Evaluated) and plan.numbers.groups is not None:
             labels = self._labels_by_groups(plan, scored=scored)
-            return rows, labels, dataclasses.replace(recipe, beside=("group",))
+            return rows, labels, dataclasses.replace(recipe, also=("group",))
         return rows, own.labels, recipe
 
     def _labels_by_groups(self, plan: Plan, *, scored: bool) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import ClassVar, Literal, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,31 @@ from sottovoce.arguments import check_parameters, is_number
 from sottovoce.errors import InputError
 
 Vector = NDArray[np.float64]
-Kind = Literal["regression", "classification"]
+Kind = Literal["regression", "classification", "count", "time"]
 
+_DUAL: tuple[Kind, ...] = ("regression", "classification")  # kinds of losses that have one where they are convex
 ROUNDING = 1e-12  # a sum of dual steps may leave the domain of the conjugate by this much
+
+
+class KnownLabels(NamedTuple):
+    """What a run has released of labels."""
+
+    residual: float = 0.0  # the mean size of those from one number for everybody
+    mean: float = 1.0
+    exposure: float = 1.0  # on average
+    most: float = 1.0  # the largest label, as declared
+
+
+class Sizes(NamedTuple):
+    """What the size of labels and slopes decides, for a descent that starts from one number for everybody."""
+
+    slope: float  # of an ordinary record there
+    steepest: float  # beyond which no slope needs to be
+    variance: float  # of the scores, before anything is known
+    curvature: float  # at scores of that variance
+    spread: float  # the variance of slopes over the curvature, which is what an error of a gradient costs
+    rescale: float = 1.0  # so much more of the loss may go to wider clips of the rescale
+    amount: float = 1.0  # of exposure that a record has on average
 
 
 @dataclass(frozen=True)
@@ -42,6 +64,8 @@ class Loss(ABC):
     dual_codes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # where there are several dual steps: by name
     ordered: ClassVar[bool] = False  # whether scores after the first are thresholds between ordered classes
     outputs: ClassVar[int] = 1  # how many scores a record has; of several classes one for each
+    exposed: ClassVar[bool] = False  # whether labels may have exposures
+    learned: ClassVar[Mapping[str, int]] = MappingProxyType({})  # what a run tells of it, by name: how many numbers
 
     def parameters(self) -> dict[str, float]:
         """The public constants of the loss: ``get(loss.name, **loss.parameters()) == loss``."""
@@ -87,6 +111,26 @@ class Loss(ABC):
         """What a compiled loop is told beside the code: the one public constant of the loss, 0 if it has none."""
         own = fields(self)
         return float(getattr(self, own[0].name)) if own else 0.0
+
+    def knowing(self, known: KnownLabels) -> Self:  # noqa: ARG002
+        """The loss with what follows from releases."""
+        return self
+
+    def units(self, known: KnownLabels) -> Sizes:
+        """Classes have a scale of their own; numbers that of their mean absolute residual."""
+        if self.kind == "classification":
+            slope = float(np.abs(self.derivative(np.zeros(2), np.array([-1.0, 1.0]))).max())
+            return Sizes(slope, self.lipschitz(), 2.0, self.mean_curvature(2.0), 1.0)
+        slope = min(known.residual, self.lipschitz(), 1.0)
+        return Sizes(slope, min(self.lipschitz(), 1.0), slope**2 / 2, 1.0, slope**2)
+
+    def told(self) -> dict[str, Vector]:
+        """What parties are told of it with every gradient: `learned`."""
+        return {}
+
+    def hearing(self, told: Mapping[str, Any]) -> Self:  # noqa: ARG002
+        """The loss that was told."""
+        return self
 
     def slope_bound_within(self, _norm: float) -> float:
         """A bound of |l'(u, y)| over scores |u| <= norm and labels |y| <= 1."""
@@ -167,9 +211,10 @@ class Loss(ABC):
         raise NotImplementedError
 
     def _require_dual(self) -> None:
-        if not self.convex:
-            dual = ", ".join(name for name in names() if _REGISTRY[name].convex)
-            raise InputError(f"loss={self.name!r} is not convex and has no dual; choose one of: {dual}")
+        if not self.convex or self.kind not in _DUAL:
+            dual = ", ".join(name for name in names() if _REGISTRY[name].convex and _REGISTRY[name].kind in _DUAL)
+            why = "has no dual here" if self.convex else "is not convex and has no dual"
+            raise InputError(f"loss={self.name!r} {why}; choose one of: {dual}")
 
 
 _REGISTRY: dict[str, type[Loss]] = {}
@@ -226,6 +271,11 @@ def takes(name: str) -> tuple[str, ...]:
     return tuple(field.name for field in fields(_REGISTRY[name])) if name in _REGISTRY else ()
 
 
+def known(name: str) -> type[Loss] | None:
+    """The class of the loss of that name, if it is known here."""
+    return (_REGISTRY | SEVERAL).get(name)
+
+
 def coded() -> list[type[Loss]]:
     """The losses that compiled loops know, in the order of their codes."""
     return sorted((loss for loss in _REGISTRY.values() if loss.code is not None), key=lambda loss: loss.code or 0)
@@ -245,7 +295,7 @@ def get(name: str, **parameters: float) -> Loss:
 
 def check_units(loss: Loss) -> None:
     """Refuse a loss of numbers without l(c u, c y; c k) = c^2 l(u, y; k): labels are scaled, and with them its k."""
-    if loss.kind == "classification":
+    if loss.kind != "regression":
         return
     u, y, c = np.linspace(-3.0, 2.0, 11), np.linspace(1.0, -1.0, 11), 4.0
     scaled = get(loss.name, **{name: c * value for name, value in loss.parameters().items()})

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-SQUARED, HUBER, HINGE, SMOOTHED_HINGE, LOGISTIC, LOGISTIC_EXACT, LOGISTIC_SLOPE, SIGMOID = range(8)
+SQUARED, HUBER, HINGE, SMOOTHED_HINGE, LOGISTIC, LOGISTIC_EXACT, LOGISTIC_SLOPE, SIGMOID, COUNT, POSITIVE = range(10)
 BOX = 1e-4  # the Newton step of the logistic loss keeps its dual variable this far from 0 and 1
 
 _CHUNK = 512  # records that are solved together, so that the loop over them is vectorised
@@ -54,6 +54,41 @@ def logistic_weight(t: float) -> float:
     power = np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
     low = even - odd
     return float(low / (low + power * (even + odd)))
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def power_of_e(t: float) -> float:
+    """exp(t) likewise, t first clipped to [-690, 690]: never 0, never infinite."""
+    t = clamp(t, -690.0, 690.0)
+    shifted = t * _LOG2_E + _SHIFT
+    k = shifted - _SHIFT
+    r = (t - k * _LN2_HIGH) - k * _LN2_LOW
+    q = r * r
+    even = 30240.0 + q * (3360.0 + q * 30.0)
+    odd = r * (15120.0 + q * (420.0 + q))
+    power = np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
+    return float(power * ((even + odd) / (even - odd)))
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def count_slope(score: float, count: float, exposure: float, phi: float) -> float:
+    """(E e^s - y) / (1 + sqrt(phi e^s))."""
+    rate = power_of_e(score)
+    return (exposure * rate - count) / (1.0 + math.sqrt(phi * rate))
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def fill_count_slopes(phi: float, scores: Array, counts: Array, exposures: Array, slopes: Array) -> None:
+    """Overwrite slopes with those of counts made in these exposures."""
+    for i in range(len(slopes)):
+        slopes[i] = count_slope(scores[i], counts[i], exposures[i], phi)
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def fill_positive_slopes(scores: Array, amounts: Array, slopes: Array) -> None:
+    """Overwrite slopes with 1 - y e^-s."""
+    for i in range(len(slopes)):
+        slopes[i] = 1.0 - amounts[i] * power_of_e(-scores[i])
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")
@@ -111,6 +146,11 @@ def _fill_terms(code: int, parameter: float, scores: Array, labels: Array, sign:
         for i in range(len(found)):
             weight = logistic_weight(abs(labels[i] * scores[i]))
             found[i] = -sign * labels[i] * weight * (1.0 - weight)
+    elif code == COUNT:
+        for i in range(len(found)):
+            found[i] = count_slope(scores[i], labels[i], 1.0, parameter)
+    elif code == POSITIVE:
+        fill_positive_slopes(scores, labels, found)
     else:
         found[:] = math.nan
 
@@ -125,8 +165,8 @@ def fill_terms(
     below 0: its size, and slopes at both labels are scaled alike so that neither is above 1), the bound, 1 / the grid,
     and the offset of all scores. `shares`, if there are any, multiply what was cut. `spare` is overwritten.
 
-    Every operation is one of IEEE's +, -, *, / or a comparison, in this order, none fused: so a term is the same bit
-    for bit on every machine, vectorised or not. Guarantee: |term| <= bound * share; a NaN counts as the bound.
+    Every operation is one of IEEE's +, -, *, /, a root or a comparison, in this order, none fused: so a term is the
+    same bit for bit on every machine, vectorised or not. Guarantee: |term| <= bound * share; a NaN counts as the bound.
     """
     parameter, low, high, unit = numbers[0], numbers[1], numbers[2], numbers[3]
     bound, scale, offset = numbers[4], numbers[5], numbers[6]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import json
@@ -105,6 +106,8 @@ class Problem(Frozen):
         self.__dict__.setdefault("private", math.isfinite(self.epsilon))  # a plan knows better
         if self.most_records is not None and self.records * self.most_records >= 2**31:
             raise ValueError(f"{self.records} people with {self.most_records} records each are too many")
+        if self.most_records is not None and {self.bounds.weight_bound, self.bounds.exposure_bound} != {None}:
+            raise ValueError("people with several records are counted without weights and exposures")
         classes, joint = self.classes or (), self.loss.name in losses.SEVERAL
         if not all(map(is_class, classes)):
             raise ValueError(f"classes={self.classes!r} has one that is neither a text nor a finite number")
@@ -118,9 +121,27 @@ class Problem(Frozen):
             raise ValueError(f"the loss {self.loss.name!r} does not fit classes={self.classes!r}")
         if weights and numeric:
             raise ValueError(f"class_weight={weights!r} is for classes, and the loss {self.loss.name!r} for numbers")
+        bounds, of_mean = self.bounds, (*losses.names("count"), *losses.names("time"))
+        if self.loss.name in of_mean or bounds.exposure_bound is not None or bounds.weight_bound is not None:
+            self._check_beside()
         if weights and (len(weights) != len(classes) or max(weights) != 1.0):
             raise ValueError(f"class_weight={weights!r} must have a number for each class, the largest of them 1")
         return self
+
+    def _check_beside(self) -> None:
+        """Exposures and the ceiling of weights are of labels that take them; counts are none below 0."""
+        known = losses.known(self.loss.name) if self.layout != "raw" else None
+        counts = known is not None and known.kind in ("count", "time")
+        if self.bounds.exposure_bound is not None and not (known is not None and known.exposed):
+            raise ValueError(f"exposure_bound={self.bounds.exposure_bound!r} is for counts, not {self.loss.name!r}")
+        if counts and (self.bounds.label_low or 0.0) < 0.0:
+            raise ValueError(
+                f"label_bound begins at {self.bounds.label_low!r}, and {self.loss.name!r} has no label below 0"
+            )
+        if counts and (self.classes or self.split.same_people):
+            raise ValueError(f"the loss {self.loss.name!r} is of counts, of rows in one place or by rows")
+        if self.bounds.weight_bound is not None and self.split.same_people:
+            raise ValueError("weight_bound is for rows in one place or by rows")
 
     @functools.cached_property
     def mu(self) -> float:
@@ -148,6 +169,7 @@ class Problem(Frozen):
         if self.private and self.layout != "raw":
             self.bounds.require(self.features, labels=False)
         largest = float(self.bounds.columns(self.features).max())
+        loss = losses.get(self.loss.name, **self.loss.parameters)
         return Preparation(
             self.bounds,
             self.features,
@@ -160,6 +182,9 @@ class Problem(Frozen):
             units=self.private or math.isfinite(self.epsilon),
             most_bits=self.channel.bits,
             most_records=self.most_records,
+            counts=loss.kind in ("count", "time"),
+            exposed=loss.exposed,
+            until=loss.periods[-1] if isinstance(loss, losses.Hazard) else None,
         )
 
     def part(self, party: str) -> RowPart:
@@ -204,6 +229,12 @@ class Problem(Frozen):
     def row_square(self) -> float:
         """Q: by secure columns what bounds the square of a whole row, 1 or more where the parts' norms overlap."""
         return max(1.0, float(self.row_shares().sum())) if self.secure_columns and self.norms else 1.0
+
+    def counting(self, records: float) -> Self:
+        """The same where means are over so many records: what they count adds up to that. For a coordinator's text."""
+        found = copy.copy(self)
+        found.__dict__["records"] = records
+        return found
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002
         """A changed problem is a new one: what follows from its fields is derived again."""

@@ -412,7 +412,8 @@ class ProjectedGradient(Query):
         self.shape, self.loss, self.first = shape, loss, first  # the last is the first round
         self.length = (shape.columns or shape.dimension) * loss.outputs
         self.rounding_entries = float(self.length)
-        self.takes = {"point": Reals((self.length,)), "offset": Reals((loss.outputs,)), "slope": POSITIVE}
+        learned = {name: Reals((count,), 0.0, LARGEST) for name, count in loss.learned.items()}
+        self.takes = {"point": Reals((self.length,)), "offset": Reals((loss.outputs,)), "slope": POSITIVE, **learned}
         self.cuts = {"cut": POSITIVE}  # what is told of how rows are cut, beside P
 
     def takes_at(self, number: int) -> Mapping[str, Reals]:
@@ -429,7 +430,8 @@ class ProjectedGradient(Query):
         return misfit(takes, told)
 
     def value(self, round: Round) -> Array:
-        memory, told, loss = round.memory, round.told, self.loss
+        memory, told = round.memory, round.told
+        loss = self.loss.hearing(told) if self.loss.learned else self.loss
         public = self.follows_from(told, memory)
         if "projection" in told:
             memory.clear()  # the rows of the stage before

@@ -124,11 +124,15 @@ class Whitened(Options):
     prior_people : 'others' or 'same'
         Whether people of this fit were among those of the prior. Then the prior must be private, and both charges add.
         Default: 'others'.
+    weight_bound : float or None
+        The ceiling of `fit(..., sample_weight=)`: larger weights are cut. Two to four mean weights are a good choice;
+        the noise grows in proportion to it.
     """
 
     name: ClassVar[str] = "whitened"
 
     rounds: int | None = whole(1)
+    weight_bound: float | None = above(0.0)
     prior: Any = declare_option(PriorModel())
     prior_people: People | None = one_of(People)
 

@@ -37,6 +37,7 @@ from plans import ONE_VS_REST, OPTIONS, SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Rounds
+from sottovoce.data.beside import labels_with
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.files import read_table
@@ -88,13 +89,26 @@ SMALL: Mapping[str, Mapping[str, Any]] = {  # few rounds, and clips that bind
     "admm": {"rounds": 4},
     "fdml": {"rounds": 4},
 }
+COUNTS = {
+    "loss": Named(name="poisson"),
+    "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 3)),
+    "fit_intercept": True,
+    "regulariser": Named(name="none"),
+}
+TIMES = {
+    **COUNTS,
+    "loss": Named(name="hazard", parameters={"periods": [0.0, 1.0, 2.0, 4.0]}),
+    "bounds": Bounds.declare(row_norm=1.0),
+}
 FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what only options reach
     ("whitened", "central"): {
         "several classes": {**SEVERAL, **NORM},
         "one-vs-rest": {**ONE_VS_REST, **NORM},
         "class weights": {"loss": Named(name="logistic"), "classes": (-1, 1), "class_weight": (0.2, 1.0), **NORM},
+        "counts": COUNTS,
+        "times": TIMES,
     },
-    ("whitened", "rows"): {"several classes": {**SEVERAL, **NORM}},
+    ("whitened", "rows"): {"several classes": {**SEVERAL, **NORM}, "counts": COUNTS, "times": TIMES},
     ("gradient", "central"): {
         "several classes": {**SEVERAL, **NORM, "slope_bound": 0.5},
         "one-vs-rest, class weights": {**ONE_VS_REST, **NORM, "class_weight": (1.0, 0.5, 0.1)},
@@ -104,6 +118,7 @@ FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what onl
         ("evaluation", split): {
             "classes": {**EVALUATED["classes"], "bounds": Bounds.declare(row_norm=1.0)},
             "several classes": {**SEVERAL, "bounds": Bounds.declare(row_norm=1.0)},
+            "counts": COUNTS,
         }
         for split in ("central", "rows")
     },
@@ -219,6 +234,10 @@ def draw_data(plan: Plan, seed: int) -> Data:
         X = rng.normal(size=(count, plan.features)) * rng.choice([0.2, 1.0, 9.0], size=(count, 1))
         X[-1] = math.nan
         y = rng.choice(plan.classes, size=count) if plan.classes else rng.uniform(-1.5, 1.5, size=count)
+        if plan.preparation.until is not None:
+            y = labels_with(rng.integers(0, 2, count), time=rng.uniform(0, 5, count), entry=rng.uniform(0, 1, count))
+        elif plan.preparation.counts:
+            y = rng.poisson(1.0, size=count).astype(float)
         return X, y
 
     if plan.split != "columns":

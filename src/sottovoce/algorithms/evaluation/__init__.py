@@ -320,6 +320,7 @@ class Subject:
     people: People = "others"
     scores: str = ""
     groups: Groups | None = None
+    labels: tuple[float, float] | None = None  # of counts: what the fit released of their mean and residuals
 
 
 class Evaluated(Numbers):
@@ -377,6 +378,10 @@ class _Evaluation(Algorithm):
         """One release; nobody is told a model at the end."""
         if options.groups is not None and problem.most_records is not None:
             raise InputError(f"by={options.groups.column!r}: {_IN_SEVERAL}; leave by out, or person.")
+        if options.groups is not None and problem.scaled_loss.kind not in ("classification", "regression"):
+            raise InputError(
+                f"by={options.groups.column!r}: figures by group are of classes or numbers; leave it out."
+            )
         weights = () if options.scores else tuple(options.weights.ravel().tolist())
         subject = {"weights": weights, "people": options.people, "scores": options.scores, "groups": options.groups}
         numbers = cast("Evaluated", self.numbers(**subject, **self.nodes(problem, options)))
@@ -494,4 +499,6 @@ def score_weights(problem: Problem) -> Array:
     return score_recipe(problem).weights_of(np.ones(1), 0.0)
 
 
-FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedSeveral(), EvaluatedNumbers())
+from sottovoce.algorithms.evaluation.counts import EvaluatedCounts  # noqa: E402  # which takes its base from here
+
+FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedSeveral(), EvaluatedNumbers(), EvaluatedCounts())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from scipy.special import expit
 
 from sottovoce.algorithms.base import Array
 from sottovoce.algorithms.evaluation import LABELS, LARGEST_LOSS, RESIDUALS, Function, Line, TwoSides, loss_lines
+from sottovoce.algorithms.evaluation.counts import DEVIANCES, CountCells
 
 Z = 1.959963984540054  # of a two-sided 95% interval
 LEAST = 0.02  # of a second moment, the least that counts as variance
@@ -394,6 +395,71 @@ class NumberEstimates:
     def histogram(self) -> tuple[Array, Array]:
         """(sizes of residuals at the nodes, noisy counts)."""
         return np.array(RESIDUALS.nodes) * self.half, self.residuals.cells
+
+
+class CountEstimates:
+    """What cells of deviances, scores and residuals of counts say; `most` is the largest exposure, if there are any."""
+
+    def __init__(self, released: Array, noise: float, records: int, query: CountCells) -> None:
+        size, most = len(query.scores), query.most
+        ends = np.cumsum([len(DEVIANCES), (2 if most else 1) * size, size])
+        deviances, weighed, signed, squares = np.split(released, ends)
+        self.deviances, scores = (Counts(each, noise, records) for each in (deviances, weighed))
+        self.query, self.noise, self.top = query, noise, most or 1.0
+        self.records: Array = scores.known.reshape(-1, size).sum(axis=0)
+        self.exposures: Array = scores.known[-size:] * self.top  # at each node
+        self.over: Array = signed * query.range  # counts less what is predicted, likewise
+        self.square = float(squares[0]) * query.range**2
+        self.known = max(self.square, 0.0) + noise * query.range**2  # no less, for variances
+
+    def metrics(self) -> dict[str, Metric]:
+        line, unit = self.query.scores, self.query.unit
+        deviance = _mean_on(DEVIANCES, self.deviances, lambda d: unit * d)
+        rates = line.projection(np.exp)
+        predicted, noise = float(rates @ self.exposures), self.noise * self.top * float(np.linalg.norm(rates))
+        over, spread = float(self.over.sum()), self.known + len(self.over) * (self.noise * self.query.range) ** 2
+        found = {"deviance": deviance, "d2": self.explained(deviance)}
+        if predicted <= Z * noise:
+            return found | dict.fromkeys(("observed_to_predicted", "dispersion"), Metric(math.nan, -math.inf, math.inf))
+        ratio = 1 + over / predicted
+        found["observed_to_predicted"] = around(ratio, math.hypot(math.sqrt(spread), ratio * noise) / predicted)
+        power = self.query.loss.power  # of the mean, to which the variance is in proportion
+        scale = float(line.projection(lambda s: np.exp(power * s)) @ self.exposures)
+        about = self.query.range**2 * math.sqrt(self.noise**2 + self.known / self.query.range**2)  # r^4 <= r^2
+        found["dispersion"] = around(self.square / max(scale, 1e-300), about / max(scale, 1e-300))
+        return found
+
+    def explained(self, deviance: Metric) -> Metric:
+        """D^2 = 1 - D / C, C the deviance of one rate for everybody: C - D is linear in (y - mu), given the score."""
+        line, n = self.query.scores, self.deviances.n
+        predicted = float(line.projection(np.exp) @ self.exposures)
+        total, exposure = predicted + float(self.over.sum()), float(self.exposures.sum())
+        if not (total > 0 and exposure > 0):
+            return Metric(math.nan, -math.inf, 1.0)
+        constant = math.log(total / exposure)
+        slope = line.projection(lambda s: self.query.loss.gain(s, constant)[0])
+        mean = line.projection(lambda s: self.query.loss.gain(s, constant)[1])
+        gain = 2 * float(slope @ self.over + mean @ self.exposures) / n
+        released = float(slope @ slope) * self.query.range**2 + float(mean @ mean) * self.top**2
+        shares = np.maximum(self.records, 0.0) / max(float(np.maximum(self.records, 0.0).sum()), 1.0)
+        sampling = float(slope**2 @ shares) * self.known + float(mean**2 @ shares) * n
+        both = (2 / n) ** 2 * (self.noise**2 * released + sampling)
+        own = (deviance.width / 2 / Z) ** 2
+        return _less_ratio(deviance.value, deviance.value + gain, (own, own, own + both))
+
+    def calibration(self) -> Iterator[Bin]:
+        """At each node that the noise does not hide: the rate that is predicted, and the one that was observed."""
+        rates = self.query.scores.projection(np.exp)
+        total = max(float(rates @ self.exposures), 1e-300)
+        for rate, exposure, records, over in zip(rates, self.exposures, self.records, self.over, strict=True):
+            if rate > 0 and exposure > 4 * self.noise * self.top:
+                share = min(max(rate * exposure / total, 0.0), 1.0)
+                error = math.sqrt((self.noise * self.query.range) ** 2 + share * self.known) / exposure
+                yield Bin(float(rate), float(records), around(float(rate + over / exposure), error))
+
+    def histogram(self) -> tuple[Array, Array]:
+        """(deviances at the nodes, noisy counts)."""
+        return np.array(DEVIANCES.nodes) * self.query.unit, self.deviances.cells
 
 
 def _less_ratio(above: float, below: float, variances: tuple[float, float, float]) -> Metric:

@@ -30,7 +30,7 @@ from sottovoce.algorithms.base import (
 )
 from sottovoce.data.block import BlockRows
 from sottovoce.gate.query import Plain, Query, Reals, Round
-from sottovoce.losses import Loss
+from sottovoce.losses import Kind, Loss
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import ExactQuadratic, PenalisedStep, Quadratic, QuadraticMetric
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
@@ -213,6 +213,8 @@ class ExactNewton(PrivateNewton):
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "Newton's method with step halving, without privacy"
     private: ClassVar[bool | None] = False
+    kinds: ClassVar[tuple[Kind, ...]] = ("classification", "regression", "count")
+    takes_weights: ClassVar[bool] = True
     numbers: ClassVar[type[Numbers]] = ExactNewtonNumbers
     asks: ClassVar[tuple[type[Query], ...]] = (GradientSum, CurvatureSum, LossSum)
 

@@ -36,7 +36,7 @@ from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.data.matrix import slopes_of
 from sottovoce.data.projection import short_rows
 from sottovoce.gate.query import Integers, Query, Round
-from sottovoce.losses import Loss
+from sottovoce.losses import KnownLabels, Loss
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.queries.sums import POSITIVE, GramMatrix, ProjectionShape, ResidualSum
 
@@ -251,7 +251,7 @@ def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, fl
         residual = max(mean, 0.0) + _sum_noise(plan, "residual") / plan.records
     # Directions whose mean square the noise hides are stretched no more than those at its level.
     q = 1.0 / np.maximum(moments.values, moments.hidden)
-    units, d = Units.of(plan.scaled_loss, residual), plan.dimension
+    units, d = Units.of(plan.scaled_loss, KnownLabels(residual)), plan.dimension
     steepest, size = units.loss.lipschitz(), units.slope * math.sqrt(plan.records)
     hidden = units.loss.curvature_bound * _sum_noise(plan, "curvature") * math.sqrt(2 * d)
     clear, usual = math.sqrt(units.curvature * plan.records / (2 * hidden)), math.sqrt(float(q @ moments.values))

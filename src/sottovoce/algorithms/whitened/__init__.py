@@ -5,9 +5,11 @@ from __future__ import annotations
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.whitened.classes import ExactClasses, ExactWhitened, PrivateClasses
 from sottovoce.algorithms.whitened.columns import ColumnsWhitened
+from sottovoce.algorithms.whitened.counts import PrivateCounts
 from sottovoce.algorithms.whitened.ordinal import ExactOrdinal, PrivateOrdinal
 from sottovoce.algorithms.whitened.people import PeopleClasses, PeopleWhitened
 from sottovoce.algorithms.whitened.private import PrivateWhitened
+from sottovoce.algorithms.whitened.times import PrivateHazards
 
 FORMS: tuple[Algorithm, ...] = (
     PrivateWhitened(),
@@ -16,6 +18,8 @@ FORMS: tuple[Algorithm, ...] = (
     ExactClasses(),
     PrivateOrdinal(),
     ExactOrdinal(),
+    PrivateCounts(),
+    PrivateHazards(),
     ColumnsWhitened(),
     PeopleWhitened(),
     PeopleClasses(),

@@ -31,7 +31,7 @@ from sottovoce.gate.query import Plain, Query, Round
 from sottovoce.losses import ClassesLoss
 from sottovoce.penalties.quadratic import QuadraticMetric
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.queries import sums
+from sottovoce.queries import counts, sums
 from sottovoce.solvers import Whitened
 
 SPREAD = 1.0  # variance of a class's scores, before anything is known
@@ -73,11 +73,11 @@ class PrivateClasses(PrivateWhitened):
         return numbers | {names[0]: moments, "classes": classes, "gradient": rest}
 
     def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
-        shape = projection_shape(plan)
-        counts = sums.ClassCounts(plan.scaled_loss.outputs)
-        d = plan.dimension
+        shape, d = projection_shape(plan), plan.dimension
+        amount = (counts.AmountSum(),) if plan.bounds.weight_bound is not None else ()
         moments = sums.GramMatrix(d) if shape.kind == "triangular" else sums.ColumnSquares(d)
-        return moments, counts, sums.LengthSum(shape), self.gradient(plan, shape)
+        by_class = sums.ClassCounts(plan.scaled_loss.outputs)
+        return moments, *amount, by_class, sums.LengthSum(shape), self.gradient(plan, shape)
 
     def start(self, plan: Plan) -> Asking[ConstantModel]:
         """At the shares of the classes, drawn to equal ones as far as noise hides them; none is 0."""

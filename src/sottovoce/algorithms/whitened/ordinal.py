@@ -68,6 +68,7 @@ class PrivateOrdinal(PrivateClasses):
     title: ClassVar[str] = "whitened descent for ordered classes, thresholds along with the weights"
     ordered: ClassVar[bool | None] = True
     weighted: ClassVar[bool] = False
+    takes_weights: ClassVar[bool] = False
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         check_ordered(problem)

@@ -41,6 +41,7 @@ class People(PrivateWhitened):
 
     people: ClassVar[bool | None] = True
     numbers: ClassVar[type[Numbers]] = NoNumbers
+    takes_weights: ClassVar[bool] = False
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         if problem.features > NEWTON_FEATURES:

@@ -30,12 +30,15 @@ from sottovoce.algorithms.whitened.prior import PriorGradient, PriorNumbers, Pri
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Evidence, FittedScore, Moments, Units, White
 from sottovoce.data.block import Block
 from sottovoce.gate.query import MessageArrays, Query
-from sottovoce.losses import Weighted
+from sottovoce.losses import KnownLabels, Weighted
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
-from sottovoce.queries import sums
+from sottovoce.queries import counts, sums
 from sottovoce.solvers import Whitened
 
 ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are ill-conditioned, 16 are worse
+
+
+NOTHING = KnownLabels()
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class ConstantModel:
     shares: Array | None = None  # of several classes
     prior: Array | None = None  # weights of the model that the descent starts from, where it is another
     left: float = 1.0  # of the variance of the scores, to be learned from there
+    known: KnownLabels = NOTHING
 
 
 class PrivateWhitened(Algorithm):
@@ -69,6 +73,7 @@ class PrivateWhitened(Algorithm):
     title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
     secure = ("rows",)
     weighted: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
     asks: ClassVar[tuple[type[Query], ...]] = (
         sums.GramMatrix,
@@ -79,6 +84,7 @@ class PrivateWhitened(Algorithm):
     rescales: ClassVar[int] = RESCALES
     numbers: ClassVar[type[Numbers]] = PriorNumbers
     records: float = 1.0  # of a person, on average: sums are divided by that of all
+    renewed: ClassVar[bool] = False  # whether something is asked between gradients
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
@@ -86,11 +92,12 @@ class PrivateWhitened(Algorithm):
         if isinstance(numbers, PriorNumbers) and options.prior is not None:
             queries, numbers = with_prior(queries, problem), PriorNumbers.of(problem, options)
         rounds = limited("rounds", given(options.rounds, ROUNDS), 2, MOST_ROUNDS - 64)
-        counts = {"gradient": rounds, "rescale": self.rescales, PriorGradient.name: prior.ROUNDS}
+        times = {"gradient": rounds, "rescale": self.rescales, PriorGradient.name: prior.ROUNDS}
+        times |= self.repeats(rounds) if self.renewed else {}
         shares = self.shares(problem.signal, list(map(operator.attrgetter("name"), queries)))
         releases, first = list[Release](), 0
         for query in queries:
-            count, mu = counts.get(query.name, 1), math.sqrt(shares[query.name]) * problem.mu
+            count, mu = times.get(query.name, 1), math.sqrt(shares[query.name]) * problem.mu
             releases.append(Release.at_mu(query, first, count, mu, problem.relation).narrowed(problem.records))
             first += count
         return Design(rounds=rounds, numbers=numbers, releases=tuple(releases))
@@ -115,8 +122,8 @@ class PrivateWhitened(Algorithm):
         loss, d, constant = plan.scaled_loss, plan.dimension, plan.fit_intercept
         shape = projection_shape(plan)
         found: list[Query] = [sums.GramMatrix(d) if shape.kind == "triangular" else sums.ColumnSquares(d)]
-        if loss.kind == "regression":
-            found += [sums.LabelSum(), sums.ResidualSum(d)] if constant else [sums.ResidualSum(d)]
+        found += [counts.AmountSum()] if plan.bounds.weight_bound is not None else []
+        found += self.label_numbers(plan)
         if isinstance(loss, Weighted):
             found.append(sums.WeightSum(loss))
         found += [sums.LengthSum(shape), self.gradient(plan, shape)]
@@ -133,12 +140,28 @@ class PrivateWhitened(Algorithm):
         kind = sums.ScaleGradient if rescales else sums.ProjectedGradient
         return kind(shape, plan.scaled_loss, sums.first_round(plan, kind.name))
 
+    def repeats(self, rounds: int) -> dict[str, int]:  # noqa: ARG002
+        """How often a query is asked, of those that are asked again."""
+        return {}
+
+    def renew(self, plan: Plan, descent: Descent) -> Asking[None]:  # noqa: ARG002
+        """What is asked between two gradients: nothing."""
+        yield from ()
+
+    def label_numbers(self, plan: Problem) -> list[Query]:
+        """What is asked of the labels before the descent."""
+        if plan.scaled_loss.kind != "regression":
+            return []
+        residual = sums.ResidualSum(plan.dimension)
+        return [sums.LabelSum(), residual] if plan.fit_intercept else [residual]
+
     def remember(self, _plan: Plan, _rows: Block) -> dict[str, Any]:
         """Rows seen through the P of the stage, once it is told; one that lost them is told P and C again."""
         return {}
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Moments, whiten, descend, rescale. All noise is judged in the sum over the parties."""
+        plan = (yield from self.weigh(plan)) if plan.has("amount") else plan
         moments = yield from self.moments(plan)
         start = yield from self.start(plan)
         if plan.has(PriorGradient.name):
@@ -146,6 +169,11 @@ class PrivateWhitened(Algorithm):
         white = yield from self.whiten(plan, moments, start)
         descent = yield from self.descend(plan, white, start)
         return (yield from self.rescale(plan, white, descent, start))
+
+    def weigh(self, plan: Plan) -> Asking[Plan]:
+        """Where records have weights: as if there were so many records as these add up to, of the most that one has."""
+        mean, noise = (yield from mean_of(plan, "amount")), self.noise(plan, "amount")
+        return plan.counting(plan.records * min(max(mean, noise), 1.0))
 
     def moments(self, plan: Plan) -> Asking[Moments]:
         """1. Mean squares of the rows, along the eigenvectors of their Gram matrix or along the columns."""
@@ -164,7 +192,7 @@ class PrivateWhitened(Algorithm):
         if plan.has("residual"):
             mean = yield from mean_of(plan, "residual", weights=weights)
             residual = max(mean, 0.0) + self.noise(plan, "residual")
-        units = Units.of(plan.scaled_loss, residual)
+        units = Units.of(plan.scaled_loss, KnownLabels(residual))
         if plan.has("weight"):
             mean, noise = (yield from mean_of(plan, "weight")), self.noise(plan, "weight")
             weight = min(max(mean, noise, min(plan.class_weight)), 1.0)
@@ -272,8 +300,8 @@ class PrivateWhitened(Algorithm):
             projection = np.column_stack([projection, one / score.constant])
         size = projection.shape[1]
         penalised = functools.partial(score.penalised, unit=unit, regulariser=plan.scaled_regulariser)
-        most = float(plan.most_records or 1)
-        clips = Clips(1.0, units.slope).widened(units, self.noise(plan, query), size, rule.FAR, most)
+        most, wider = float(plan.most_records or 1), replace(units, tolerance=units.rescale * units.tolerance)
+        clips = Clips(1.0, units.slope).widened(wider, self.noise(plan, query), size, rule.FAR, most)
         # what clips leave of the mean squares of rows (t, 1), t ~ N(0, 1), or (t)
         rows = np.column_stack([rule.NORMAL, np.ones_like(rule.NORMAL)])[:, :size]
         share = rule.DENSITY * clips.cut / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)
@@ -349,9 +377,12 @@ class PrivateWhitened(Algorithm):
             point = descent.point if descent.start is None else descent.point + descent.start
             point = descent.along_columns(point)
             asked = {"point": point.ravel(), "slope": np.array([clips.slope]), "offset": offset, **first}
+            asked |= descent.units.loss.told() if descent.units.loss.learned else {}
             answer = (yield from total(query, reminder=kept, **asked)).reshape(point.shape)
             descent.step(descent.along_directions(answer) * clips.size / (plan.records * self.records))
             first = {}
+            if self.renewed and query == "gradient":
+                yield from self.renew(plan, descent)
 
 
 def projection_shape(problem: Problem) -> sums.ProjectionShape:

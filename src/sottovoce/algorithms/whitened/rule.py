@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from sottovoce.algorithms.base import Array
-from sottovoce.losses import Loss
+from sottovoce.losses import KnownLabels, Loss
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 
@@ -102,15 +102,14 @@ class Units:
     tolerance: float  # of the loss: what wider clips may cost in noise
     loss: Loss
     weight: float = 1.0  # of a record, on average
+    rescale: float = 1.0  # so much more of the loss may go to wider clips of the rescale
 
     @classmethod
-    def of(cls, loss: Loss, residual: float) -> Units:
-        """Classes have a scale of their own; numbers that of their mean absolute residual."""
-        if loss.kind == "classification":
-            slope = float(np.abs(loss.derivative(np.zeros(2), np.array([-1.0, 1.0]))).max())
-            return cls(slope, loss.lipschitz(), 2.0, loss.mean_curvature(2.0), TOLERANCE, loss)
-        slope = min(residual, loss.lipschitz(), 1.0)
-        return cls(slope, min(loss.lipschitz(), 1.0), slope**2 / 2, 1.0, TOLERANCE * slope**2, loss)
+    def of(cls, loss: Loss, known: KnownLabels) -> Units:
+        """As the loss says."""
+        loss = loss.knowing(known)
+        slope, steepest, variance, curvature, spread, rescale, amount = loss.units(known)
+        return cls(slope, steepest, variance, curvature, TOLERANCE * spread, loss, amount, rescale)
 
 
 def prior(moments: Moments, units: Units) -> float:

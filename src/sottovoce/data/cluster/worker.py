@@ -252,7 +252,8 @@ def _quietly() -> Iterator[None]:
 
 def _arrays(block: Block) -> list[Any]:
     rows = [block.rows.data, block.rows.indices, block.rows.indptr] if is_sparse(block.rows) else [block.rows]
-    return [*rows, block.labels, block.usable_rows]
+    own = [] if block.shares is None else [block.shares]
+    return [*rows, block.labels, *own, block.usable_rows]
 
 
 class UnknownViewError(Exception):

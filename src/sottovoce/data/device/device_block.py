@@ -44,6 +44,7 @@ from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected
 from sottovoce.data.resources import NO_RESOURCES, Resources
 from sottovoce.errors import InputError, LeakError
+from sottovoce.losses.kernels import SIGMOID
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -88,6 +89,8 @@ class DeviceBlock:
         """
         if not recipe.exact or recipe.bits > 24 or recipe.arrangement.order != "C":
             raise InputError('device="cuda" is for sums of private runs on more than 32 records; take device="cpu".')
+        if recipe.beside:
+            raise InputError('device="cuda" takes no exposures and no weights; take device="cpu".')
         source = X if hasattr(X, "pieces") else Arrays(X, y)
         count, features = source.shape
         if count > recipe.records:
@@ -399,7 +402,7 @@ def _lengths_of(columns: Any) -> Any:
 
 
 def _coded(term: Any) -> bool:
-    return isinstance(term, Slope) and term.code is not None
+    return isinstance(term, Slope) and term.code is not None and term.code <= SIGMOID
 
 
 def _device_terms(term: Term, scores: Any, labels: Any, shares: Any) -> Any:

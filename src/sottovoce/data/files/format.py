@@ -155,9 +155,9 @@ class Wanted:
 
     @property
     def beside_features(self) -> tuple[str, ...]:
-        """The label and, where people have several records, whose each is."""
-        person = None if self.schema is None else self.schema.person
-        return tuple(name for name in (self.label, person) if name is not None)
+        """The label, and what the schema has beside it."""
+        beside = () if self.schema is None else self.schema.names_beside.values()
+        return tuple(name for name in (self.label, *beside) if name is not None)
 
     def encode(self, cells: Any, misfits: Misfits | None = None) -> Piece:
         """The features and labels of a table, by the schema; what does not fit it is added to `misfits`."""

@@ -1,7 +1,7 @@
 """Loops over rows: scores, and sums of slopes times rows that read every row once; over raw rows, and lines of text.
 
 Rows, weights and slopes are on the grids of `matrix`: products and sums of them are exact, so the order of a sum
-does not matter, and neither does whether a product and a sum are fused. That is why the compiler may reorder sums here,
+does not matter, nor does it whether a product and a sum are fused. That is why the compiler may reorder sums here,
 and why several threads may share rows. Slopes are made by `fill_terms`, which has no such leave. Rows of a run without
 privacy are on no grid, and no thread shares them.
 

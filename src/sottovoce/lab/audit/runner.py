@@ -179,10 +179,12 @@ NORM = Bounds.declare(row_norm=1.0, label_bound=1.0)
 DECLARED = {"stiff": STIFF, "ball": BALL, "unit ball": UNIT_BALL, "entries": ENTRIES}  # as games.toml calls them
 GAMES: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("games.toml").read_text(encoding="utf-8"))
 SCORED = "5c" * 32  # by columns: the plan of a model whose scores are evaluated
+COUNTED = ((1.0, 0.0, 9.0), (-1.0, 0.0, 0.0), (math.nan, math.nan, 1.0))
 EVALUATED: Mapping[str, Mapping[str, Any]] = {  # what is told of a model decides what is counted
     "numbers": {},
     "classes": {"loss": Named(name="logistic"), "classes": (-1, 1)},
     "several classes": {"loss": Named(name="softmax", parameters={"classes": 3.0}), "classes": (0, 1, 2)},
+    "counts": {"loss": Named(name="poisson"), "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9))},
 }
 
 
@@ -266,7 +268,7 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
     # A model is told by its plan; what leaves is one vector of cells.
     for what, fields in EVALUATED.items():
         plan, both = {"solver": "evaluation", **fields}, ((1.0, 0.0, 1.0), (1.0, 0.0, -1.0), (math.nan, math.nan, 1.0))
-        others = both if what == "numbers" else ()  # another label makes another residual too
+        others = {"numbers": both, "counts": COUNTED}.get(what, ())  # another label makes another residual too
         game(f"evaluation of {what}, replace-one", plan, runs=MANY, records=others)
         game(f"evaluation of {what}, zero-out", {**plan, "relation": "zero-out"}, runs=MANY)
         game(f"evaluation of {what} by rows", {**plan, "split": "rows", "parties": 2}, runs=SOME, records=others)

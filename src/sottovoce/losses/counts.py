@@ -1,0 +1,190 @@
+"""Losses of counts and of positive amounts, whose mean is exp(score) times the exposure.
+
+A label is a number, 0 or above, alone or in the field `label` of a structured array with its `exposure`. Scores beyond
+690 on either side count as these.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.losses import kernels
+from sottovoce.losses.base import Kind, KnownLabels, Loss, Sizes, Vector, check_positive, register
+
+REACH = 690.0
+NORMAL, WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
+WEIGHTS = WEIGHTS / WEIGHTS.sum()
+FIRST = 0.75  # the slope at which those of counts are cut; a count of 1 where means are small has the slope 1
+VARIANCE = 0.5  # of the scores, before anything is known
+WIDEST = 3.0  # a variance of scores beyond which curvatures say nothing
+WIDER = 16.0  # a clip of slopes moves the mean first, so the rescale may have so much more noise
+
+
+class LogMeanLoss(Loss):
+    """A loss of labels whose mean is exp(score); what it is told in a run is in `learned`, by name."""
+
+    kind: ClassVar[Kind] = "count"
+    power: ClassVar[float]  # of the mean, to which the variance is in proportion by the likelihood
+    slope_bound: ClassVar[float] = math.inf
+    curvature_bound: ClassVar[float] = math.inf
+
+    @abstractmethod
+    def deviance(self, u: Vector, y: NDArray[Any]) -> Vector:
+        """Twice what the likelihood of Poisson, or gamma, lacks to that of a model which says each label."""
+
+    @abstractmethod
+    def gain(self, u: Vector, constant: float) -> tuple[Vector, Vector]:
+        """(a, b) such that a (y - mu) + E b is half of what the deviance is below that of the constant score."""
+
+    def counted(self, y: NDArray[Any]) -> tuple[Vector, Vector]:
+        """Labels, and the exposure of each."""
+        return count_and_exposure(y)
+
+    def told(self) -> dict[str, Vector]:
+        return {name: np.atleast_1d(np.asarray(getattr(self, name), dtype=np.float64)) for name in self.learned}
+
+    def hearing(self, told: Mapping[str, Any]) -> Self:
+        return replace(self, **{name: float(told[name][0]) for name in self.learned}) if self.learned else self
+
+
+def count_and_exposure(y: NDArray[Any]) -> tuple[Vector, Vector]:
+    """Labels, and the exposures beside them, else 1."""
+    y = np.asarray(y)
+    if y.dtype.names:
+        return np.asarray(y["label"], dtype=np.float64), np.asarray(y["exposure"], dtype=np.float64)
+    return y.astype(np.float64, copy=False), np.ones(y.shape)
+
+
+def _within(u: Vector) -> Vector:
+    return np.clip(np.asarray(u, dtype=np.float64), -REACH, REACH)
+
+
+@register
+class Count(LogMeanLoss):
+    """l'(s, y) = (E e^s - y) / (1 + q), q = sqrt(phi e^s): Poisson's likelihood for phi = 0.
+
+    Convex, and the mean of the slope is 0 at the true mean, whatever the law of y is. With phi the spread of slopes is
+    1 for large means too, so one cut serves them all. The exposure E does not weigh: it may end with the event.
+    """
+
+    phi: float = 0.0
+    typical: float = 1.0  # mean of exp(score), for mean curvatures alone
+
+    name: ClassVar[str] = "poisson"
+    code: ClassVar[int | None] = None
+    slope_code: ClassVar[int | None] = kernels.COUNT
+    learned: ClassVar[Mapping[str, int]] = MappingProxyType({"phi": 1})
+    exposed: ClassVar[bool] = True
+    power: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("phi", self.phi, "0 is the likelihood of Poisson", zero=True)
+        check_positive("typical", self.typical, "it is the mean of the counts", zero=True)
+
+    def value(self, u: Vector, y: NDArray[Any]) -> Vector:
+        """E (2 / phi) (q - log(1 + q)) + 2 y log((1 + q) / q); for phi = 0 half the deviance. None is below 0."""
+        if self.phi == 0.0:
+            return self.deviance(u, y) / 2
+        (count, exposure), u = self.counted(y), _within(u)
+        half = (u + math.log(self.phi)) / 2
+        q = np.exp(half)
+        return np.asarray(exposure * (2 / self.phi) * (q - np.log1p(q)) + 2 * count * (np.log1p(q) - half))
+
+    def derivative(self, u: Vector, y: NDArray[Any], out: Vector | None = None) -> Vector:
+        (count, exposure), u = self.counted(y), np.asarray(u, dtype=np.float64)
+        count, exposure, u = np.broadcast_arrays(count, exposure, u)
+        found = np.empty(u.shape)
+        u, count, exposure = (np.ascontiguousarray(each).ravel() for each in (u, count, exposure))
+        kernels.fill_count_slopes(self.phi, u, count, exposure, found.reshape(-1))
+        return found if out is None else _into(out, found)
+
+    def curvature(self, u: Vector, y: NDArray[Any]) -> Vector:
+        (count, exposure), rate = self.counted(y), np.exp(_within(u))
+        q = np.sqrt(self.phi * rate)
+        return np.asarray(exposure * rate * ((1 + q / 2) / (1 + q) ** 2) + count * (q / 2 / (1 + q) ** 2))
+
+    def mean_curvature(self, variance: float) -> float:
+        """E mu / (1 + q), what E l'' is where counts have the mean mu; log mu is normal, and E mu is `typical`."""
+        check_positive("variance", variance, "pass the mean square of the scores", zero=True)
+        v = min(variance, WIDEST)
+        rate = self.typical * np.exp(math.sqrt(v) * NORMAL - v / 2)
+        return float(WEIGHTS @ (rate / (1 + np.sqrt(self.phi * rate))))
+
+    def knowing(self, known: KnownLabels) -> Self:
+        """Phi from the spread of residuals: that of counts about their mean over the mean, within limits.
+
+        It is in units of the mean exposure. A wrong one costs efficiency and moves no mean; it tells no dispersion,
+        since its floor is above what small counts have.
+        """
+        phi = min(max((1.25 * known.residual) ** 2 / known.mean, 0.1), known.most)
+        return replace(self, phi=phi * known.exposure, typical=known.mean / known.exposure)
+
+    def units(self, known: KnownLabels) -> Sizes:
+        tau = 1 + math.sqrt(self.phi * self.typical)
+        bend = known.exposure * self.mean_curvature(VARIANCE)
+        spread = self.phi / known.exposure * known.mean / tau**2
+        return Sizes(FIRST, max(known.most / tau, FIRST), VARIANCE, bend, spread / bend, WIDER, known.exposure)
+
+    def deviance(self, u: Vector, y: NDArray[Any]) -> Vector:
+        (count, exposure), u = self.counted(y), _within(u)
+        mean = exposure * np.exp(u)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts = np.where(count > 0, count * np.log(count / mean), 0.0)
+        return np.asarray(2 * np.maximum(parts - (count - mean), 0.0))
+
+    def gain(self, u: Vector, constant: float) -> tuple[Vector, Vector]:
+        rate = np.exp(_within(u))
+        return u - constant, rate * (u - constant) - rate + math.exp(constant)
+
+
+@register
+class Positive(LogMeanLoss):
+    """l'(s, y) = 1 - y e^-s: the likelihood of the gamma law, whatever its shape is."""
+
+    name: ClassVar[str] = "gamma"
+    power: ClassVar[float] = 2.0
+    slope_code: ClassVar[int | None] = kernels.POSITIVE
+
+    def value(self, u: Vector, y: NDArray[Any]) -> Vector:
+        """Half the deviance, s + y e^-s - 1 - log y."""
+        return self.deviance(u, y) / 2
+
+    def derivative(self, u: Vector, y: NDArray[Any], out: Vector | None = None) -> Vector:
+        amount, u = np.broadcast_arrays(count_and_exposure(y)[0], np.asarray(u, dtype=np.float64))
+        found = np.empty(u.shape)
+        u, amount = (np.ascontiguousarray(each).ravel() for each in (u, amount))
+        kernels.fill_positive_slopes(u, amount, found.reshape(-1))
+        return found if out is None else _into(out, found)
+
+    def curvature(self, u: Vector, y: NDArray[Any]) -> Vector:
+        return np.asarray(count_and_exposure(y)[0] * np.exp(-_within(u)))
+
+    def mean_curvature(self, variance: float) -> float:
+        """E y / mu, which is 1 where amounts have the mean mu."""
+        check_positive("variance", variance, "pass the mean square of the scores", zero=True)
+        return 1.0
+
+    def units(self, known: KnownLabels) -> Sizes:
+        slope = max(known.residual / known.mean, 0.05)
+        return Sizes(slope, max(known.most / known.mean, slope), VARIANCE, 1.0, (1.25 * slope) ** 2, WIDER)
+
+    def deviance(self, u: Vector, y: NDArray[Any]) -> Vector:
+        ratio = np.maximum(count_and_exposure(y)[0], 1e-100) * np.exp(-_within(u))
+        return np.asarray(2 * np.maximum(ratio - 1 - np.log(ratio), 0.0))
+
+    def gain(self, u: Vector, constant: float) -> tuple[Vector, Vector]:
+        u = _within(u)
+        return math.exp(-constant) - np.exp(-u), np.exp(u - constant) - 1 - (u - constant)
+
+
+def _into(out: Vector, found: Vector) -> Vector:
+    np.copyto(out, found)
+    return out

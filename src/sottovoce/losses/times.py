@@ -1,0 +1,81 @@
+"""The loss of times to an event: each person's event is a count of 0 or 1 in the hazard that it was exposed to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.arguments import is_number
+from sottovoce.errors import InputError
+from sottovoce.losses.base import Kind, KnownLabels, Vector, register
+from sottovoce.losses.counts import Count
+
+MOST_PERIODS = 64
+
+
+@register
+class Hazard(Count):
+    """The loss of counts with the exposure Lambda(time) - Lambda(entry), Lambda' = rate_j within period j.
+
+    Cox's model with a baseline that is constant in each period: a piecewise-exponential model. Rates are told. A label
+    has the fields `label`, 1 for an event, `time` and `entry`; one without them has the exposure 1.
+    """
+
+    periods: tuple[float, ...] = (0.0, 1.0)  # cut points, the first 0
+    rates: tuple[float, ...] = ()
+
+    name: ClassVar[str] = "hazard"
+    kind: ClassVar[Kind] = "time"
+    exposed: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("periods", "rates"):
+            object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
+        check_periods(self.periods)
+
+    def parameters(self) -> dict[str, Any]:
+        found = {"phi": self.phi, "typical": self.typical, "periods": list(self.periods), "rates": list(self.rates)}
+        return {name: value for name, value in found.items() if value != getattr(type(self), name)}
+
+    @property
+    def learned(self) -> Mapping[str, int]:  # type: ignore[override]
+        return {"phi": 1, "rates": len(self.periods) - 1}
+
+    def hearing(self, told: Mapping[str, Any]) -> Self:
+        return replace(self, phi=float(told["phi"][0]), rates=tuple(told["rates"].tolist()))
+
+    def knowing(self, known: KnownLabels) -> Self:
+        """At rates by which as many events are expected as there are, e^s is 1 and the exposure their mean number."""
+        return replace(self, phi=known.exposure, typical=1.0)
+
+    def counted(self, y: NDArray[Any]) -> tuple[Vector, Vector]:
+        y = np.asarray(y)
+        if not y.dtype.names:
+            return super().counted(y)
+        found = np.zeros(len(y))
+        for rate, (start, stop) in zip(self.rates, pairwise(self.periods), strict=True):
+            found += rate * self.within(y, start, stop)
+        return np.asarray(y["label"], dtype=np.float64), found
+
+    @staticmethod
+    def within(y: NDArray[Any], start: float, stop: float) -> Vector:
+        """How long each person was seen in a period."""
+        return np.asarray(np.clip(y["time"], start, stop) - np.clip(y["entry"], start, stop))
+
+
+def check_periods(periods: Sequence[Any]) -> None:
+    """Refuse what are no cut points."""
+    numbers = list(periods)
+    rising = all(map(is_number, numbers)) and all(low < high < 1e100 for low, high in pairwise(numbers))
+    if not (2 <= len(numbers) <= MOST_PERIODS + 1 and rising and numbers[0] == 0):
+        raise InputError(
+            f"periods={numbers!r} must be cut points in time that rise from 0, two to {MOST_PERIODS + 1}, such as "
+            "[0, 1, 2, 5]: within a period the baseline hazard is constant, and after the last nobody is followed. "
+            "Choose them from what is publicly known, not from these data."
+        )
