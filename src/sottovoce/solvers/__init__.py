@@ -116,9 +116,9 @@ class Whitened(Options):
     rounds : int from 1
         Gradients of whitened rows, at least 2 of them; without privacy the most Newton steps. Default: 32, or 100
         without privacy.
-    weight_bound : float or None
+    weight_bound : float above 0
         The ceiling of `fit(..., sample_weight=)`: larger weights are cut. Two to four mean weights are a good choice;
-        the noise grows in proportion to it.
+        the noise grows in proportion to it. Default: no weights.
     """
 
     name: ClassVar[str] = "whitened"
