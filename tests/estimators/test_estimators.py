@@ -513,7 +513,7 @@ class TestParameters:
 class TestSampleWeights:
     @pytest.mark.parametrize("kind", ALL)
     def test_they_are_refused_and_the_reason_is_said(self, data: Any, kind: Any, account: sv.Account) -> None:
-        with pytest.raises(sv.InputError, match=r"sample_weight is not supported.*influence.*Drop the argument"):
+        with pytest.raises(sv.InputError, match=r"sample_weight needs a ceiling.*influence.*weight_bound"):
             make(kind, data, ledger=account).fit(data.X, target(kind, data), sample_weight=np.ones(len(data.y)))
         assert account.balance().plans == 0
 
@@ -522,7 +522,7 @@ class TestSampleWeights:
 
     def test_a_pipeline_passes_the_refusal_on(self, data: Any) -> None:
         model = Pipeline([("model", make(sv.PrivateRidge, data))])
-        with pytest.raises(sv.InputError, match="sample_weight is not supported"):
+        with pytest.raises(sv.InputError, match="sample_weight needs a ceiling"):
             model.fit(data.X, data.y, model__sample_weight=np.ones(len(data.y)))
 
     def test_other_arguments_are_unknown(self, data: Any) -> None:

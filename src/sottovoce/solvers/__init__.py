@@ -124,9 +124,9 @@ class Whitened(Options):
     prior_people : 'others' or 'same'
         Whether people of this fit were among those of the prior. Then the prior must be private, and both charges add.
         Default: 'others'.
-    weight_bound : float or None
+    weight_bound : float above 0
         The ceiling of `fit(..., sample_weight=)`: larger weights are cut. Two to four mean weights are a good choice;
-        the noise grows in proportion to it.
+        the noise grows in proportion to it. Default: no weights.
     """
 
     name: ClassVar[str] = "whitened"

@@ -55,6 +55,7 @@ class PrivateHazards(PrivateWhitened):
     title: ClassVar[str] = "whitened descent for times to an event, the baseline renewed by Breslow steps"
     kinds: ClassVar[tuple[Kind, ...]] = ("time",)
     takes_weights: ClassVar[bool] = False
+    asks: ClassVar[tuple[type[Query], ...]] = (*PrivateWhitened.asks, EventCounts, RiskSums)
     renewed: ClassVar[bool] = True
 
     def repeats(self, rounds: int) -> dict[str, int]:
