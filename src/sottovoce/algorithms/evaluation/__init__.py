@@ -379,9 +379,7 @@ class _Evaluation(Algorithm):
         if options.groups is not None and problem.most_records is not None:
             raise InputError(f"by={options.groups.column!r}: {_IN_SEVERAL}; leave by out, or person.")
         if options.groups is not None and problem.scaled_loss.kind not in ("classification", "regression"):
-            raise InputError(
-                f"by={options.groups.column!r}: figures by group are of classes or numbers; leave it out."
-            )
+            raise InputError(f"by={options.groups.column!r}: figures by group are of classes or numbers; leave it out.")
         weights = () if options.scores else tuple(options.weights.ravel().tolist())
         subject = {"weights": weights, "people": options.people, "scores": options.scores, "groups": options.groups}
         numbers = cast("Evaluated", self.numbers(**subject, **self.nodes(problem, options)))
