@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import shapes
+import recorded_shapes as shapes
 from sottovoce import __version__
 from sottovoce.data import column_kinds, schema
 from sottovoce.errors import SottovoceError
@@ -83,7 +83,7 @@ def test_a_shape_that_changed_under_its_number_is_found(now: Any, name: str) -> 
     (fault,) = shapes.faults(shapes.record(), changed, shapes.numbers())
     assert fault.startswith(f"{name} changed under the number")
     higher = shapes.numbers() | {name: shapes.numbers()[name] + 1}
-    assert "run `python tests/shapes.py`" in shapes.faults(shapes.record(), changed, higher)[0]
+    assert "run `python tests/recorded_shapes.py`" in shapes.faults(shapes.record(), changed, higher)[0]
 
 
 @pytest.mark.parametrize(

@@ -957,7 +957,7 @@ def test_an_audit_finds_no_more_than_is_claimed_and_finds_half_the_noise(relatio
         ("scd-sequential", {"alpha": 0.0}, r"solver='scd-sequential' needs an l2 penalty with alpha > 0.*Try alpha="),
         ("scd", {"alpha": 1e-200}, r"alpha=1e-200 .*outside 1e-80 to 1e80.*Try alpha="),
         ("scd", {"l1_ratio": 1}, r"needs an l2 penalty with alpha > 0, not 'l1' with .*Try alpha="),
-        ("scd", {"radius": 1.0}, r"needs an l2 penalty with alpha > 0, not 'l2_ball' with .*Try alpha="),
+        ("scd", {"radius": 1.0, "alpha": 0.0}, r"needs an l2 penalty with alpha > 0, not 'l2_ball' with .*Try alpha="),
         ("scd-primal", {"l1_ratio": 1}, r"solver='scd-primal' needs an l2 penalty or none, not 'l1'"),
         ("scd", {"clip": -1.0}, r"clip=-1.0 must be a number from .* to 1024.0; leave it out"),
         ("scd", {"clip": 1e9}, r"clip=1000000000.0 must be a number from .* to 1024.0; leave it out"),

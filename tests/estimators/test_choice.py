@@ -16,7 +16,7 @@ from sottovoce.errors import BudgetError, InputError, RefusedError
 from sottovoce.estimators import path as path_module
 from sottovoce.estimators.fits import Fit
 from sottovoce.federation.training import Training
-from sottovoce.losses import get
+from sottovoce.losses import KnownLabels, get
 from sottovoce.penalties import get_penalty as penalty
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.privacy.accounting import epsilon_of
@@ -277,7 +277,9 @@ class TestEvidence:
         curvature, restraint = np.array([0.1, 0.2, 0.4, 0.3]), np.array([0.05, 0.1, 0.02, 0.2])
         moments = Moments(curvature, vectors, 0.0)
         weights = np.array([1.0, -2.0, 0.5, 0.7])
-        return Evidence(moments, curvature, restraint, np.zeros(4), weights, Units.of(get("logistic"), 0.0), 0.0)
+        return Evidence(
+            moments, curvature, restraint, np.zeros(4), weights, Units.of(get("logistic"), KnownLabels(0.0)), 0.0
+        )
 
     @pytest.mark.parametrize("vectors", [None, VECTORS])
     def test_without_a_penalty_it_is_the_fit_or_less_restrained(self, vectors: Any) -> None:

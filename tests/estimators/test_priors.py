@@ -20,7 +20,7 @@ from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.rule import Units, White
 from sottovoce.app.cli import app
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.losses import get
+from sottovoce.losses import KnownLabels, get
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.sums import ProjectionShape
 from sottovoce.solvers import Whitened
@@ -99,7 +99,7 @@ def test_the_point_that_is_told_has_the_scores_of_the_start() -> None:
     """P is told as whole numbers of 31 bits; columns of very different size make it ill-conditioned."""
     rng = np.random.default_rng(2)
     rows = rng.normal(size=(500, 6)) * 10.0 ** np.linspace(-3, 0, 6) / 10
-    units, start = Units.of(get("logistic"), 0.0), rng.normal(size=6)
+    units, start = Units.of(get("logistic"), KnownLabels(0.0)), rng.normal(size=6)
     for moments in (rule.of_gram(rows.T @ rows / 500, 1e-7), rule.of_squares((rows**2).mean(axis=0), 1e-7, 0.0)):
         white = White(moments, rule.whitening(moments, units, 1e-7), units, start=start)
         descent = rule.Descent(

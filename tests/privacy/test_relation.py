@@ -53,6 +53,7 @@ class Fields(float):
 
     gradient = example()
     queries = (example(),)
+    query = example()
 
     def __getattr__(self, name: str) -> Fields:
         return Fields(1.0)

@@ -51,7 +51,7 @@ KNOBS = (
 )
 
 
-FORMS = tuple((form, split) for form, split, _ in SECURE.values())
+FORMS = tuple((form, split) for form, split, _ in SECURE.values() if form.name in OPTIONS)
 
 
 class Cell(NamedTuple):

@@ -86,7 +86,7 @@ def white_of(plan: Plan, spread: float = 1.0) -> White:
     vectors = np.linalg.qr(np.random.default_rng(0).standard_normal((plan.dimension,) * 2))[0]
     moments = rule.Moments(values, vectors, 1e-9)
     q = 1 / (values + 1e-7)
-    return White(moments, q, Units.of(plan.scaled_loss, 0.3), 2.0)
+    return White(moments, q, Units.of(plan.scaled_loss, losses.KnownLabels(0.3)), 2.0)
 
 
 def test_a_clip_is_widened_until_the_projection_fits() -> None:
@@ -168,7 +168,7 @@ def test_slopes_of_numbers_are_widened_with_the_records() -> None:
     found = []
     for records in (2_000, 2_000_000):
         plan = plan_for(records, (2, 2), epsilon=20.0, **NUMBERS)
-        white = replace(white_of(plan), units=Units.of(losses.get("squared"), 0.1))
+        white = replace(white_of(plan), units=Units.of(losses.get("squared"), losses.KnownLabels(0.1)))
         clips, _ = FORM.clips(plan, white)
         found.append(clips.slope)
     assert found[0] == pytest.approx(0.1, rel=1.0)

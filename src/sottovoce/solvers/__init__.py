@@ -132,9 +132,9 @@ class Whitened(Options):
     name: ClassVar[str] = "whitened"
 
     rounds: int | None = whole(1)
-    weight_bound: float | None = above(0.0)
     prior: Any = declare_option(PriorModel())
     prior_people: People | None = one_of(People)
+    weight_bound: float | None = above(0.0)
 
     def __post_init__(self) -> None:
         if self.prior is not None:  # at once, as a clone of a fitted model is not fitted

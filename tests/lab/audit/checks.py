@@ -100,6 +100,13 @@ TIMES = {
     "loss": Named(name="hazard", parameters={"periods": [0.0, 1.0, 2.0, 4.0]}),
     "bounds": Bounds.declare(row_norm=1.0),
 }
+ORDERED = {
+    **SEVERAL,
+    "loss": Named(name="ordinal", parameters={"classes": 3.0}),
+    "bounds": Bounds.declare(row_norm=1.0),
+    "fit_intercept": True,
+    "regulariser": Named(name="none"),
+}
 FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what only options reach
     ("whitened", "central"): {
         "several classes": {**SEVERAL, **NORM},
@@ -107,8 +114,14 @@ FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what onl
         "class weights": {"loss": Named(name="logistic"), "classes": (-1, 1), "class_weight": (0.2, 1.0), **NORM},
         "counts": COUNTS,
         "times": TIMES,
+        "ordered classes": ORDERED,
     },
-    ("whitened", "rows"): {"several classes": {**SEVERAL, **NORM}, "counts": COUNTS, "times": TIMES},
+    ("whitened", "rows"): {
+        "several classes": {**SEVERAL, **NORM},
+        "counts": COUNTS,
+        "times": TIMES,
+        "ordered classes": ORDERED,
+    },
     ("gradient", "central"): {
         "several classes": {**SEVERAL, **NORM, "slope_bound": 0.5},
         "one-vs-rest, class weights": {**ONE_VS_REST, **NORM, "class_weight": (1.0, 0.5, 0.1)},
@@ -185,7 +198,7 @@ def cases() -> dict[str, Case]:
 def secure_cases() -> dict[str, Case]:
     """All forms whose sums may be secure, over each split where they may."""
     found: list[Case] = []
-    for solver in algorithms.SOLVERS:
+    for solver in (*algorithms.SOLVERS, "evaluation"):
         noisy = [form for form in algorithms.forms(solver) if form.private is not False and not form.published]
         for split in dict.fromkeys(split for form in noisy for split in form.secure):
             fields: dict[str, Any] = {**SMALL.get(solver, {}), "aggregation": SecureAggregation(colluding=1)}
@@ -219,7 +232,7 @@ def forms_with_noise() -> set[type[Algorithm]]:
                 yield from below(child)
 
     made = (kind for kind in below(Algorithm) if not getattr(kind, "__abstractmethods__", None))
-    named = (kind for kind in made if hasattr(kind, "form") and kind.name in (*algorithms.SOLVERS, "evaluation"))
+    named = (kind for kind in made if "form" in vars(kind) and kind.name in (*algorithms.SOLVERS, "evaluation"))
     return {kind for kind in named if kind.private is not False}
 
 

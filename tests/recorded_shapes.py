@@ -1,6 +1,6 @@
 """What each format looks like: its shape, recorded with its number, and files that a version of sottovoce wrote.
 
-`python tests/shapes.py` records the shapes of today in tests/formats/shapes.json and writes files of today to
+`python tests/recorded_shapes.py` records the shapes of today in tests/formats/shapes.json and writes files of today to
 tests/formats/VERSION. A shape that changed under the same number is refused: change the number in `sottovoce.formats`
 first. Files of a version that was released are never written anew.
 """
@@ -177,7 +177,7 @@ def faults(recorded: Mapping[str, Any], now: Mapping[str, Any], numbers: Mapping
         if known["number"] == numbers[name] and known["shape"] != now[name]:
             found.append(f"{name} changed under the number {numbers[name]}: change that in sottovoce.formats")
         if known["number"] != numbers[name]:
-            found.append(f"{name} has another number than recorded: run `python tests/shapes.py`")
+            found.append(f"{name} has another number than recorded: run `python tests/recorded_shapes.py`")
     return found
 
 
