@@ -1,7 +1,7 @@
 """The formats of what is written and sent, each with its number, which changes whenever the format does.
 
-docs/operations.md says what becomes of older ones. `tests/recorded_shapes.py` records what a format of each number looks like; a
-test compares that with what is written now.
+docs/operations.md says what becomes of older ones. `tests/recorded_shapes.py` records what a format of each number
+looks like; a test compares that with what is written now.
 """
 
 from __future__ import annotations

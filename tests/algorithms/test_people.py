@@ -156,6 +156,16 @@ def test_whole_people_move_a_value_by_its_sensitivity_at_most(name: str) -> None
                 assert moved <= asked.query.sensitivity(relation) * ROUNDING, (asked.query.name, relation)
 
 
+@pytest.mark.parametrize("name", MAKE)
+def test_where_nobody_has_a_usable_record_an_answer_comes_all_the_same(name: str) -> None:
+    """An error would tell that the last of them had one."""
+    blank: dict[Any, Records] = {"x": [(np.full(D, math.nan), 1.0)] * 2, None: [(far(), 1.0)]}
+    for asked in asked_of(plan_named(name), np.random.default_rng(0)):
+        assert not asked.value({}).any()
+        assert not asked.value({None: blank[None]}).any()
+        assert asked.value(blank).shape == asked.value({"x": [(far(), 1.0)]}).shape
+
+
 ALL: dict[str, tuple[Records, Records, dict[str, float]]] = {  # two people, what is told; T records each
     "gram": ([(np.array([9.0, 0, 0]), 1.0)] * T, [(np.array([0, 9.0, 0]), 1.0)] * T, {}),
     "person-records": ([(far(), 1.0)] * T, [(far(), 1.0)] * T, {}),

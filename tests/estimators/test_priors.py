@@ -24,7 +24,7 @@ from sottovoce.losses import KnownLabels, get
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.sums import ProjectionShape
 from sottovoce.solvers import Whitened
-from sottovoce.solvers.prior import Prior
+from sottovoce.solvers.prior import Prior, as_prior
 
 D = 15
 RANGES = ([-3.0] * D, [3.0] * D)
@@ -155,6 +155,14 @@ def test_a_model_is_a_value_at_once_and_clones_keep_it(tmp_path: Path) -> None:
 def test_what_starts_nothing_is_refused(prior: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         estimator(prior).fit(X, Y)
+
+
+def test_an_unprotected_prior_stays_one_behind_a_private_fit() -> None:
+    """The plan of the fit between has its weights in the clear."""
+    raw = estimator(epsilon=math.inf).fit(X, Y)
+    between = estimator(raw, epsilon=3.0, insecure_seed=None).fit(X, Y)
+    assert as_prior(raw).source == as_prior(between).source == "unprotected"
+    assert as_prior(estimator(epsilon=3.0, insecure_seed=None).fit(X, Y)).source == "private"
 
 
 def test_a_model_that_says_the_same_of_everybody_starts_where_a_run_starts() -> None:

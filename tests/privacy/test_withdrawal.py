@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+import sottovoce as sv
 from sottovoce.privacy.accounting import gaussian_delta, gaussian_epsilon
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import inside
@@ -32,7 +33,7 @@ def promise(epsilon: float, *, gaussian: bool = True, **changes: Any) -> Guarant
     profile = Profile.of(lambda delta: 1.2 * gaussian_epsilon(mu, delta))
     missed = (lambda alarms: gaussian_missed(mu, alarms)) if gaussian else profile.missed
     curve = tuple(zip(FALSE_ALARMS, with_errors(missed, FALSE_ALARMS, 0.01 * DELTA).tolist(), strict=True))
-    return Guarantee(epsilon, DELTA, "zero-out", "world", **{"trade_off": curve} | changes)
+    return Guarantee(epsilon, DELTA, "zero-out", "world", **{"trade_off": curve, "gaussian": gaussian} | changes)
 
 
 def report(guarantee: Guarantee, **public: Any) -> PrivacyReport:
@@ -46,6 +47,19 @@ def test_mu_is_that_of_the_releases_and_never_less(epsilon: float) -> None:
     assert found is not None
     assert mu <= found <= mu * (1 + 1e-4)
     assert promise(epsilon, gaussian=False).mu is None
+
+
+def test_a_curve_of_drawn_records_is_never_taken_for_a_gaussian_one() -> None:
+    """It may be near one at every listed rate of false alarms, and k people tell more than k mu."""
+    rng = np.random.default_rng(0)
+    X, y = rng.random((400, 3)), np.arange(400) % 2
+    fields = {"delta": 0.002, "row_norm": 2.0, "classes": (0, 1)}
+    sampled = sv.PrivateLogisticRegression(1.0, solver="sgd", **fields).fit(X, y).privacy_.weakest
+    assert sampled.mu is None
+    assert sampled.of_group(1)[0] >= sampled.epsilon
+    assert replace(sampled, gaussian=True).mu is not None  # negative control: by its shape it would be one
+    whole = sv.PrivateLogisticRegression(1.0, solver="newton", **fields).fit(X, y).privacy_.weakest
+    assert whole.mu is not None
 
 
 @pytest.mark.parametrize("people", [2, 3, 5])

@@ -108,6 +108,8 @@ class PeopleBlock(Block):
 
         Guarantee: that is in the hull of 0 and of what single records add, which is no wider than these are apart.
         """
+        if not len(self):
+            return np.zeros(cells)
         places = (places if known is None else np.where(known, places, -1)).reshape(len(self), -1)
         given = np.ones(places.shape) if values is None else np.ascontiguousarray(values).reshape(places.shape)
         total, grid = np.zeros(cells), 0.0 if self.bits is None else 2.0**self.sum_bits

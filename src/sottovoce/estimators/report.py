@@ -121,6 +121,7 @@ def privacy_report(
             unit=plan.protects,
             result=plan.numbers.result,
             trade_off=tuple(zip(FALSE_ALARMS, missed.tolist(), strict=True)),
+            gaussian=all(release.gaussian for each in (plan, *beside) for release in each.releases),
             **({} if secure is None else secure_text(secure, name, curve, pinned)),
         )
     return PrivacyReport(

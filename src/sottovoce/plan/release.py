@@ -79,6 +79,11 @@ class Release(Frozen):
     batches: int = Field(default=1, ge=1, le=MOST_BATCHES)
     dropped: int = Field(default=0, ge=0, le=MOST_DROPPED)
 
+    @property
+    def gaussian(self) -> bool:
+        """Whether it is a sum over all records with Gaussian noise."""
+        return self.mechanism == "gaussian" and self.rate is None and self.batches == 1 and self.std > 0.0
+
     @model_validator(mode="after")
     def _bits_of_noisy_numbers(self) -> Self:
         if self.dropped and (self.mechanism != "gaussian" or self.std == 0.0):

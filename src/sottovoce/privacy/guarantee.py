@@ -78,6 +78,7 @@ class Guarantee:
     if_broken: str = ""
     view: str = ""
     knows_part: bool = False
+    gaussian: bool = False  # whether all releases are sums with Gaussian noise, of all records
 
     def __post_init__(self) -> None:
         if self.computational != bool(self.assumes) or self.computational != bool(self.if_broken):
@@ -102,7 +103,12 @@ class Guarantee:
 
     @functools.cached_property
     def mu(self) -> float | None:
-        """The mu whose Gaussian trade-off this is, as nearly as a sampler comes; None where it is another curve."""
+        """The mu whose Gaussian trade-off this is, as nearly as a sampler comes; None where releases were not Gaussian.
+
+        A curve of sampled releases may be near a Gaussian one and have other tails: its shape alone decides nothing.
+        """
+        if not self.gaussian:
+            return None
         curve = np.array(self.trade_off).reshape(-1, 2)
         curve = curve[(curve.min(axis=1) > 0) & (curve.max(axis=1) < 1)]
         if not len(curve):
@@ -177,7 +183,7 @@ class Guarantee:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts; the trade-off by the rate of false alarms."""
         said = asdict(self)
-        for optional in ("assumes", "computational", "if_broken", "view", "knows_part"):
+        for optional in ("assumes", "computational", "if_broken", "view", "knows_part", "gaussian"):
             if not said[optional]:
                 del said[optional]
         curve = dict(self.trade_off)

@@ -69,7 +69,8 @@ class PriorModel:
 def as_prior(value: Any) -> Any:
     """A model, a pair or the fields of a prior as a value; a path stays one, and is read by the fit; else what it is.
 
-    A model promised something to its people if its report says so; one without a report did not.
+    A model promised something to its people if its report says so; one without a report did not, nor did one whose own
+    prior promised nothing: its plan is public, and has that prior.
     """
     if isinstance(value, PathLike):
         return str(fspath(value))
@@ -82,7 +83,10 @@ def as_prior(value: Any) -> Any:
         if not hasattr(value, "coef_"):
             raise InputError(f"prior: this {type(value).__name__} has no coefficients: fit it first, or {_ALLOWED}.")
         weakest = getattr(getattr(value, "privacy_", None), "weakest", None)
-        protects = weakest is not None and weakest.promises and weakest.unit == "record"
+        protects = weakest is not None and weakest.promises and weakest.unit != "feature"
+        numbers = getattr(getattr(value, "plan_", None), "numbers", None)
+        before = getattr(numbers, "prior", None)  # whose weights that plan has in the clear
+        protects = protects and getattr(before, "source", "") != "unprotected"
         return Prior(
             value.coef_,
             value.intercept_,

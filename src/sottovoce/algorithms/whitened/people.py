@@ -10,7 +10,7 @@ from sottovoce.algorithms import NEWTON_FEATURES
 from sottovoce.algorithms.base import Coordination, NoNumbers
 from sottovoce.algorithms.whitened.classes import PrivateClasses
 from sottovoce.algorithms.whitened.private import PrivateWhitened, mean_of
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, RefusedError
 from sottovoce.gate.query import Query
 from sottovoce.queries import sums
 
@@ -53,6 +53,8 @@ class People(PrivateWhitened):
 
     def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
         """With the number of records second; the products of features stay the first."""
+        if plan.features > NEWTON_FEATURES:
+            raise RefusedError(f"a plan about people has {NEWTON_FEATURES} features at most, and this {plan.features}.")
         _, *others = super().queries(plan, party)
         products = sums.PersonGram(plan.dimension, largest_trace(plan))
         return products, sums.RecordCount(plan.most_records or 1), *others
