@@ -220,10 +220,11 @@ class StandardErrors(Purchase):
         why = ""
         if problem.split.same_people and not problem.secure_columns:
             why = "by columns they are made of secure products, and nobody has whole rows; fit without them."
-        elif problem.split.same_people and problem.scaled_loss.name != "logistic":
+        elif problem.split.same_people and (problem.loss.name != "logistic" or problem.class_weight):
             why = (
-                "by columns they hold of odds that are right alone: of two classes by the logistic loss, without "
-                f"class_weight, and not of {problem.scaled_loss.name!r}; fit without them."
+                "by columns they hold of odds that are right alone: of two classes by the logistic loss without "
+                f"class_weight, and not of {problem.loss.name!r} with class_weight={problem.class_weight!r}; fit "
+                "without them."
             )
         elif problem.split.same_people and fit.model.standard_errors is not True:
             why = "by columns all coefficients are told, and none is told better for its name; give True."

@@ -31,7 +31,7 @@ from sottovoce.algorithms.base import (
 )
 from sottovoce.algorithms.standard_errors.estimates import Belief, Sums
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.columns import WHOLE, least_clip, rounded, sharpened, whole_projection
+from sottovoce.algorithms.whitened.columns import WHOLE, least_clip, rounding_of, sharpened, whole_projection
 from sottovoce.algorithms.whitened.rule import Clips, Moments, Units, White
 from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.data.matrix import slopes_of
@@ -373,36 +373,23 @@ class ColumnsStandardErrors(PrivateStandardErrors):
         return GramMatrix(plan.dimension, plan.row_square), WholeGradient(plan)
 
     def coordinate(self, plan: Plan) -> Coordination:
-        """Whiten, then gradients, each by a table of slopes, as the solution's model."""
+        """Whiten, then gradients at the model and on both sides of it along each direction, as the solution's model."""
         weights, free = public_model(plan), np.setdiff1d(np.arange(plan.dimension), plan.numbers.fixed)
         gram = _matrix(plan, (yield from total("gram")), free) / plan.records
-        around = Around.of(plan, rule.of_gram(gram, _sum_noise(plan, "gram") / plan.records))
-        projection, first = np.zeros((plan.dimension, plan.dimension)), around.told(plan, free)
-        projection[np.ix_(free, free)] = around.square
+        around = Around.of(plan, free, rule.of_gram(gram, _sum_noise(plan, "gram") / plan.records))
         spread = math.hypot(math.sqrt(max(float(weights[free] @ gram @ weights[free]), 0.0)), around.step)
         level = ring.slope_level(plan.scaled_loss, 1.0, spread)
-        message = {"level": np.array([level]), "chances": slope_table(plan, level)}
-        middle, curvature = np.zeros(plan.dimension), np.zeros((plan.dimension, len(free)))
-        for _ in range(2 * MIDDLE * len(free)):
-            middle += yield from total("gradient", weights=weights, **message, **first)
+        table = {"level": np.array([level]), "chances": slope_table(plan, level)}
+        first, gradient, times = around.told(), np.zeros(len(free)), 2 * MIDDLE * len(free)
+        for _ in range(times):
+            gradient += (yield from total("gradient", weights=weights, **table, **first))[free] / (WHOLE * times)
             first = {}
-        for j, column in enumerate(free):
-            for side in (1.0, -1.0):
-                moved = weights + side * around.move * projection[:, column]
-                curvature[:, j] += side * (yield from total("gradient", weights=moved, **message))
-        times, found = 2 * MIDDLE * len(free), curvature[free] / (2 * around.move * WHOLE)
-        found = (found + found.T) / 2
-        sums = Sums(
-            projection=projection[:, free],
-            curvature=found,
-            squares=(1 + 1 / times) * found,  # the bits of slopes at w vary as much as labels do
-            gradient=middle[free] / (times * WHOLE),
-            curvature_noise=around.curvature_noise,
-            squares_noise=0.0,
-            gradient_noise=around.noise / math.sqrt(times),
-            belief=_believed(plan, around.moments, around.units, around.square),
-        )
-        return Solution(weights, model=sums)
+        curvature = np.zeros((len(free), len(free)))
+        for j, way in enumerate(around.move * around.projection.T):
+            for sign in (1.0, -1.0):
+                asked = total("gradient", weights=weights + sign * way, **table)
+                curvature[j] += sign * (yield from asked)[free] / (2 * WHOLE * around.move)
+        return Solution(weights, model=around.sums(plan, (curvature + curvature.T) / 2, gradient))
 
 
 @dataclass(frozen=True)
@@ -415,14 +402,14 @@ class Around:
     moments: Moments
     units: Units
     whole: Integers  # P as it is told
-    square: Array
+    projection: Array  # in units of rows, a column for each direction
     cut: float
     noise: float  # of a gradient, in units of what a row of length 1 adds at most
     bits: float  # the variance of what bits add to an entry of a gradient
     step: float  # of scores, in their deviations
 
     @classmethod
-    def of(cls, plan: Plan, moments: Moments) -> Around:
+    def of(cls, plan: Plan, free: Integers, moments: Moments) -> Around:
         q = 1.0 / np.maximum(moments.values, moments.hidden)
         units, d, noise = Units.of(plan.scaled_loss, 0.0), len(q), _sum_noise(plan, "gradient") / WHOLE
         usual, longest = math.sqrt(float(q @ moments.values)), math.sqrt(float(q.max()))
@@ -430,10 +417,11 @@ class Around:
         white = White(moments, q, units)
         cut = min(max(LENGTHS[1] * usual, allowed), longest * math.sqrt(plan.row_square))
         cut = least_clip(plan, white, cut, longest)
+        whole = np.zeros((plan.dimension, plan.dimension), dtype=np.int64)
+        whole[np.ix_(free, free)] = whole_projection(plan, white, cut)
+        projection = np.asarray(whole[:, free] * 2.0 ** (ring.ROW_BITS - ring.exponent_of(plan) // 2 - 1), np.float64)
         size = units.curvature * plan.records / cut**2  # of an entry of the curvature
-        whole = whole_projection(plan, white, cut)
-        square = whole * 2.0 ** (ring.ROW_BITS - ring.exponent_of(plan) // 2 - 1)
-        found = cls(moments, units, whole, square, cut, noise, size * usual**2 / d, FINE)
+        found = cls(moments, units, whole, projection, cut, noise, size * usual**2 / d, FINE)
         clear = found.curvature_noise * math.sqrt(2 * d) <= CLEAR * size
         return found if clear else replace(found, step=COARSE)
 
@@ -446,17 +434,28 @@ class Around:
     def curvature_noise(self) -> float:
         return math.hypot(self.noise, math.sqrt(self.bits)) / (math.sqrt(2) * self.move)
 
-    def told(self, plan: Plan, free: Integers) -> dict[str, Integers]:
-        """P in a message, with zeros for columns that are not free."""
-        matrix = np.zeros((plan.dimension, plan.dimension), dtype=np.int64)
-        matrix[np.ix_(free, free)] = self.whole
-        return {"projection": matrix[np.tril_indices(plan.dimension)]}
+    def told(self) -> dict[str, Integers]:
+        return {"projection": self.whole[np.tril_indices(len(self.whole))]}
+
+    def sums(self, plan: Plan, curvature: Array, gradient: Array) -> Sums:
+        """Bits of slopes vary as labels do: their share of the variance of a mean of gradients is 1 / times."""
+        times, used = 2 * MIDDLE * len(gradient), np.abs(self.projection).any(axis=1)
+        return Sums(
+            projection=self.projection,
+            curvature=curvature,
+            squares=(1 + 1 / times) * curvature,
+            gradient=gradient,
+            curvature_noise=self.curvature_noise,
+            squares_noise=0.0,
+            gradient_noise=self.noise / math.sqrt(times),
+            belief=_believed(plan, self.moments, self.units, self.projection[used]),
+        )
 
 
 def slope_table(plan: Plan, level: float) -> Integers:
     """Chances of bits whose means, after scores are rounded to levels, are the slopes: rounding adds nothing."""
     means = ring.slope_chances(plan.scaled_loss, 1.0, level).reshape(2, -1) / 2.0**ring.CHANCE_BITS
-    return ring.chances_of(sharpened(means, rounded(plan)).reshape(1, -1))
+    return ring.chances_of(sharpened(means, rounding_of(plan)).reshape(1, -1))
 
 
 FORMS: tuple[Algorithm, ...] = (PrivateStandardErrors(), ColumnsStandardErrors())
