@@ -186,7 +186,7 @@ MADE: dict[str, Callable[[], Plan]] = {
         }.items()
     },
     "standard errors, secure": bought(
-        ColumnsStandardErrors(), Start(1e-9 * WEIGHTS), **{**HELD, **TWO, "split": "columns"}
+        ColumnsStandardErrors(), Start(1e-9 * np.resize(WEIGHTS, 5)), **{**HELD, **TWO, "split": "columns"}
     ),
     **{
         f"evaluation by group, {form.form}": bought(form, Subject(weights, (0.0, 1.0), groups=SIDES), **fields)
