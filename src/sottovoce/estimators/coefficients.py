@@ -186,8 +186,8 @@ class WithStandardErrors:
     ----------
     standard_errors : bool or list of str
         Buy standard errors for `coefficients()` after the fit, with 40% of the budget (of mu squared). In one place and
-        by rows, of two classes or numbers, and over secure columns of two classes; without penalty and radius. A list of columns or features has the noise
-        spent on these; the others are adjusted for, and not told.
+        by rows of two classes or numbers, over secure columns of two classes; without penalty and radius. A list of
+        columns or features, not over columns, has the noise spent on these; the others are adjusted for, and not told.
     """
 
     standard_errors: bool | Sequence[str] = False
