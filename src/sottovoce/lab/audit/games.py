@@ -22,6 +22,7 @@ from scipy.special import betaincinv, ndtri
 from sottovoce import algorithms
 from sottovoce.algorithms import Solution
 from sottovoce.algorithms.sharing.admm_exact import WeightUpdate
+from sottovoce.data.beside import labels_with
 from sottovoce.data.block import Matrix
 from sottovoce.lab.audit.secure import Anew, AttackingView, SecureColumns, SecureRows, with_keys
 from sottovoce.lab.audit.transcript import AdversaryView, Question, Side, Transcript, log_likelihood
@@ -231,6 +232,10 @@ def _place_record(plan: Plan, record: Array, rest: Array) -> Data:
         rows, y = np.tile(rest[part.start : part.stop], (count, 1)), np.full(count, labels[1])
         if place == 0 or plan.split.same_people:
             rows[0], y[0] = record[part.start : part.stop], labels[0]
+        if plan.most_records is not None:  # the first person has as many records as count, all others have one
+            times = np.where(np.arange(count) == 0, plan.most_records, 1)
+            who, rows = np.repeat(np.arange(count), times), np.repeat(rows, times, axis=0)
+            y = labels_with(np.repeat(y, times), person=who)
         found[name] = (rows, y)
     return found
 

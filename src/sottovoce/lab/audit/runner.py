@@ -253,6 +253,8 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
             second = (math.nan, math.nan) if relation == "zero-out" else (-1.0, 1.0)
             records = ((1.0, -1.0), second, (1.0, 1.0)) if solver == "greedy-cd" else ()
             game(f"{solver}, {relation}", {"solver": solver, **plan, "relation": relation}, runs=runs, records=records)
+    people = {"solver": "whitened", **GAMES["central"]["whitened"], "most_records": 3}
+    game("whitened, all records of a person", people, runs=SOME)
     game("scd-primal", {"solver": "scd-primal", "rounds": 3, "clip": 0.1, "features": 1}, runs=MANY)
     # Two holders: whoever sees each message, and the world, for whom their noises add.
     for solver in ("newton", "whitened", "gradient", "sgd", "scd", "cd"):
