@@ -380,6 +380,28 @@ def test_over_secure_columns_they_are_as_in_one_place_and_the_parties_keep_the_m
 
 
 @pytest.mark.slow
+def test_parties_elsewhere_predict_with_the_model_that_the_second_plan_left(tmp_path: Path) -> None:
+    """They keep their parts under the name of the last plan, which they answered whole, and their holders approve."""
+    accounts = [
+        sv.Ledger.create(tmp_path / f"{name}.db").open("people", epsilon=9.0, delta=1e-4) for name in ("one", "two")
+    ]
+    local = by_columns(
+        ledgers=accounts, policy=sv.Policy(secure=True, predict_for=("coordinator",), predict_training=True)
+    )
+    remote = sv.Federation.connect(local.transport, split="columns", products="secure")
+    model = classifier(insecure_seed=None).fit(remote)
+    digest = bytes.fromhex(model.charged_as_)
+    assert digest == model.plans_[1].digest
+    for party in local._parties:
+        kept = party.predictor.models
+        assert kept.get(digest) is not None
+        assert kept.get(model.plan_.digest) is None
+        kept.approve(digest, kept.get(digest))
+    np.testing.assert_allclose(model.decision_function(remote), model.decision_function(X[:1000]), atol=1e-9)
+    assert not list(tmp_path.glob("*.secure/*.key"))  # of either plan
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("query", "begun"), [("check", False), ("gram", True), ("gradient", True)])
 def test_over_secure_columns_the_parties_keep_a_model_whose_errors_were_refused(
     monkeypatch: pytest.MonkeyPatch, query: str, begun: bool
