@@ -9,12 +9,17 @@ one-step estimate and of the model in units of the standard error.
 
 `--sets clinical` has made-up tables of 20 columns as a clinic has them: 7 correlated numbers in wide ranges, and
 categories with rare levels, some of which nearly follow from others; all columns are asked for, or those of `--names`.
+
+`--columns` has the made-up records over the columns of two parties. The model is fitted in one place with the same
+budget, and the openings of standard errors are played in one process: rows, levels, bits and noise as the plan has
+them, without the protocol. First one real run shows what it takes, and how far its table is from the played one.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import time
 import warnings
 from typing import Any
 
@@ -23,7 +28,14 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 import sottovoce as sv
+from sottovoce.algorithms import plan_by
+from sottovoce.algorithms.standard_errors import ColumnsStandardErrors, Start
+from sottovoce.data.block import Block
+from sottovoce.estimators.coefficients import tabulate
+from sottovoce.estimators.fits import Fit
 from sottovoce.lab import datasets
+from sottovoce.queries.sums import GramMatrix
+from sottovoce.secure import ring
 
 Array = NDArray[np.float64]
 RECORDS, FEATURES = 20_000, 10
@@ -156,6 +168,78 @@ def clinical(options: argparse.Namespace, epsilon: float) -> None:
     )
 
 
+class Played:
+    """What secure columns open of rows and labels: bits looked up at rounded scores, factors by levels, and noise."""
+
+    def __init__(self, plan: Any, X: Array, y: Array, rng: np.random.Generator) -> None:
+        block = Block.prepare(X, y, plan.preparation)
+        self.plan, self.rows, self.positive, self.rng = plan, np.asarray(block.rows, dtype=float), y > 0, rng
+        self.factors = self.projection = np.zeros(0)
+
+    def table(self) -> list[Any]:
+        """What the form makes of the openings."""
+        text, values = ColumnsStandardErrors().coordinate(self.plan), {}
+        ask = next(text)
+        while True:
+            noise = self.plan.release(ask.query).std * math.sqrt(self.plan.channel.variance)
+            values = self.gram() if ask.query == "gram" else self.gradient(dict(ask.arrays))
+            weights = GramMatrix(self.plan.dimension).noise_weights if ask.query == "gram" else 1.0
+            try:
+                ask = text.send({"sum": values + noise / weights * self.rng.standard_normal(len(values))})
+            except StopIteration as stop:
+                return list(tabulate(self.plan, stop.value.model, ()))
+
+    def gram(self) -> Array:
+        return np.asarray((self.rows.T @ self.rows)[np.triu_indices(self.plan.dimension)])
+
+    def gradient(self, told: dict[str, Any]) -> Array:
+        if "projection" in told:
+            self.projection = np.zeros((self.plan.dimension,) * 2)
+            self.projection[np.tril_indices(self.plan.dimension)] = told["projection"]
+            self.projection *= 2.0 ** (ring.ROW_BITS - ring.exponent_of(self.plan) // 2 - 1)  # 1: where rows are cut
+            lengths = ((self.rows @ self.projection) ** 2).sum(axis=1) * ring.CLIP_LEVELS
+            self.factors = ring.factors()[np.minimum(lengths, 15 * ring.CLIP_LEVELS).astype(int)] * (lengths < 112)
+        fine, half, level = 2**ring.FINE, ring.LEVELS // 2, float(told["level"][0])
+        index = np.floor(self.rows @ told["weights"] / level * fine + self.rng.random(len(self.rows)))
+        levels = (index + self.rng.integers(fine, size=len(index))) // fine + half // 2
+        chances = told["chances"].ravel()[levels.astype(int) % half + np.where(self.positive, 0, half)]
+        bits = self.rng.random(len(index)) * 2.0**ring.CHANCE_BITS < chances
+        slopes = self.factors * (bits.astype(float) - self.positive) / 2.0**ring.FACTOR_BITS
+        return np.asarray((self.rows.T @ slopes) @ self.projection)
+
+
+def by_columns(options: argparse.Namespace, epsilon: float) -> None:
+    for correlation in (0.0, 0.7):
+        rng = np.random.default_rng(options.seed)
+        coef, tables = rng.standard_normal(FEATURES) / math.sqrt(FEATURES), []
+        for number in range(options.fits):
+            X, y = made_up(rng, coef, correlation, "logistic")
+            parties = sv.Federation.by_columns([X[:, :5], X[:, 5:]], y, products="secure")
+            whole = estimator("logistic", epsilon, entry_bound=4.0)
+            if number == 0:
+                fit = Fit(whole, parties)
+                problem = fit.purchases[0].problem(fit.plan)
+            model = sv.PrivateLogisticRegression(epsilon=fit.plan.epsilon, classes=(0, 1), entry_bound=4.0)
+            if number == 0 and options.real:
+                start = time.perf_counter()
+                model = whole.fit(parties)
+                print(f"a real run: {time.perf_counter() - start:.0f} s, {whole.communication_}")
+            else:
+                model.fit(X, y)
+            found = model.coef_.ravel(), float(model.intercept_[0])
+            start = Start(problem.preparation.weights_of(*found))
+            plan = plan_by(ColumnsStandardErrors(), problem, start, run="run", coin="coin")
+            tables.append((Played(plan, X, y, rng).table(), np.append(*found)))
+            if number == 0 and options.real:
+                pairs = zip(whole.coefficients(), tables[0][0], strict=True)
+                off = [(one.estimate - other.estimate) / one.standard_error for one, other in pairs]
+                print("real less played estimates, in standard errors:", np.round(off, 2))
+        free = estimator("logistic", math.inf, entry_bound=4.0).fit(*made_up(rng, coef, correlation, "logistic"))
+        plain = np.array([row.standard_error for row in free.coefficients()])
+        name = f"by columns, correlated {correlation:g}, epsilon {epsilon:g}"
+        report(name, tables, np.append(coef, 0.3), plain)
+
+
 def real(name: str) -> tuple[str, Array, Array, dict[str, Any]]:
     """Loss, rows, labels and declared bounds of a set of real rows."""
     if name == "california":
@@ -178,11 +262,16 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", default=[], help="columns of the clinical tables that are asked for")
     parser.add_argument("--records", type=int, default=55_000, help="of a clinical table")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--columns", action="store_true", help="made-up records over the columns of two parties")
+    parser.add_argument("--real", action="store_true", help="with --columns, one run of the protocol for each case")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     titles = ("held", "least", "told", "width", "rmse", "model's")
     print(" " * 48 + "".join(f"{title:>9}" for title in titles))
     for epsilon in options.epsilon:
+        if options.columns:
+            by_columns(options, epsilon)
+            continue
         for loss in ("logistic", "squares") if "made-up" in options.sets else ():
             for correlation in (0.0, 0.7):
                 rng = np.random.default_rng(options.seed)

@@ -46,7 +46,7 @@ from sottovoce.algorithms.scd.private import LotSteps
 from sottovoce.algorithms.scd.published import PublishedState, SequentialState, drawn_lot
 from sottovoce.algorithms.sgd import RecordGradient, named_records
 from sottovoce.algorithms.sharing.admm_feature import LocalScores
-from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
+from sottovoce.algorithms.standard_errors import ColumnsStandardErrors, PrivateStandardErrors, Start
 from sottovoce.data import projection
 from sottovoce.data.beside import labels_with
 from sottovoce.data.block import Block
@@ -209,6 +209,9 @@ MADE: dict[str, Callable[[], Plan]] = {
             "huber": {"loss": Named(name="huber", parameters={"threshold": 0.4})},
         }.items()
     },
+    "standard errors, secure": bought(
+        ColumnsStandardErrors(), Start(1e-9 * np.resize(WEIGHTS, 5)), **{**HELD, **TWO, "split": "columns"}
+    ),
     **{
         f"evaluation by group, {form.form}": bought(form, Subject(weights, (0.0, 1.0), groups=SIDES), **fields)
         for form, weights, fields in (

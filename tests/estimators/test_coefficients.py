@@ -320,10 +320,113 @@ def test_a_loaded_model_tells_all_that_was_released(tmp_path: Path) -> None:
         assert "squares of the slopes of the loss at the fitted model" in page(each)
 
 
-def test_by_columns_they_are_refused() -> None:
-    federation = sv.Federation.by_columns([X[:, :1], X[:, 1:]], Y)
-    with pytest.raises(InputError, match="by columns nobody has whole rows"):
-        classifier(insecure_seed=None).fit(federation)
+def by_columns(rows: int = 1000, **more: Any) -> sv.Federation:
+    given = {"products": "secure", **more}
+    return sv.Federation.by_columns([X[:rows, :1], X[:rows, 1:]], Y[:rows], **given)
+
+
+@pytest.mark.parametrize(
+    ("federation", "changes", "message"),
+    [
+        ({"products": "none"}, {}, "nobody has whole rows"),
+        ({}, {"class_weight": {"well": 0.2}}, "hold of odds that are right alone"),
+        ({}, {"standard_errors": ["x1"]}, "give True"),
+        ({}, {"alpha": 0.1}, "without a penalty"),
+        ({}, {"epsilon": math.inf}, "nobody has whole rows"),
+    ],
+)
+def test_where_columns_do_not_serve_they_are_refused(federation: Any, changes: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        classifier(insecure_seed=None, **changes).fit(by_columns(**federation))
+
+
+def test_by_columns_they_are_not_of_numbers() -> None:
+    federation = sv.Federation.by_columns([X[:, :1], X[:, 1:]], NUMBERS, products="secure")
+    with pytest.raises(InputError, match="not of 'squared'"):
+        regressor(insecure_seed=None).fit(federation)
+
+
+def test_so_many_columns_are_refused_with_what_they_would_cost() -> None:
+    rows = np.zeros((50, 202))
+    federation = sv.Federation.by_columns([rows[:, :2], rows[:, 2:]], Y[:50], products="secure")
+    with pytest.raises(InputError, match="202 features would take 812 rounds more"):
+        classifier(feature_ranges=None, row_norm=1.0).fit(federation)
+
+
+def test_over_secure_columns_they_are_as_in_one_place_and_the_parties_keep_the_model(tmp_path: Path) -> None:
+    """Estimates by other noise, so within a few errors of each other, and errors of about one size."""
+    account = Ledger.create(tmp_path / "a.ledger").open("people", epsilon=20.0, delta=1e-5)
+    federation = by_columns(ledgers=[account, None])
+    model = classifier(epsilon=20.0).fit(federation)
+    one = classifier(epsilon=20.0).fit(X[:1000], Y[:1000]).coefficients()
+    for row in model.coefficients():
+        assert abs(row.estimate - one[row.name].estimate) < 4 * row.standard_error
+        assert 0.9 < row.standard_error / one[row.name].standard_error < 1.6
+    assert account.balance().plans == 2
+    assert account.balance().spent == pytest.approx(model.privacy_.coordinator.epsilon, rel=1e-3)
+    assert model.privacy_.coordinator.epsilon <= 20.0
+    first, second = model.plans_
+    assert (first.algorithm, second.algorithm, second.form) == ("whitened", "standard-errors", "columns")
+    assert model.communication_.rounds == sum(rounds_of(plan, algorithms.of(plan)) for plan in model.plans_)
+    assert rounds_of(second, algorithms.of(second)) == 1 + 4 * 4
+    assert model.missing_parts_ == {}
+    assert {row.name for row in model.coefficients()} == {"x0", "x1", "x2", "intercept"}
+    np.testing.assert_array_equal(model.predict(federation), model.predict(X[:1000]))
+    model.save(tmp_path / "model.json")
+    loaded = model_file.load_model(tmp_path / "model.json")
+    assert loaded.coefficients().to_dict() == model.coefficients().to_dict()
+    assert "gradients of the loss on whitened rows" in page(loaded)
+    assert f"{loaded.coefficients()['x2'].odds_ratio:.4g}" in page(loaded)
+
+
+@pytest.mark.slow
+def test_parties_elsewhere_predict_with_the_model_that_the_second_plan_left(tmp_path: Path) -> None:
+    """They keep their parts under the name of the last plan, which they answered whole, and their holders approve."""
+    accounts = [
+        sv.Ledger.create(tmp_path / f"{name}.db").open("people", epsilon=9.0, delta=1e-4) for name in ("one", "two")
+    ]
+    local = by_columns(
+        ledgers=accounts, policy=sv.Policy(secure=True, predict_for=("coordinator",), predict_training=True)
+    )
+    remote = sv.Federation.connect(local.transport, split="columns", products="secure")
+    model = classifier(insecure_seed=None).fit(remote)
+    digest = bytes.fromhex(model.charged_as_)
+    assert digest == model.plans_[1].digest
+    for party in local._parties:
+        kept = party.predictor.models
+        assert kept.get(digest) is not None
+        assert kept.get(model.plan_.digest) is None
+        kept.approve(digest, kept.get(digest))
+    np.testing.assert_allclose(model.decision_function(remote), model.decision_function(X[:1000]), atol=1e-9)
+    assert not list(tmp_path.glob("*.secure/*.key"))  # of either plan
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("query", "begun"), [("check", False), ("gram", True), ("gradient", True)])
+def test_over_secure_columns_the_parties_keep_a_model_whose_errors_were_refused(
+    monkeypatch: pytest.MonkeyPatch, query: str, begun: bool
+) -> None:
+    exchange, second = InProcess.exchange, set[bytes]()
+
+    def refusing(self: InProcess, requests: Any) -> Any:
+        frame = decode(requests.get("party-1", next(iter(requests.values()))))
+        if '"standard-errors"' in frame.text:
+            second.add(frame.plan)
+        if frame.plan in second and frame.query == query:
+            raise RefusedError("no.")
+        return exchange(self, requests)
+
+    monkeypatch.setattr(InProcess, "exchange", refusing)
+    federation, model = by_columns(), classifier()
+    with pytest.warns(UserWarning, match="standard errors|its part of it") as told:
+        model.fit(federation)
+    assert "a party refused the standard errors: no" in str(told[0].message)
+    assert len(told) == 1 + begun  # once it has begun a party knows the plan before no more, and keeps no part of it
+    assert set(model.missing_parts_) == {"party-1", "party-2"}.intersection(federation.names if begun else ())
+    assert [plan.algorithm for plan in model.plans_] == ["whitened", *["standard-errors"][:begun]]
+    assert not hasattr(model, "coefficients_")
+    assert model.charged_as_ == model.plan_.digest.hex()
+    np.testing.assert_array_equal(model.predict(federation), model.predict(X[:1000]))  # in one process it is given
 
 
 def test_a_plan_tells_what_follows() -> None:

@@ -94,7 +94,7 @@ class Sites:
         """What an end answered, by what it was asked."""
         found = decode(reply)
         if said.kind in ("secure", "ask") and found.arrays:
-            key = json.dumps([said.kind, said.query, said.round, said.text])
+            key = json.dumps([said.plan.hex(), said.kind, said.query, said.round, said.text])
             data = b"".join(np.ascontiguousarray(found.arrays[each]).tobytes() for each in sorted(found.arrays))
             self.sent.setdefault(json.dumps([name, key]), []).append((name, data))
 
@@ -102,11 +102,11 @@ class Sites:
         """The coefficients."""
         return model(**{"rounds": 2, "solver": "whitened", **more}).fit(self.federation).coef_.tolist()
 
-    def check(self) -> None:
-        """One content of each message, however often it was said, and one charge."""
+    def check(self, plans: int = 1) -> None:
+        """One content of each message, however often it was said, and one charge of each plan."""
         twice = [key for key, said in self.sent.items() if len({data for _, data in said}) > 1]
         assert not twice, f"two contents of {twice}"
-        assert {account.balance().plans for account in self.accounts.values()} <= {1}
+        assert {account.balance().plans for account in self.accounts.values()} <= {plans}
 
 
 @pytest.fixture(autouse=True)
@@ -204,6 +204,33 @@ def test_a_coordinator_that_is_restarted_goes_on_alone_or_with_all_parties(
             sites.federation = sites.again()
             assert sites.fit() == whole, at
         sites.check()
+
+
+@pytest.mark.parametrize(("who", "dealer"), [("a", False), (NOTARY, True), ("", False)])
+def test_what_is_bought_after_a_fit_goes_on_too(who: str, dealer: bool, tmp_path: Path) -> None:
+    """An end, or the coordinator, is restarted in the first plan, between the plans, in the second and at the end."""
+
+    def fit(sites: Sites) -> Any:
+        made = model(rounds=2, solver="whitened", epsilon=10.0, standard_errors=True).fit(sites.federation)
+        assert made.missing_parts_ == {}
+        return made.coef_.tolist(), made.coefficients().to_dict()
+
+    with fixed_coins():
+        sites = Sites(tmp_path / "whole", dealer=dealer)
+        whole, count = fit(sites), sites.exchanges
+    for at in (*range(count // 3, count - 3, count // 9), count - 3):
+        with fixed_coins():
+            sites = Sites(tmp_path / str(at), dealer=dealer)
+            sites.before = Stopping(sites, at)
+            if who:
+                sites.before = lambda number, sites=sites, at=at: sites.restart(who) if number == at else None
+            with contextlib.suppress(StoppedError):
+                found = fit(sites)
+            if not who:
+                sites.federation = sites.again()
+                found = fit(sites)
+        assert found == whole, at
+        sites.check(2)
 
 
 def test_the_keys_of_a_run_go_with_its_end(tmp_path: Path) -> None:

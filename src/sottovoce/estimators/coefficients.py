@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms import NEWTON_FEATURES, Solution
-from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
+from sottovoce.algorithms import NEWTON_FEATURES, Algorithm, Solution
+from sottovoce.algorithms.standard_errors import MIDDLE, ColumnsStandardErrors, PrivateStandardErrors, Start
 from sottovoce.algorithms.standard_errors.estimates import OneStep
 from sottovoce.arguments import is_number
 from sottovoce.data.schema import Schema
@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 LEVEL = 0.95  # of intervals, where nothing else is said
 INTERCEPT = "intercept"
 LOST = "not identified at this epsilon"
+BY_COLUMNS = 200  # features: above, the rounds cost far more than a fit
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,8 @@ class WithStandardErrors:
     ----------
     standard_errors : bool or list of str
         Buy standard errors for `coefficients()` after the fit, with 40% of the budget (of mu squared). In one place and
-        by rows, of two classes or numbers, without penalty and radius. A list of columns or features has the noise
-        spent on these; the others are adjusted for, and not told.
+        by rows of two classes or numbers, over secure columns of two classes; without penalty and radius. A list of
+        columns or features, not over columns, has the noise spent on these; the others are adjusted for, and not told.
     """
 
     standard_errors: bool | Sequence[str] = False
@@ -217,8 +218,22 @@ class StandardErrors(Purchase):
 
     def check(self, fit: Fit, problem: Problem) -> None:
         why = ""
-        if problem.split.same_people:
-            why = "by columns nobody has whole rows, whose products they are made of; fit without them."
+        if problem.split.same_people and not problem.secure_columns:
+            why = "by columns they are made of secure products, and nobody has whole rows; fit without them."
+        elif problem.split.same_people and (problem.loss.name != "logistic" or problem.class_weight):
+            why = (
+                "by columns they hold of odds that are right alone: of two classes by the logistic loss without "
+                f"class_weight, and not of {problem.loss.name!r} with class_weight={problem.class_weight!r}; fit "
+                "without them."
+            )
+        elif problem.split.same_people and fit.model.standard_errors is not True:
+            why = "by columns all coefficients are told, and none is told better for its name; give True."
+        elif problem.split.same_people and problem.features > BY_COLUMNS:
+            rounds = 2 * (1 + MIDDLE) * problem.dimension
+            why = (
+                f"by columns {problem.features} features would take {rounds} rounds more over all records; at most "
+                f"{BY_COLUMNS} are served. Fit without them."
+            )
         elif problem.scaled_loss.outputs > 1:
             why = f"two classes are served so far, not {problem.scaled_loss.outputs}; fit without them."
         elif problem.regulariser.name != "none":
@@ -231,9 +246,12 @@ class StandardErrors(Purchase):
             why = f"{features} features would need as many squared numbers; at most {NEWTON_FEATURES} are served."
         if why:
             raise InputError(f"standard_errors=True: {why}")
-        PrivateStandardErrors.check_loss(problem.scaled_loss)
+        self.form_for(problem).check_loss(problem.scaled_loss)
         if (asked := fit.model.standard_errors) is not True:
             self._places(fit, problem, asked, ())
+
+    def form_for(self, problem: Problem) -> Algorithm:
+        return ColumnsStandardErrors() if problem.secure_columns else self.form
 
     def problem(self, plan: Plan) -> Problem:
         return plan.changed_problem(epsilon=self.epsilon, layout="rows")
@@ -271,6 +289,8 @@ class StandardErrors(Purchase):
 
     def use(self, fit: Fit, solution: Solution) -> None:
         model: Any = fit.model
+        if model.plans_[-1].secure_columns:
+            model.charged_as_ = model.plans_[-1].digest.hex()  # which parties know their parts of the model by
         model.coefficients_ = tabulate(model.plans_[-1], solution.model, fit.names, model.schema_)
 
 

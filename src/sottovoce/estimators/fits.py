@@ -140,6 +140,10 @@ class Purchase(ABC):
     def check(self, fit: Fit, problem: Problem) -> None:  # noqa: B027
         """Refuse a fit that it does not serve, before anything is charged."""
 
+    def form_for(self, problem: Problem) -> Algorithm:  # noqa: ARG002
+        """The form that serves a problem."""
+        return self.form
+
     def problem(self, plan: Plan) -> Problem:
         """That of the fit's plan, with its own epsilon."""
         return plan.changed_problem(epsilon=self.epsilon)
@@ -329,7 +333,7 @@ class Fit:
         """All that this fit charges, in the order in which it runs; what follows the fit as far as it is known."""
         before = () if self.ranges is None else (self.ranges.plan,)
         after = (
-            self.session.draft(purchase.form, purchase.problem(self.plan), purchase.options(self))
+            self.session.draft(purchase.form_for(self.plan), purchase.problem(self.plan), purchase.options(self))
             for purchase in self.purchases
         )
         return (*before, self.plan, *after)
@@ -360,7 +364,7 @@ class Fit:
                 try:
                     purchase.use(self, self.buy(purchase))
                 except (BudgetError, RefusedError) as refusal:
-                    coordinator.dismiss()
+                    coordinator.leave(self.plan, solution)
                     warn(f"{purchase.refused}: {refusal}")
         model.budgets_ = dict(coordinator.budgets)
         model.receipts_ = {name: coordinator.receipts[name] for name in self.plan.names if name in coordinator.receipts}
@@ -383,9 +387,10 @@ class Fit:
 
     def buy(self, purchase: Purchase) -> Solution:
         """Run a plan after the fit's; the model's report counts it, also if it stops midway."""
-        plan = self.session.plan(purchase.form, purchase.problem(self.plan), purchase.options(self))
+        form = purchase.form_for(self.plan)
+        plan = self.session.plan(form, purchase.problem(self.plan), purchase.options(self))
         try:
-            return self.session.run(plan, purchase.form)
+            return self.session.run(plan, form)
         finally:
             self.model.plans_, self.model.privacy_ = self.session.plans, self.session.report(self.plan)
 

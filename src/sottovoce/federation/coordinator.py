@@ -354,6 +354,13 @@ class Coordinator:
             ends = [name for name in self._transport.parties if name not in self.away]  # the dealer too
             self.exchange(ends, Frame("done", 0))
 
+    def leave(self, plan: Plan, solution: Solution) -> None:
+        """Say that nothing follows a plan, as a party refused what was to; by columns with the model that it left."""
+        if plan.split.same_people and plan.models != "kept":
+            self.missing = self.end(plan, _share_model(plan, solution))
+        else:
+            self.dismiss()
+
     def propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> dict[str, CheckedReply]:
         each = {name: {RECEIPT: pack_receipt(receipt)} for name, receipt in self.receipts.items()}
         replies = self.exchange(parties, Frame("plan", 0, plan.digest, query=query, text=plan.to_json()), each)

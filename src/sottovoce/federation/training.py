@@ -112,6 +112,11 @@ def answered_all(form: Algorithm, plan: Plan, party: str, given: Mapping[str, in
     return Counter(answers_due(form, plan, party)) <= Counter(given)
 
 
+def leaves_model(plan: Plan) -> bool:
+    """Whether parties keep their parts of a model at the end: of a fit, or of what over secure columns ends one."""
+    return plan.algorithm in FAMILIES or plan.secure_columns
+
+
 def _not_in_turn(frame: Frame) -> RefusedError:
     return RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
 
@@ -454,7 +459,7 @@ class Training:
         else:
             own.run = None
             try:
-                if frame.plan and run is not None and run.plan.split.same_people and run.plan.algorithm in FAMILIES:
+                if frame.plan and run is not None and run.plan.split.same_people and leaves_model(run.plan):
                     self._keep_model(run, frame)
             finally:
                 own.keys.forget()

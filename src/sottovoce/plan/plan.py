@@ -109,6 +109,7 @@ class Numbers(Frozen):
     model_config = ConfigDict(extra="allow")
     result: ClassVar[str] = "model"  # or "evaluation" or "description": a run that fits nothing
     left_out: ClassVar[tuple[str, ...]] = ()  # of a plan's text where they are None: as before there were such numbers
+    clips_rows: ClassVar[bool] = False  # True: over secure columns gradients are of whitened rows without their lengths
     names_records: ClassVar[bool] = False  # True: the coordinator's coin names the record of each round
 
     def __init_subclass__(cls, **options: Any) -> None:

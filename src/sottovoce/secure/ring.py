@@ -156,7 +156,7 @@ CLIP_LEVELS: Final = 8  # levels of |P'x|^2 in C^2: of 4 rows are 4% shorter
 LONGEST: Final = 252  # C^2: where the levels of |P'x|^2 would repeat
 EXPONENTS: Final = (10, 30)  # g: below the first levels have no bits left, above the second P gains nothing
 FEWEST: Final = 20  # below this g longer words are better than a coarser P
-LENGTH, GRADIENT = "length", "gradient"  # names of the sums over whitened rows; only a plan of them has an exponent
+LENGTH, GRADIENT = "length", "gradient"  # names of the sums over whitened rows, of plans that have an exponent
 WORDS: Final = (32, 40, 48)  # bits
 _MARGIN = 1 + 2.0**-30  # of an eigenvalue in floating point
 LEVELS: Final = 64  # L, of a table: 32 are too coarse where scores are spread
@@ -213,7 +213,8 @@ def ring_bits(plan: Plan) -> int:
     """k: by columns the fewest bits that have room for every sum of the plan, and for |P'x|^2 < 2^(g + 10); else 64."""
     if not plan.secure_columns:
         return 64
-    least = max(WORDS[1], exponent_of(plan) + 10) if plan.has(LENGTH) else 0
+    clips = plan.has(LENGTH) or plan.numbers.clips_rows
+    least = max(WORDS[1], exponent_of(plan) + 10) if clips else 0
     for bits in WORDS:
         if bits >= least and has_room(plan, plan.releases, bits):
             return bits

@@ -9,7 +9,7 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -31,14 +31,18 @@ from sottovoce.algorithms.base import (
 )
 from sottovoce.algorithms.standard_errors.estimates import Belief, Sums
 from sottovoce.algorithms.whitened import rule
+from sottovoce.algorithms.whitened.columns import WHOLE, least_clip, rounding_of, sharpened, whole_projection
 from sottovoce.algorithms.whitened.rule import Clips, Moments, Units, White
 from sottovoce.data.block import Block, BlockRows, toward_zero
 from sottovoce.data.matrix import slopes_of
 from sottovoce.data.projection import short_rows
+from sottovoce.errors import InputError
 from sottovoce.gate.query import Integers, Query, Round
 from sottovoce.losses import KnownLabels, Loss
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.queries.joint import WholeGradient
 from sottovoce.queries.sums import POSITIVE, GramMatrix, ProjectionShape, ResidualSum
+from sottovoce.secure import ring
 
 
 class ShortRows(Query):
@@ -316,4 +320,142 @@ def _sum_noise(plan: Plan, query: str) -> float:
     return plan.release(query).std * math.sqrt(plan.channel.variance)
 
 
-FORMS: tuple[Algorithm, ...] = (PrivateStandardErrors(),)
+OF_GRAM = 0.15  # by columns: its share of mu^2; the gradients have the rest, as much each
+MIDDLE = 1  # gradients at the model for each that is a step away: of 2 d a half of what is for gradients
+FINE, COARSE = 0.5, 1.0  # steps, in deviations of a score: a finer one is nearer to a derivative, and noisier
+CLEAR = 0.5  # the most that the noise may have of the curvature for the finer step
+
+
+class ColumnsStandardErrorsNumbers(StandardErrorsNumbers):
+    """Of a plan whose gradients are of clipped rows."""
+
+    clips_rows: ClassVar[bool] = True
+
+
+class ColumnsStandardErrors(PrivateStandardErrors):
+    """The same over secure columns, by gradients alone: A e_j = (g(w + h P e_j) - g(w - h P e_j)) / 2h.
+
+    The Gram matrix is opened once, the gradient 2 d times at w and twice along each direction of P. S is A, as where
+    odds are right, so that intervals are not robust.
+
+    Guarantee: `GramMatrix` and `WholeGradient` carry the bounds; mu^2 is the sum of their (sensitivity / std)^2 over
+    all openings, each charged (`proof.md`).
+    """
+
+    form: ClassVar[str] = "columns"
+    title: ClassVar[str] = "standard errors over secure columns: gradients at a released model and around it"
+    splits = ()
+    secure = ("columns",)
+    private: ClassVar[bool | None] = True
+    weighted: ClassVar[bool] = False
+    numbers: ClassVar[type[Numbers]] = ColumnsStandardErrorsNumbers
+
+    @classmethod
+    def check_loss(cls, loss: Loss) -> None:
+        """Only of odds that are right is S the curvature."""
+        super().check_loss(loss)
+        if loss.name != "logistic":
+            raise InputError(f"standard errors by columns are for the logistic loss, and not for {loss.name!r}.")
+
+    def design(self, problem: Problem, options: Start) -> Design:
+        self.check_loss(problem.scaled_loss)
+        gram, gradient = GramMatrix(problem.dimension, problem.row_square), WholeGradient(problem)
+        count = (1 + MIDDLE) * 2 * (problem.dimension - len(options.fixed))
+        first = Release.at_mu(gram, 0, 1, math.sqrt(OF_GRAM) * problem.mu, problem.relation)
+        release = Release.at_mu(gradient, 1, count, math.sqrt(1 - OF_GRAM) * problem.mu, problem.relation)
+        step = ring.step_of(ring.finest_exponent(problem, release))
+        numbers = ColumnsStandardErrorsNumbers(weights=tuple(options.weights.tolist()), fixed=options.fixed)
+        releases = (first, release.model_copy(update={"dropped": 0, "step": step}))
+        return Design(rounds=1 + count, numbers=numbers, releases=releases)
+
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
+        public_model(plan)  # refused if it is for other rows
+        return GramMatrix(plan.dimension, plan.row_square), WholeGradient(plan)
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """Whiten, then gradients at the model and on both sides of it along each direction, as the solution's model."""
+        weights, free = public_model(plan), np.setdiff1d(np.arange(plan.dimension), plan.numbers.fixed)
+        gram = _matrix(plan, (yield from total("gram")), free) / plan.records
+        around = Around.of(plan, free, rule.of_gram(gram, _sum_noise(plan, "gram") / plan.records))
+        spread = math.hypot(math.sqrt(max(float(weights[free] @ gram @ weights[free]), 0.0)), around.step)
+        level = ring.slope_level(plan.scaled_loss, 1.0, spread)
+        table = {"level": np.array([level]), "chances": slope_table(plan, level)}
+        first, gradient, times = around.told(), np.zeros(len(free)), 2 * MIDDLE * len(free)
+        for _ in range(times):
+            gradient += (yield from total("gradient", weights=weights, **table, **first))[free] / (WHOLE * times)
+            first = {}
+        curvature = np.zeros((len(free), len(free)))
+        for j, way in enumerate(around.move * around.projection.T):
+            for sign in (1.0, -1.0):
+                asked = total("gradient", weights=weights + sign * way, **table)
+                curvature[j] += sign * (yield from asked)[free] / (2 * WHOLE * around.move)
+        return Solution(weights, model=around.sums(plan, (curvature + curvature.T) / 2, gradient))
+
+
+@dataclass(frozen=True)
+class Around:
+    """P for rows of length 1 where they are clipped, and how far from a model gradients are asked, by released values.
+
+    Rows are cut at three times their usual length, and later where the noise is below what sampling does.
+    """
+
+    moments: Moments
+    units: Units
+    whole: Integers  # P as it is told
+    projection: Array  # in units of rows, a column for each direction
+    cut: float
+    noise: float  # of a gradient, in units of what a row of length 1 adds at most
+    bits: float  # the variance of what bits add to an entry of a gradient
+    step: float  # of scores, in their deviations
+
+    @classmethod
+    def of(cls, plan: Plan, free: Integers, moments: Moments) -> Around:
+        q = 1.0 / np.maximum(moments.values, moments.hidden)
+        units, d, noise = Units.of(plan.scaled_loss, 0.0), len(q), _sum_noise(plan, "gradient") / WHOLE
+        usual, longest = math.sqrt(float(q @ moments.values)), math.sqrt(float(q.max()))
+        allowed = units.slope * math.sqrt(2 * MIDDLE * d * plan.records) / noise
+        white = White(moments, q, units)
+        cut = min(max(LENGTHS[1] * usual, allowed), longest * math.sqrt(plan.row_square))
+        cut = least_clip(plan, white, cut, longest)
+        whole = np.zeros((plan.dimension, plan.dimension), dtype=np.int64)
+        whole[np.ix_(free, free)] = whole_projection(plan, white, cut)
+        projection = np.asarray(whole[:, free] * 2.0 ** (ring.ROW_BITS - ring.exponent_of(plan) // 2 - 1), np.float64)
+        size = units.curvature * plan.records / cut**2  # of an entry of the curvature
+        found = cls(moments, units, whole, projection, cut, noise, size * usual**2 / d, FINE)
+        clear = found.curvature_noise * math.sqrt(2 * d) <= CLEAR * size
+        return found if clear else replace(found, step=COARSE)
+
+    @property
+    def move(self) -> float:
+        """The step in the coordinates of P."""
+        return self.step * self.cut
+
+    @property
+    def curvature_noise(self) -> float:
+        return math.hypot(self.noise, math.sqrt(self.bits)) / (math.sqrt(2) * self.move)
+
+    def told(self) -> dict[str, Integers]:
+        return {"projection": self.whole[np.tril_indices(len(self.whole))]}
+
+    def sums(self, plan: Plan, curvature: Array, gradient: Array) -> Sums:
+        """Bits of slopes vary as labels do: their share of the variance of a mean of gradients is 1 / times."""
+        times, used = 2 * MIDDLE * len(gradient), np.abs(self.projection).any(axis=1)
+        return Sums(
+            projection=self.projection,
+            curvature=curvature,
+            squares=(1 + 1 / times) * curvature,
+            gradient=gradient,
+            curvature_noise=self.curvature_noise,
+            squares_noise=0.0,
+            gradient_noise=self.noise / math.sqrt(times),
+            belief=_believed(plan, self.moments, self.units, self.projection[used]),
+        )
+
+
+def slope_table(plan: Plan, level: float) -> Integers:
+    """Chances of bits whose means, after scores are rounded to levels, are the slopes: rounding adds nothing."""
+    means = ring.slope_chances(plan.scaled_loss, 1.0, level).reshape(2, -1) / 2.0**ring.CHANCE_BITS
+    return ring.chances_of(sharpened(means, rounding_of(plan)).reshape(1, -1))
+
+
+FORMS: tuple[Algorithm, ...] = (PrivateStandardErrors(), ColumnsStandardErrors())

@@ -136,7 +136,7 @@ class ColumnsWhitened(PrivateWhitened):
         bounds = np.array([1.0, 1.0 / max(1.0, clips.cut)])[:size]  # of the entries of a row (t, 1) that is clipped
         scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**ring.UNIT_BITS).astype(np.int64)
         levels = ring.scores_at(ring.LEVELS // 2, joint.ScaleLookup.level)
-        rounding = 1 / 12 + (1 + len(plan.parties)) / (24 * 4**ring.FINE)  # half of its variance, in levels
+        rounding = rounding_of(plan)
         rows = np.column_stack([levels, np.ones_like(levels)])[:, :size]
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
         for _ in range(descent.rounds):
@@ -163,6 +163,11 @@ def least_clip(plan: Plan, white: White, cut: float, longest: float) -> float:
     while not ring.fits_clip(whole_projection(plan, white, clip), exponent, square):
         clip *= 1.01
     return clip
+
+
+def rounding_of(plan: Plan) -> float:
+    """Half of the variance of what rounding to levels adds to a score, in levels."""
+    return 1 / 12 + (1 + len(plan.parties)) / (24 * 4**ring.FINE)
 
 
 def sharpened(values: Array, rounding: float) -> Array:
