@@ -411,7 +411,7 @@ class Around:
     @classmethod
     def of(cls, plan: Plan, free: Integers, moments: Moments) -> Around:
         q = 1.0 / np.maximum(moments.values, moments.hidden)
-        units, d, noise = Units.of(plan.scaled_loss, 0.0), len(q), _sum_noise(plan, "gradient") / WHOLE
+        units, d, noise = Units.of(plan.scaled_loss, KnownLabels(0.0)), len(q), _sum_noise(plan, "gradient") / WHOLE
         usual, longest = math.sqrt(float(q @ moments.values)), math.sqrt(float(q.max()))
         allowed = units.slope * math.sqrt(2 * MIDDLE * d * plan.records) / noise
         white = White(moments, q, units)
