@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -368,3 +369,34 @@ def test_ranges_are_bought_of_rows_with_exposures(claims: Any) -> None:
     X, y, exposure = claims
     model = poisson(epsilon=4.0, feature_ranges="private").fit(X, y, exposure=exposure)
     assert model.coef_[0] == pytest.approx(0.6, abs=0.2)
+
+
+def test_a_search_is_refused_before_it_is_charged(tmp_path: Path) -> None:
+    """It has no score of counts, or of records with weights: every trial would be lost."""
+    account = sv.Ledger.create(tmp_path / "people.ledger").open("people", epsilon=9.0, delta=1e-5)
+    rng = np.random.default_rng(0)
+    X, y = rng.random((300, 2)), np.arange(300) % 2
+    weighed = sv.PrivateLogisticRegression(row_norm=2.0, classes=(0, 1), solver=sv.solvers.Whitened(weight_bound=2.0))
+    counts = sv.PrivatePoissonRegressor(row_norm=2.0, label_bound=(0, 9))
+    for model, labels in ((weighed, sv.labels_with(y, weight=rng.random(300))), (counts, y)):
+        search = sv.PrivateRandomizedSearch(model, {"alpha": [0.1, 1.0]}, epsilon=2.0, ledger=account)
+        with pytest.raises(InputError, match="a search scores trials of classes and of numbers"):
+            search.fit(X, labels)
+    assert account.balance().plans == 0
+
+
+@pytest.mark.parametrize("beside", ["weight", "exposure", "time", "group"])
+def test_an_evaluation_over_columns_is_refused_before_scores_are_learned(
+    beside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-1, 1, (200, 4)), rng.integers(0, 2, 200)
+    parts = [X[:, :2], X[:, 2:]]
+    model = sv.PrivateLogisticRegression(epsilon=3.0, entry_bound=1.0, classes=(0, 1))
+    model.fit(sv.Federation.by_columns(parts, y))
+    learned: list[str] = []
+    monkeypatch.setattr(type(model), "predict_for", lambda _, __, recipient: learned.append(recipient))
+    test = sv.Federation.by_columns(parts, sv.labels_with(y, **{beside: rng.random(200)}))
+    with pytest.raises(InputError, match=f"{beside} stands beside the labels"):
+        sv.evaluate(model, test, epsilon=1.0)
+    assert learned == []

@@ -262,7 +262,8 @@ def shrink_slopes(loss: Loss, most: float, scores: Array, labels: Array) -> Arra
         other = np.abs(slopes_of(loss, scores, -labels))
         slopes /= np.maximum(np.maximum(np.abs(slopes), other, out=other), most, out=other)
     else:
-        slopes /= most
+        with np.errstate(all="ignore"):
+            slopes /= most
     return _clip_slopes(slopes, 1.0)
 
 

@@ -273,7 +273,7 @@ def evaluate(  # noqa: PLR0913
     if person is not None and y is None:
         raise InputError("person: give y with it; a table says it by its schema, and a party beside its labels.")
     y = y if person is None else labels_with(y, person=person)
-    if declared is not None and isinstance(X, Federation):
+    if isinstance(X, Federation):
         _check_holder(fit, X, declared, by)
     elif declared is not None and not declared.places:
         y = _labels_beside(model, X, y, by)
@@ -452,11 +452,16 @@ def _labels_beside(model: PrivateLinearModel, X: Any, y: Any, cells: Any) -> Any
     return labels_with(y, group=cells)
 
 
-def _check_holder(fit: Plan, federation: Federation, groups: Groups, by: Any) -> None:
-    """Refuse groups that the holder of the labels, which counts, does not know: before it learns any score."""
+def _check_holder(fit: Plan, federation: Federation, groups: Groups | None, by: Any) -> None:
+    """Refuse what the holder of the labels, which counts, does not know or take: before it learns any score."""
     if not isinstance(by, str | None):
         raise InputError("by: in a federation cells stand beside the labels, sv.labels_with(y, group=...).")
     if not fit.split.same_people or not federation.split.same_people:
+        return
+    own = federation._parties[federation.label_party].labels if federation._parties else None  # else nobody here knows
+    if strange := columns_beside(own).keys() - (set() if groups is None else {"group"}):
+        raise InputError(f"y: {min(strange)} stands beside the labels of the test people, and nothing takes it.")
+    if groups is None:
         return
     holder = federation.names[federation.label_party]
     part = fit.part(holder) if holder in fit.names else fit.part(fit.label_party_name)

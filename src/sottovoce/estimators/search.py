@@ -208,6 +208,10 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         plan, form = fit.plan, fit.form
         if plan.most_records is not None:
             raise InputError("person: a search scores trials by records, and has no rule for people with several.")
+        if plan.bounds.weight_bound is not None or plan.scaled_loss.kind not in ("classification", "regression"):
+            raise InputError(
+                "a search scores trials of classes and of numbers, without weights; fit the model by itself."
+            )
         most = math.sqrt(1 - TrialScore.share) * self.event.mu * (1 + 1e-9)
         if check_gaussian(plan, form) > most or plan.protects != "record":
             raise LeakError(f"solver={plan.algorithm!r}: a trial would cost more than its part; nothing was charged.")

@@ -13,6 +13,7 @@ from sottovoce.data.beside import groups_of, labels_with
 from sottovoce.data.block import Block, BlockRows
 from sottovoce.data.cells import is_class, label_key
 from sottovoce.data.preparation import MOST_CLASSES
+from sottovoce.errors import LeakError
 from sottovoce.gate.query import Integers, Query, Round
 from sottovoce.plan.plan import Line
 from sottovoce.plan.problem import Label
@@ -60,6 +61,8 @@ class Groups(Frozen):
             for place, name in enumerate(groups_of(np.array(self.names, dtype=object)).tolist()):
                 found[block.beside["group"] == name] = place
             return found
+        if not self.places:  # as of pieces that were joined, by what other records are
+            raise LeakError("the rows do not say of which group each is.")
         for place, code in reversed(list(enumerate(self.places))):
             column = np.zeros((block.dimension, 1))
             column[abs(code) - 1 - first] = math.copysign(1.0, code)
