@@ -134,6 +134,7 @@ def test_what_was_said_stands_in_the_sheet_and_what_was_not_is_marked(model: Any
     assert answers["Controller"].text == ABOUT.controller
     assert answers["What is done"].text == ABOUT.withdrawal
     assert answers["Columns that need care"].text == "sex"
+    assert model.privacy_.withdrawal() in answers["What the model still shows"].text
     assert not answers["Quality"].said
     assert [each.question for each in unanswered(Facts(model), "protection")] == [
         *("All on the same people so far", "Quality", "By group"),

@@ -197,7 +197,8 @@ def protection_answers(facts: Facts) -> dict[str, list[Answer]]:
             said("What is done", about.get("withdrawal")),
             Answer(
                 "What the model still shows",
-                "A trained model stays as it is: what it shows of somebody who withdrew is limited by its promise.",
+                "A trained model stays as it is: what it shows of somebody who withdrew is limited by its promise. "
+                + model.privacy_.withdrawal(),
             ),
         ],
         "Security": [
