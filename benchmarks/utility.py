@@ -177,7 +177,7 @@ def median(cells: dict[str, Fit], data: str, epsilon: float, method: str, what: 
 
 
 def tables(cells: dict[str, Fit]) -> tuple[list[str], list[str]]:
-    """The medians for the page, and the rest."""
+    """None for the page, and those that are printed."""
     text = []
     for what, title in (
         ("loss", "Test log-loss (California: mean squared error)"),
@@ -206,7 +206,7 @@ def tables(cells: dict[str, Fit]) -> tuple[list[str], list[str]]:
             medians.append(median(cells, data, math.inf, OPTIMUM, "loss"))
             rows.append([data, f"{epsilon:g}", *(short(value) for value in medians)])
     every = "**Test loss at every epsilon, medians**\n\n" + results.table(["data", "epsilon", *METHODS], rows)
-    return [page_table(cells)], [*text, comparison(cells), every, solver_table(cells)]
+    return [], [page_table(cells), *text, comparison(cells), every, solver_table(cells)]
 
 
 def page_table(cells: dict[str, Fit]) -> str:

@@ -23,7 +23,12 @@ from sottovoce.data.block import is_sparse
 
 HERE = Path(__file__).parent
 THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
-REQUIREMENTS = {"diffprivlib": ("diffprivlib==0.6.6", "scikit-learn<1.8"), "opacus": ("torch==2.13.0", "opacus==1.6.0")}
+REQUIREMENTS = {
+    "diffprivlib": ("diffprivlib==0.6.6", "scikit-learn<1.8"),
+    "opacus": ("torch==2.13.0", "opacus==1.6.0"),
+    "interpret": ("interpret-core==0.7.8",),
+    "jax_privacy": ("jax-privacy==2.0.0",),
+}
 
 
 class MissingPeerError(RuntimeError):

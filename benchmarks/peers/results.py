@@ -63,16 +63,17 @@ def shown(
     arguments: argparse.Namespace,
     kept: Results,
     tables: Callable[[dict[str, Any]], tuple[list[str], list[str]]],
-    plot: Callable[[dict[str, Any], Path], None],
+    plot: Callable[[dict[str, Any], Path], None] | None = None,
 ) -> bool:
     """Print or draw stored results if that was asked for; then nothing is run.
 
-    `tables` returns those of the page and those that are printed only.
+    `tables` returns those of the page (of some commands none) and those that are printed only.
     """
     if arguments.table:
         first, others = tables(kept.cells)
         print("\n\n".join([*first, *others]))
-        into_page(name, "\n\n".join(first))
-    if arguments.plot:
+        if first:
+            into_page(name, "\n\n".join(first))
+    if arguments.plot and plot:
         plot(kept.cells, arguments.plot)
     return bool(arguments.table or arguments.plot)

@@ -117,6 +117,31 @@ def test_the_three_releases_of_adassp_cost_the_budget() -> None:
     assert math.sqrt(3 / sigma**2) == pytest.approx(mu_for(EPSILON, DELTA), rel=1e-6)
 
 
+@pytest.mark.parametrize("rounds", [1, 10, 100])
+def test_each_round_of_boosting_is_a_release_and_all_together_cost_the_budget(rounds: int) -> None:
+    recorder = Recorder()
+    baselines.ada_ssp(unit_rows(np.random.default_rng(0)), np.ones(20), EPSILON, DELTA, recorder, rounds=rounds)
+    assert recorder.asked == [None, (4, 4), *[4] * rounds]
+
+    class Last(Recorder):  # 1 in the last release alone
+        def standard_normal(self, size: Any = None, *_: Any, **__: Any) -> Any:
+            drawn = super().standard_normal(size)
+            return np.ones(4) if len(self.asked) == rounds + 2 else drawn
+
+    big, y = 1000 * np.eye(4), np.zeros(4)
+    sigma = 1e6 * float(baselines.ada_ssp(big, y, EPSILON, DELTA, Last(), rounds=rounds)[0])
+    spent = math.sqrt((rounds + 2) / sigma**2)
+    assert spent == pytest.approx(mu_for(EPSILON, DELTA), rel=1e-6)
+
+
+def test_boosting_fits_what_the_penalty_kept_back() -> None:
+    generator = np.random.default_rng(0)
+    X, w = unit_rows(generator, 100), np.array([0.3, -0.2, 0.1, 0.4])
+    y = np.clip(X @ w, -1, 1)
+    one, many = (baselines.ada_ssp(X, y, EPSILON, DELTA, Recorder(), rounds=rounds) for rounds in (1, 20))
+    assert np.linalg.norm(many - w) < 0.1 * np.linalg.norm(one - w)
+
+
 def test_adassp_without_noise_is_least_squares_with_its_penalty() -> None:
     generator = np.random.default_rng(0)
     X = np.repeat(unit_rows(generator, 50), 2000, axis=0)
