@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import shapes
 from numpy.typing import NDArray
 from peers import baselines, process, results
 from peers.data import A9A, CASES, Case, by_attribute, dense
@@ -31,7 +32,6 @@ from secure_aggregation import federation
 from tables import ADULT
 from utility import DELTA, OPTIMUM, ORDINARY, key
 
-import shapes
 import sottovoce as sv
 from sottovoce.data.column_kinds import Number
 from sottovoce.data.files import read_columns

@@ -73,7 +73,7 @@ class InMemory(Account):
         self.reservations.append(self.terms().price(plan, events, delta, said["summary"]))
         return self.reservations[-1]
 
-    def check(self, plan: str, events: Events, *, delta: float | None = None, within: Any = None) -> None:
+    def check(self, plan: str, events: Events, *, delta: float | None = None, **said: Any) -> None:  # type: ignore[override]
         self.terms().price(plan, events, delta, "")  # raises what `reserve` would
 
     def release(self, plan: str, round: int, query: str, payload: bytes, *, kind: str = "release") -> bytes:
@@ -106,6 +106,8 @@ def draw_data(plan: Plan, seed: int = 0) -> Data:
     y = rng.choice(plan.classes, size=plan.records) if plan.classes else rng.uniform(-1, 1, size=plan.records)
     X = rng.normal(size=(plan.records, plan.features))
     y = y if plan.most_records is None else labels_with(y, person=np.arange(len(y)))
+    if plan.preparation.until is not None:
+        y = labels_with(rng.integers(0, 2, len(y)), time=rng.uniform(0, 5, len(y)))
     if plan.split == "columns":
         return {name: (X[:, plan.part(name).start : plan.part(name).stop], y) for name in plan.names}
     starts = np.cumsum([0, *(count for _, count in plan.parties)])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from tests.plans import OPTIONS, SECURE, SEVERAL
+from tests.plans import COUNTS, OPTIONS, ORDERED, SECURE, SEVERAL, TIMES
 
 import sottovoce as sv
 from sottovoce import algorithms
@@ -40,6 +40,9 @@ LOSSES: dict[str, dict[str, Any]] = {
     "logistic": {"loss": Named(name="logistic"), "classes": (-1, 1)},
     "hinge": {"loss": Named(name="hinge"), "classes": (-1, 1)},
     "softmax": SEVERAL,
+    "ordinal": {**ORDERED, "fit_intercept": True},
+    "poisson": COUNTS,
+    "hazard": TIMES,
 }
 KNOBS = (
     {},
@@ -71,7 +74,7 @@ def _cells() -> Iterator[Cell]:
     every = itertools.product(FORMS, LOSSES, RELATIONS, (2, 3, 8), KNOBS)
     for (form, split), loss, relation, parties, knobs in every:
         by_columns = split == "columns"
-        if form.several != (loss == "softmax") or (by_columns and not set(knobs) <= {"colluding"}):
+        if form.several != (loss in ("softmax", "ordinal")) or (by_columns and not set(knobs) <= {"colluding"}):
             continue
         if (
             sum(
@@ -82,6 +85,9 @@ def _cells() -> Iterator[Cell]:
         ):
             continue
         fields = {**OPTIONS[form.name], **LOSSES[loss], "relation": relation}
+        if loss in ("poisson", "hazard") and by_columns:
+            continue
+        fields |= {"most_records": 3} if form.people else {}
         fields["aggregation"] = SecureAggregation(**{"colluding": parties - 1, **knobs})
         if by_columns:  # unequal parts of a row, and the labels with the last of the parties
             squares = np.arange(1.0, parties + 1)

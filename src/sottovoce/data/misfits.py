@@ -179,11 +179,11 @@ def rows_told(schema: Schema, table: TableColumns, whose: str, *, caller: bool =
     """The rows of a whole table as a fit takes them; its holder is told what of it does not fit."""
     rows = schema.rows(table)
     Misfits(schema).add(table).tell(whose, caller=caller)
-    tell_repeats(schema, table, whose, caller=caller)
+    tell_repeats(schema, table, whose)
     return rows
 
 
-def tell_repeats(schema: Schema, table: TableColumns, whose: str, *, caller: bool = False) -> None:
+def tell_repeats(schema: Schema, table: TableColumns, whose: str) -> None:
     """Tell the holder of identifiers that several records have, where nobody says whose a record is.
 
     A column of few different cells, or of amounts, names nobody.
@@ -199,6 +199,4 @@ def tell_repeats(schema: Schema, table: TableColumns, whose: str, *, caller: boo
                 f"people, they are protected less than one with one record: declare person={name!r}. For the holder "
                 "alone"
             )
-            _log.log(logging.INFO if caller else logging.WARNING, "%s", text)
-            if caller:
-                warn(text, MisfitWarning)
+            _log.warning("%s", text)  # no warning: whose a number is, or whether it is an amount, nobody here knows

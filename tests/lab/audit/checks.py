@@ -95,11 +95,6 @@ COUNTS = {
     "fit_intercept": True,
     "regulariser": Named(name="none"),
 }
-TIMES = {
-    **COUNTS,
-    "loss": Named(name="hazard", parameters={"periods": [0.0, 1.0, 2.0, 4.0]}),
-    "bounds": Bounds.declare(row_norm=1.0),
-}
 ORDERED = {
     **SEVERAL,
     "loss": Named(name="ordinal", parameters={"classes": 3.0}),
@@ -113,15 +108,9 @@ FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what onl
         "one-vs-rest": {**ONE_VS_REST, **NORM},
         "class weights": {"loss": Named(name="logistic"), "classes": (-1, 1), "class_weight": (0.2, 1.0), **NORM},
         "counts": COUNTS,
-        "times": TIMES,
         "ordered classes": ORDERED,
     },
-    ("whitened", "rows"): {
-        "several classes": {**SEVERAL, **NORM},
-        "counts": COUNTS,
-        "times": TIMES,
-        "ordered classes": ORDERED,
-    },
+    ("whitened", "rows"): {"several classes": {**SEVERAL, **NORM}, "counts": COUNTS, "ordered classes": ORDERED},
     ("gradient", "central"): {
         "several classes": {**SEVERAL, **NORM, "slope_bound": 0.5},
         "one-vs-rest, class weights": {**ONE_VS_REST, **NORM, "class_weight": (1.0, 0.5, 0.1)},
@@ -653,7 +642,7 @@ def gate_of(plan: Plan, randomness: SeededRandomness, *releases: Release) -> Gat
     named = {release.query: release for release in releases}
     known = {"has": named.__contains__, "release": named.__getitem__}
     public: Any = SimpleNamespace(
-        channel=SimpleNamespace(secure=False), digest=plan.digest, records=plan.records, **known
+        channel=SimpleNamespace(secure=False), most_records=None, digest=plan.digest, records=plan.records, **known
     )
     return Gate(public, randomness)
 

@@ -140,8 +140,8 @@ def everywhere(real: Any, instead: Any) -> Iterator[None]:
     sensitivity__by_rows=on(checks.sensitivity, "evaluation, rows, several classes"),
 )
 def _(real: Any = evaluation.ClassCells.__init__) -> Iterator[None]:
-    def short(self: Any, weights: Any, *, losses: bool) -> None:
-        real(self, weights, losses=losses)
+    def short(self: Any, weights: Any, loss: Any) -> None:
+        real(self, weights, loss)
         self.bound = 1.0
 
     with patch(evaluation.ClassCells, "__init__", short):

@@ -32,6 +32,7 @@ LOOSE = {
     "FeatureSketch": 0.9,  # as published: over all columns of a random matrix
     "FeatureWithinNorm": 0.55,  # of the columns of all parties together
     "PrimalState": 0.8,  # attained where all rows have the same entry (test_queries.py)
+    "CountCells": 0.95,  # attained by scores at a node and a residual at its end (tests/algorithms/test_queries.py)
     "SequentialState": 0.3,  # if the others of a lot do not answer the record (likewise, for lots of one)
 }
 
@@ -57,8 +58,8 @@ def test_every_solver_split_and_form_has_a_case() -> None:
     every = (*CASES.values(), *PUBLISHED.values(), *SECURE.values())
     reached = {type(algorithms.of(case.plan())) for case in every}
     assert set(map(type, noisy)) == checks.forms_with_noise()
-    # whose neighbours are whole people: tests/algorithms/test_people.py
-    assert reached == {type(form) for form in noisy if not form.people}
+    # neighbours that are whole people are in tests/algorithms/test_people.py; times are not drawn here
+    assert reached == {type(form) for form in noisy if not form.people and "time" not in form.kinds}
 
 
 def test_a_new_solver_is_covered_without_a_line_here(monkeypatch: pytest.MonkeyPatch) -> None:
