@@ -23,7 +23,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import exact_bits
 from sottovoce.data.people_block import PeopleBlock
 from sottovoce.data.resources import Resources
-from sottovoce.errors import LeakError, RefusedError
+from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.gate.gate import Gate
 from sottovoce.gate.query import Query, Round
 from sottovoce.lab.audit.runner import audit_plan
@@ -594,3 +594,11 @@ def test_long_histories_converge_and_those_of_the_sick_do_not_bias() -> None:
     fitted = model(epsilon=8.0).fit(X, y, person=who, most_records=20)
     assert abs(fitted.predict_proba(X)[:, 1].mean() / y.mean() - 1) < 0.05
     assert abs(fitted.coef_.ravel() @ [1.0, -1.0, 0.5] / 2.25 - 1) < 0.07
+
+
+def test_people_with_several_records_have_no_weights() -> None:
+    X, y, who = people_of(100)
+    with pytest.raises(InputError, match="people with several records count without weight"):
+        model(solver=sv.solvers.Whitened(weight_bound=2.0)).fit(
+            X, y, person=who, most_records=4, sample_weight=np.ones(len(y))
+        )

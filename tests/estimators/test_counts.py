@@ -13,6 +13,7 @@ from sklearn.metrics import mean_gamma_deviance, mean_poisson_deviance
 from typer.testing import CliRunner
 
 import sottovoce as sv
+from sottovoce import losses
 from sottovoce.app.cli import app
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.estimators.times import concordance
@@ -400,3 +401,10 @@ def test_an_evaluation_over_columns_is_refused_before_scores_are_learned(
     with pytest.raises(InputError, match=f"{beside} stands beside the labels"):
         sv.evaluate(model, test, epsilon=1.0)
     assert learned == []
+
+
+@pytest.mark.parametrize("periods", [3, None, ["0", "1"], [[0, 1]], list(range(10**5))])
+def test_cut_points_that_are_none_are_refused_in_few_words(periods: Any) -> None:
+    with pytest.raises(InputError, match="periods") as refused:
+        losses.get("hazard", periods=periods)
+    assert len(str(refused.value)) < 500

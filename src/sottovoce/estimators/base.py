@@ -205,7 +205,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             return Federation.central(X, y, ledger=self.ledger).called()
         rows = X
         if self.schema is not None or most_records is not None or told:
-            check_people_said(most_records, beside.get("person"), self.schema)
+            check_people_said(most_records, beside, self.schema)
         if self.schema is not None:
             cells = table_columns(X)
             rows = rows_told(self.schema, cells, str(X) if isinstance(X, str | PathLike) else "the table", caller=True)

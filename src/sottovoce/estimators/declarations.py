@@ -201,8 +201,9 @@ def unknown_columns(model: PrivateLinearModel, names: tuple[str, ...], features:
     return columns
 
 
-def check_people_said(most_records: int | None, person: Any, schema: Schema | None) -> None:
-    """Refuse people without a number of records that count, and a number without people."""
+def check_people_said(most_records: int | None, beside: Mapping[str, Any], schema: Schema | None) -> None:
+    """Refuse people without a number of records that count, a number without people, and people with weights."""
+    person = beside.get("person")
     known = schema is not None and schema.person is not None
     if most_records is not None and person is None and not known:
         raise InputError(f"most_records={most_records!r} is of a person: say whose record each is, fit(..., person=).")
@@ -212,6 +213,9 @@ def check_people_said(most_records: int | None, person: Any, schema: Schema | No
             "person: say how many records of a person count at most, fit(..., most_records=16), or most_records in the "
             "schema: a public number, as large as is usual. Further records count for nothing."
         )
+    given = {name for name, column in beside.items() if column is not None}
+    if said and (others := sorted(given.union(() if schema is None else schema.beside) - {"person"})):
+        raise InputError(f"person: people with several records count without {others[0]}; leave one of the two out.")
 
 
 def check_estimator(model: PrivateLinearModel) -> None:

@@ -36,7 +36,10 @@ class Hazard(Count):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("periods", "rates"):
-            object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
+            value: Any = getattr(self, name)
+            if not isinstance(value, list | tuple | np.ndarray) or not all(map(is_number, value)):
+                raise InputError(f"{name} must be a list of numbers, as periods=[0, 1, 2, 5] is.")
+            object.__setattr__(self, name, tuple(map(float, value)))
         check_periods(self.periods)
 
     def parameters(self) -> dict[str, Any]:
@@ -75,7 +78,7 @@ def check_periods(periods: Sequence[Any]) -> None:
     rising = all(map(is_number, numbers)) and all(low < high < 1e100 for low, high in pairwise(numbers))
     if not (2 <= len(numbers) <= MOST_PERIODS + 1 and rising and numbers[0] == 0):
         raise InputError(
-            f"periods={numbers!r} must be cut points in time that rise from 0, two to {MOST_PERIODS + 1}, such as "
-            "[0, 1, 2, 5]: within a period the baseline hazard is constant, and after the last nobody is followed. "
-            "Choose them from what is publicly known, not from these data."
+            f"periods={numbers[:10]!r}{'...' * (len(numbers) > 10)} must be cut points in time that rise from 0, two "
+            f"to {MOST_PERIODS + 1}, such as [0, 1, 2, 5]: within a period the baseline hazard is constant, and after the "
+            "last nobody is followed. Choose them from what is publicly known, not from these data."
         )
