@@ -79,6 +79,6 @@ def check_periods(periods: Sequence[Any]) -> None:
     if not (2 <= len(numbers) <= MOST_PERIODS + 1 and rising and numbers[0] == 0):
         raise InputError(
             f"periods={numbers[:10]!r}{'...' * (len(numbers) > 10)} must be cut points in time that rise from 0, two "
-            f"to {MOST_PERIODS + 1}, such as [0, 1, 2, 5]: within a period the baseline hazard is constant, and after the "
-            "last nobody is followed. Choose them from what is publicly known, not from these data."
+            f"to {MOST_PERIODS + 1}, such as [0, 1, 2, 5]: within a period the baseline hazard is constant, and after "
+            "the last nobody is followed. Choose them from what is publicly known, not from these data."
         )
