@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from sottovoce import __version__
-from sottovoce.app.page import SIGN, declared_columns, public_facts, raise_belief, releases
-from sottovoce.app.texts import render
+from sottovoce.app.page import SIGN, declared_columns, fill_page, public_facts, raise_belief, releases
 from sottovoce.estimators import PrivateLinearModel, plots
+from sottovoce.numerals import count_text, number_text, promise_text
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import CHANGES
 from sottovoce.privacy.guarantee import Guarantee, gaussian_missed, percent
@@ -85,7 +85,7 @@ class Facts:
         weakest = self.weakest
         if not weakest.promises:
             return "no promise"
-        return f"epsilon = {weakest.epsilon:.4g}, delta = {weakest.delta:g}, against everybody"
+        return f"{promise_text(weakest.epsilon, weakest.delta)}, against everybody"
 
     @property
     def unit(self) -> str:
@@ -140,7 +140,8 @@ class Facts:
             return None
         balance = self.account.balance()
         return (
-            f"epsilon {balance.spent:.4g} of {balance.total:g} at delta {balance.delta:g}, {balance.plans} plans, in "
+            f"epsilon {number_text(balance.spent)} of {number_text(balance.total)} at delta "
+            f"{number_text(balance.delta)}, {balance.plans} plans, in "
             f"the account {self.account.dataset}"
         )
 
@@ -150,7 +151,7 @@ class Facts:
         if not weakest.promises:
             return []
         own = (
-            f"{weakest.epsilon:.3g} (this one)",
+            f"{number_text(weakest.epsilon)} (this one)",
             percent(weakest.detected(0.05)),
             percent(raise_belief(weakest, 0.1)),
         )
@@ -220,7 +221,7 @@ def nist_answers(facts: Facts) -> dict[str, list[Answer]]:
         Answer(
             "Bounded or unbounded neighbours",
             f"{weakest.relation}: data sets that differ in one {weakest.unit} that {CHANGES[weakest.relation]}; how "
-            f"many there are ({plan.records:,}) is public",
+            f"many there are ({count_text(plan.records)}) is public",
         ),
         Answer("Mechanisms", facts.mechanisms),
         Answer(
@@ -257,12 +258,11 @@ def _preparation(facts: Facts) -> str:
 
 def _page(title: str, answers: Callable[[Facts], dict[str, list[Answer]]], facts: Facts, *, signed: bool) -> str:
     """Questions and answers as a page that prints on two sides, with lines to sign where it is `signed`."""
-    return render(
+    return fill_page(
+        title,
         "sheet.html",
-        title=title,
         facts=facts,
         sections=answers(facts),
-        now=f"{datetime.now(UTC):%Y-%m-%d}",
         sign=("Name and office", "Place and date", "To be looked at again on", "Signature") if signed else (),
     )
 

@@ -19,6 +19,7 @@ import markupsafe
 from markupsafe import Markup
 
 from sottovoce.files import toml_key, toml_value
+from sottovoce.numerals import count_text, number_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -125,5 +126,6 @@ def _environment(suffix: str) -> Environment:
         auto_reload=False,
     )
     made.filters.update(number=format, key=lambda name: Markup(toml_key(name)))  # noqa: S704  # it escapes
+    made.filters.update(digits=number_text, counted=count_text)
     made.globals["style"] = read("style.css")
     return made
