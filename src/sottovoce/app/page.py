@@ -80,9 +80,9 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
     plans = getattr(model, "plans_", (plan,))  # of a model from a file only its own plan is known
     queries = {query.name: query for name in plan.names for query in algorithms.of(plan).queries(plan, name)}
     left = [queries[release.query] for release in plan.releases if release.mechanism != "kept"]
-    return fill_page(
-        title,
+    return render(
         "report.html",
+        title=title,
         name=type(model).__name__,
         occasion=occasion,
         model=model,
@@ -110,12 +110,6 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         percent=percent,
         size=readable_size,
     )
-
-
-def fill_page(title: str, template: str, **values: Any) -> str:
-    """A page by its template: with a report and a plan, what is promised about how many stands first."""
-    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
-    return render(template, **{"title": title, "report": None, "now": now, "version": __version__, **values})
 
 
 def promise_of(report: PrivacyReport, plan: Plan) -> tuple[Part, ...]:
@@ -216,9 +210,9 @@ def raise_belief(guarantee: Guarantee, prior: float, false_alarms: float = SIGN)
 def ledger_page(ledger: Ledger) -> str:
     """The page of a ledger, for its holder: names, purposes and costs; no released value and no key."""
     entries, now, accounts = ledger.verify(), datetime.now(UTC), ledger.accounts()
-    return fill_page(
-        f"Ledger {ledger.path.name}",
+    return render(
         "ledger.html",
+        title=f"Ledger {ledger.path.name}",
         accounts=[_describe_account(account, now) for account in accounts],
         entries=entries,
         receipt=accounts[0].receipt(),

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.app.charges import balances_around
-from sottovoce.app.page import describe_evaluation, fill_page, ledger_page, make_card, page, promise_of, public_facts
+from sottovoce.app.page import describe_evaluation, ledger_page, make_card, page, promise_of, public_facts
+from sottovoce.app.texts import render
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.estimators.description import Description
@@ -36,16 +37,14 @@ def _ask_page(title: str, template: str, found: Evaluation | Description, accoun
     accounts = accounts if plan.private else {}  # without privacy nothing is charged
     ledgers = [(party, *balances_around(account, plan.digest.hex())) for party, account in accounts.items()]
     names = {party: f"account {account.dataset} of {account.path.name}" for party, account in accounts.items()}
-    promise = promise_of(report, plan)
-    return fill_page(
-        title, template, found=found, plan=plan, report=report, promise=promise, ledgers=ledgers, where=names, **values
-    )
+    values |= {"plan": plan, "report": report, "promise": promise_of(report, plan), "ledgers": ledgers, "where": names}
+    return render(template, title=title, found=found, **values)
 
 
 def card_page(model: PrivateLinearModel, told: Mapping[str, Any] | None, *, title: str = "Model card") -> str:
     """The page of a model card, with what an evaluation told of the model."""
-    values = {"report": model.privacy_, "plan": model.plan_, "sections": make_card(model, told)}
-    return fill_page(title, "page.html", **values)
+    report, plan = model.privacy_, model.plan_
+    return render("page.html", title=title, report=report, plan=plan, sections=make_card(model, told))
 
 
 def write_page(result: Any, path: str | Path, *, card: bool | Evaluation = False, ledger: Any = None) -> None:

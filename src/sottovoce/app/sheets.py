@@ -16,7 +16,8 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from sottovoce import __version__
-from sottovoce.app.page import SIGN, declared_columns, fill_page, public_facts, raise_belief, releases
+from sottovoce.app.page import SIGN, declared_columns, public_facts, raise_belief, releases
+from sottovoce.app.texts import render
 from sottovoce.estimators import PrivateLinearModel, plots
 from sottovoce.numerals import count_text, number_text, promise_text
 from sottovoce.privacy.calibration import mu_for
@@ -258,9 +259,9 @@ def _preparation(facts: Facts) -> str:
 
 def _page(title: str, answers: Callable[[Facts], dict[str, list[Answer]]], facts: Facts, *, signed: bool) -> str:
     """Questions and answers as a page that prints on two sides, with lines to sign where it is `signed`."""
-    return fill_page(
-        title,
+    return render(
         "sheet.html",
+        title=title,
         facts=facts,
         sections=answers(facts),
         sign=("Name and office", "Place and date", "To be looked at again on", "Signature") if signed else (),

@@ -343,8 +343,8 @@ class PrivacyReport:
         whose = "one of them" if most == 1 else f"up to {most:,} of them together"
         return (
             f"If people withdraw: of {whose} a guess, at even chances, whether their records were used is right at "
-            f"most 3 times in 4 (as a group: {promise_text(epsilon, delta)}). By that measure the model "
-            "is due to be fitted anew when more have withdrawn."
+            f"most 3 times in 4 (as a group: epsilon = {number_text(epsilon)}, delta = {number_text(delta)}). By that "
+            "measure the model is due to be fitted anew when more have withdrawn."
         )
 
     def notes(self) -> tuple[str, ...]:

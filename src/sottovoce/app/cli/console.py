@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from sottovoce import __version__
 from sottovoce.app.texts import harmless, readable_size
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
-from sottovoce.numerals import count_text, number_text
+from sottovoce.numerals import number_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -301,7 +301,7 @@ def show_problem(made: Plan, console: Console) -> None:
     where = f"at {len(made.parties)} parties, split by {made.split}" if made.split.several else "in one place"
     console.print(
         f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "
-        f"{count_text(made.records)} records, {made.features} features, {where}"
+        f"{made.records:,} records, {made.features} features, {where}"
     )
     if made.split.same_people:
         from sottovoce.app.page import known_labels
