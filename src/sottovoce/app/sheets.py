@@ -19,10 +19,10 @@ from sottovoce import __version__
 from sottovoce.app.page import SIGN, declared_columns, public_facts, raise_belief, releases
 from sottovoce.app.texts import render
 from sottovoce.estimators import PrivateLinearModel, plots
-from sottovoce.numerals import count_text, number_text, promise_text
+from sottovoce.numerals import count_text, interval_text, number_text, promise_text
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import CHANGES
-from sottovoce.privacy.guarantee import Guarantee, gaussian_missed, percent
+from sottovoce.privacy.guarantee import VIEWS, Guarantee, gaussian_missed, percent
 from sottovoce.privacy.ledger import Account
 
 NOT_SAID: Final = "not said"
@@ -86,7 +86,15 @@ class Facts:
         weakest = self.weakest
         if not weakest.promises:
             return "no promise"
-        return f"{promise_text(weakest.epsilon, weakest.delta)}, against everybody"
+        rests = f"; it {weakest.mark}" if weakest.mark else ""
+        return f"{promise_text(weakest.epsilon, weakest.delta)}, against everybody{rests}"
+
+    @property
+    def rests(self) -> str:
+        """All that the promise rests on, and what holds where sums are not as secure as assumed."""
+        weakest = self.weakest
+        secure = (f"nobody breaks the encryption, {'; '.join(weakest.assumes)}",) if weakest.assumes else ()
+        return f"{'; '.join((*self.model.privacy_.assumptions, *secure))}. {weakest.if_broken}".strip()
 
     @property
     def unit(self) -> str:
@@ -105,14 +113,19 @@ class Facts:
         """Who has to be trusted with what."""
         if not self.model.plan_.split.several:
             return "Whoever holds the records sees them in the clear; nobody else sees anything but the results."
-        views = (view.sentence() for view in self.model.privacy_.views(several=True))
+        views = (
+            f"Against {view.view or VIEWS[view.adversary]}: "
+            f"{promise_text(view.epsilon, view.delta) if view.promises else 'no promise'}."
+            for view in self.model.privacy_.views(several=True)
+        )
         return " ".join(("Each party sees its own records alone.", *views))
 
     @property
     def mechanisms(self) -> str:
         plan = self.model.plan_
         each = {
-            f"{title} ({release.mechanism} mechanism, {count} releases)" for title, release, count, _ in releases(plan)
+            f"{title} ({release.mechanism} mechanism, {count} {'release' if count == 1 else 'releases'})"
+            for title, release, count, _ in releases(plan)
         }
         return "; ".join(sorted(each))
 
@@ -121,30 +134,23 @@ class Facts:
         told = self.evaluation
         if told is None:
             return None
-        shown = (
-            f"{plots.title_of(name)} {found['value']:.3g} ({found['low']:.3g} to {found['high']:.3g})"
-            for name, found in told["metrics"].items()
-            if found["value"] is not None
-        )
-        return f"on {told['records']:,} test records, with 95% intervals: {', '.join(shown)}"
+        return f"on {count_text(told['records'])} test records, with 95% intervals: {_metrics_text(told)}"
 
     @property
     def groups(self) -> str | None:
-        """For which groups the quality was told."""
-        found = (self.evaluation or {}).get("groups")
-        return None if not found else f"told by {self.evaluation['by']}: {', '.join(map(str, found))}"  # type: ignore[index]
+        """The quality in each group."""
+        told = self.evaluation or {}
+        return "; ".join(f"{told['by']} {group['name']}: {_metrics_text(group)}" for group in told.get("groups", ()))
 
     @property
     def spent(self) -> str | None:
         """What all releases on the same people add up to, where their ledger is at hand."""
         if self.account is None:
             return None
-        balance = self.account.balance()
-        return (
-            f"epsilon {number_text(balance.spent)} of {number_text(balance.total)} at delta "
-            f"{number_text(balance.delta)}, {balance.plans} plans, in "
-            f"the account {self.account.dataset}"
-        )
+        balance, account = self.account.balance(), self.account.dataset
+        total = f"{number_text(balance.total)} at delta {number_text(balance.delta)}"
+        plans = f"{balance.plans} {'plan' if balance.plans == 1 else 'plans'}"
+        return f"epsilon {number_text(balance.spent)} of {total}, {plans}, in the account {account}"
 
     def compared(self) -> list[tuple[str, str, str]]:
         """Epsilons, with what an attacker could find at most and how far a belief of 10% can grow, in order."""
@@ -165,6 +171,12 @@ class Facts:
             rare = 1 - float(gaussian_missed(mu, SIGN))
             rows.append((epsilon, (f"{epsilon:g}", percent(found), percent(0.1 * rare / (0.1 * rare + 0.9 * SIGN)))))
         return [row for _, row in sorted(rows)]
+
+
+def _metrics_text(told: Mapping[str, Any]) -> str:
+    """The metrics that could be told."""
+    known = ((name, found) for name, found in told["metrics"].items() if None not in found.values())
+    return ", ".join(f"{plots.title_of(name)} {interval_text(**found)}" for name, found in known) or "cannot be told"
 
 
 def protection_answers(facts: Facts) -> dict[str, list[Answer]]:
@@ -233,7 +245,7 @@ def nist_answers(facts: Facts) -> dict[str, list[Answer]]:
         said("Utility, with its uncertainty", facts.quality),
         said("Bias: errors by group", facts.groups),
         Answer("Trust model", facts.trust),
-        Answer("What it rests on", "; ".join(facts.model.privacy_.assumptions)),
+        Answer("What it rests on", facts.rests),
         Answer("Floating point", "noise is drawn on an integer grid, and sums over records are exact on public grids"),
         Answer("Timing and other side channels", "not covered: how long an answer takes may follow from the records"),
         Answer("Randomness", weakest.void or "of the operating system, without a seed"),
@@ -308,7 +320,7 @@ def registry_entry(facts: Facts) -> dict[str, Any]:
             "deployment_model": {
                 "model_name": "Federated" if several else "Central",
                 "model_name_details": facts.place,
-                "trust_assumptions": "; ".join(facts.model.privacy_.assumptions),
+                "trust_assumptions": facts.rests,
                 "actors": facts.trust,
                 "release_type": "One release",
                 "data_source_type": "Static",
