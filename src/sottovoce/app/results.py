@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.app.charges import balances_around
-from sottovoce.app.page import describe_evaluation, ledger_page, make_card, page, promise_of, public_facts
+from sottovoce.app.page import Occasion, describe_evaluation, ledger_page, make_card, page, promise_of, public_facts
 from sottovoce.app.texts import render
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
@@ -73,8 +73,10 @@ def write_page(result: Any, path: str | Path, *, card: bool | Evaluation = False
         text = description_page(result, accounts)
     elif isinstance(result, Ledger):
         text = ledger_page(result)
+    elif isinstance(result, PrivateLinearModel) and card:
+        text = card_page(result, card.to_dict() if isinstance(card, Evaluation) else None)
     elif isinstance(result, PrivateLinearModel):
-        text = card_page(result, card.to_dict() if isinstance(card, Evaluation) else None) if card else page(result)
+        text = page(result, Occasion(about=result.plan_.about.texts()))
     else:
         raise InputError(f"result={type(result).__name__} must be a fitted model, Evaluation, Description or Ledger.")
     write_text(Path(path), text, "path")
