@@ -131,7 +131,7 @@ def test_an_entry_of_the_registry_has_its_form(model: Any) -> None:
 
 def test_what_was_said_stands_in_the_sheet_and_what_was_not_is_marked(model: Any) -> None:
     answers = {each.question: each for group in protection_answers(Facts(model)).values() for each in group}
-    assert answers["Controller"].text == ABOUT.controller
+    assert answers["Controller and processors"].text == ABOUT.controller
     assert answers["What is done"].text == ABOUT.withdrawal
     assert answers["Columns that need care"].text == "sex"
     assert model.privacy_.withdrawal() in answers["What the model still shows"].text

@@ -184,12 +184,12 @@ def protection_answers(facts: Facts) -> dict[str, list[Answer]]:
     about, model, plan = facts.about, facts.model, facts.model.plan_
     return {
         "Who and what for": [
-            said("Controller", about.get("controller")),
+            said("Controller and processors", about.get("controller")),
             said("Government, industry or non-profit", about.get("sector")),
             said("Contact for people in the data", about.get("contact")),
             said("Purpose", about.get("purpose")),
             said("Legal basis", about.get("basis")),
-            said("Recipients", about.get("recipients")),
+            said("Recipients, other countries", about.get("recipients")),
             said("Kept for", about.get("retention")),
             said("Run by", about.get("analyst")),
         ],
