@@ -178,7 +178,7 @@ def test_the_command_names_what_nobody_said(model: Any, tmp_path: Path, invoke: 
     sv.Ledger.create(ledger).open("people", epsilon=3, delta=1e-5)
     told = invoke("sheet", tmp_path / "m.json", "--ledger", ledger)
     assert "not said: Quality, By group" in told.output
-    assert "of 3 at delta 1e-05, 0 plans" in (tmp_path / "m.protection.html").read_text()
+    assert "epsilon = 0 of epsilon = 3, delta = 1e-05, 0 plans" in (tmp_path / "m.protection.html").read_text()
     assert invoke("sheet", tmp_path / "m.json", code=2).exit_code == 2  # there is a file already
     invoke("sheet", tmp_path / "m.json", "--kind", "registry")
     assert (tmp_path / "m.registry.yaml").exists()

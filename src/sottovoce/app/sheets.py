@@ -113,19 +113,18 @@ class Facts:
         """Who has to be trusted with what."""
         if not self.model.plan_.split.several:
             return "Whoever holds the records sees them in the clear; nobody else sees anything but the results."
-        views = (
-            f"Against {view.view or VIEWS[view.adversary]}: "
-            f"{promise_text(view.epsilon, view.delta) if view.promises else 'no promise'}."
-            for view in self.model.privacy_.views(several=True)
+        views = self.model.privacy_.views(several=True)
+        numbers = (promise_text(view.epsilon, view.delta) if view.promises else "no promise" for view in views)
+        each = (
+            f"Against {view.view or VIEWS[view.adversary]}: {said}." for view, said in zip(views, numbers, strict=True)
         )
-        return " ".join(("Each party sees its own records alone.", *views))
+        return " ".join(("Each party sees its own records alone.", *each))
 
     @property
     def mechanisms(self) -> str:
         plan = self.model.plan_
         each = {
-            f"{title} ({release.mechanism} mechanism, {count} {'release' if count == 1 else 'releases'})"
-            for title, release, count, _ in releases(plan)
+            f"{title} ({count} by the {release.mechanism} mechanism)" for title, release, count, _ in releases(plan)
         }
         return "; ".join(sorted(each))
 
@@ -147,10 +146,9 @@ class Facts:
         """What all releases on the same people add up to, where their ledger is at hand."""
         if self.account is None:
             return None
-        balance, account = self.account.balance(), self.account.dataset
-        total = f"{number_text(balance.total)} at delta {number_text(balance.delta)}"
-        plans = f"{balance.plans} {'plan' if balance.plans == 1 else 'plans'}"
-        return f"epsilon {number_text(balance.spent)} of {total}, {plans}, in the account {account}"
+        has = self.account.balance()
+        total, plans = promise_text(has.total, has.delta), f"{has.plans} {'plan' if has.plans == 1 else 'plans'}"
+        return f"epsilon = {number_text(has.spent)} of {total}, {plans}, in the account {self.account.dataset}"
 
     def compared(self) -> list[tuple[str, str, str]]:
         """Epsilons, with what an attacker could find at most and how far a belief of 10% can grow, in order."""

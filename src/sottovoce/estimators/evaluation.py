@@ -167,8 +167,8 @@ class Evaluation:
     def _rows(self) -> list[tuple[str, ...]]:
         """A line for each metric, of all records and of each group."""
         every = [dict(own._named()) for own in (self, *self.groups.values())]
-        text = _short_text if self.groups else _metric_text
-        rows = [(name, *(text(own[name]) for own in every)) for name in every[0]]
+        short = bool(self.groups)
+        rows = [(name, *(_metric_text(own[name], short=short) for own in every)) for name in every[0]]
         counts = [f"about {count_text(own.records.value)}" for own in self.groups.values() if own.records]
         return [("records", count_text(self.plan_.records), *counts), *rows] if counts else rows
 
@@ -196,16 +196,12 @@ class Evaluation:
         return lines
 
 
-def _metric_text(metric: estimates.Metric) -> str:
+def _metric_text(metric: estimates.Metric, *, short: bool) -> str:
     if not math.isfinite(metric.value + metric.width):
-        return "cannot be told at this epsilon"
+        return "cannot be told" if short else "cannot be told at this epsilon"
+    if short:
+        return interval_text(metric.value, metric.low, metric.high)
     return f"{number_text(metric.value)}, 95% from {number_text(metric.low)} to {number_text(metric.high)}"
-
-
-def _short_text(metric: estimates.Metric) -> str:
-    if not math.isfinite(metric.value + metric.width):
-        return "cannot be told"
-    return interval_text(metric.value, metric.low, metric.high)
 
 
 def plain_numbers(value: Any) -> Any:
