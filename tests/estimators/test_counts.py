@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -319,11 +320,45 @@ class TestTimes:
         with pytest.raises(InputError, match=text):
             self.model(**change).fit(*times)
 
-    def test_an_evaluation_is_refused(self, times: Any) -> None:
+    def test_concordance_is_told_privately(self, times: Any, tmp_path: Any) -> None:
+        """In one place from arrays, by a model from a file, by rows, and with secure sums."""
+        X, y = times
+        model = self.model().fit(X[:3000], y[:3000])
+        scores, exact = model.predict(X[:3000]), model.score(X[3000:], y[3000:])
+        np.testing.assert_allclose(model.score_spread_, (scores.mean(), scores.std()), atol=0.1)
+        found = sv.evaluate(model, X[3000:], y[3000:], epsilon=4.0, insecure_seed=2)
+        assert found["concordance"].low < exact < found["concordance"].high
+        assert found["concordance"].width < 0.08
+        assert found["events"].value == pytest.approx(y["event"][3000:].mean(), abs=0.03)
+        expected = float(np.exp(model.predict(X[3000:])) @ model.cumulative_hazard(y["time"][3000:]))
+        ratio = found["observed_to_predicted"]
+        assert ratio.low < y["event"][3000:].sum() / expected < ratio.high
+        assert found.privacy_.epsilon == pytest.approx(4.0, rel=1e-3)
+        assert found.complete
+        assert "concordance: 0." in str(found)
+        assert len(found.calibration) == len(found.nodes) == len(found.cells)
+        figure = found.plot()
+        assert figure.axes[0].get_title() == "events"
+        assert figure.axes[0].get_xticklabels()[-1].get_text() == "3"
+        model.save(tmp_path / "model.json")
+        again = sv.evaluate(sv.load_model(tmp_path / "model.json"), X[3000:], y[3000:], epsilon=4.0, insecure_seed=2)
+        assert again.metrics == found.metrics
+        labels = sv.labels_with(y["event"].astype(float), time=y["time"])
+        parts = [(X[3000:4000], labels[3000:4000]), (X[4000:], labels[4000:])]
+        for sums in ("plain", "secure"):
+            rows = sv.evaluate(model, sv.Federation.by_rows(parts, sums=sums), epsilon=8.0)
+            assert rows["concordance"].value == pytest.approx(exact, abs=0.04)  # 4 deviations of the noisier
+
+    def test_an_evaluation_of_what_it_does_not_tell_is_refused(self, times: Any) -> None:
         X, y = times
         model = self.model().fit(X, y)
-        with pytest.raises(InputError, match="concordance"):
-            sv.evaluate(model, X, y, epsilon=1.0)
+        late = sv.labels_with(y["event"].astype(float), time=y["time"], entry=y["time"] / 2)
+        for change, text in (({"y": late}, "entry"), ({"by": "x0"}, "by="), ({"person": np.arange(N)}, "whose record")):
+            with pytest.raises((InputError, RefusedError), match=text):
+                sv.evaluate(model, X, **{"y": y, "epsilon": 1.0, **change})
+        parts = [(X[:3000], late[:3000]), (X[3000:], late[3000:])]
+        found = sv.evaluate(model, sv.Federation.by_rows(parts), epsilon=4.0)
+        assert not found.complete  # of a federation: they are left out, and that is told
 
 
 def test_concordance_counts_pairs_whose_order_is_known() -> None:
@@ -353,6 +388,33 @@ def test_a_job_of_counts_with_exposures(claims: Any, tmp_path: Any, monkeypatch:
         assert result.exit_code == 0, result.output
         assert said in result.output
     assert type(sv.load_model("job.json")) is sv.PrivatePoissonRegressor
+
+
+def test_a_job_of_times(times: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = (array[:800] for array in times)
+    monkeypatch.chdir(tmp_path)
+    columns = np.column_stack([X, y["event"], y["time"]])
+    np.savetxt("people.csv", columns, delimiter=",", header="a,b,c,d,died,years", comments="")
+    ranges = "".join(f"{name} = {{ range = [-1, 1] }}\n" for name in "abcd")
+    beside = "died = { counts = 1 }\nyears = { time = [0, 3] }\n"
+    schema = f'[schema]\nlabel = "died"\n[schema.columns]\n{ranges}{beside}'
+    privacy = '[privacy]\nepsilon = 20.0\ndelta = 1e-5\n[data]\nfile = "people.csv"\n'
+    model = '[model]\nestimator = "cox"\nperiods = [0, 0.5, 1, 2, 3]\n'
+    (tmp_path / "job.toml").write_text(model + schema + privacy, encoding="utf-8")
+    (tmp_path / "test.toml").write_text(privacy, encoding="utf-8")
+    files = ("--output", "found.json", "--plot", "found.png")
+    for command, said in (
+        (["fit", "job.toml"], "model: job.json"),
+        (["evaluate", "job.json", "test.toml", *files], "concordance"),
+        (["card", "job.json", "--evaluation", "found.json", "--output", "card.md"], "card.md"),
+    ):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+        assert said in result.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    exact = sv.load_model("job.json").score("people.csv")
+    assert found["metrics"]["concordance"]["value"] == pytest.approx(exact, abs=0.05)
+    assert "observed to predicted" in (tmp_path / "card.md").read_text()
 
 
 def test_what_is_bought_beside_a_fit_takes_no_weights(claims: Any) -> None:
