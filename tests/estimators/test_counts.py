@@ -16,8 +16,12 @@ from typer.testing import CliRunner
 import sottovoce as sv
 from sottovoce import losses
 from sottovoce.app.cli import app
+from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.estimators.times import concordance
+from sottovoce.federation.party import Party
+from sottovoce.privacy.ledger import Ledger
+from sottovoce.transports.base import InProcess
 
 N, D = 6000, 4
 RANGES = ([-1.0] * D, [1.0] * D)
@@ -148,6 +152,34 @@ def test_a_plan_with_an_exposure_needs_one(claims: Any) -> None:
     X, y, _ = claims
     with pytest.raises((InputError, RefusedError), match="takes exposure beside labels"):
         poisson(epsilon=1.0).fit(X, y)
+
+
+@pytest.mark.parametrize("how", ["arrays", "data set"])
+def test_a_party_elsewhere_without_an_exposure_refuses_before_others_are_charged(
+    claims: Any, tmp_path: Path, how: str
+) -> None:
+    """As it is told what the plan wants, and not when it prepares its rows, which comes with the charge."""
+    X, y, exposure = (array[:400] for array in claims)
+    accounts = [Ledger.create(tmp_path / name).open(name, 9.0, 1e-3) for name in ("anna", "ben")]
+
+    def party(name: str, labels: Any, account: Any) -> Party:
+        rows = Dataset.from_arrays(X, labels) if how == "data set" else X
+        policy = sv.Policy(bounds=None)
+        return Party(name, rows, None if how == "data set" else labels, account=account, policy=policy)
+
+    rated = sv.labels_with(y, exposure=exposure)
+    weighed = sv.labels_with(rated, weight=exposure)
+    for labels, refused in ((y, "takes exposure"), (weighed, "does not take weight"), (rated, "")):
+        parties = [party("anna", rated, accounts[0]), party("ben", labels, accounts[1])]
+        federation = sv.Federation.connect(InProcess(parties))
+        model = poisson(epsilon=1.0, insecure_seed=None)
+        if refused:
+            with pytest.raises(RefusedError, match=f"ben refuses: the plan {refused} beside labels"):
+                model.fit(federation)
+            assert [account.balance().plans for account in accounts] == [0, 0]
+        else:  # the control
+            model.fit(federation)
+            assert [account.balance().plans for account in accounts] == [1, 1]
 
 
 def test_a_ceiling_cuts_weights_and_nothing_else_counts(claims: Any) -> None:
@@ -458,7 +490,7 @@ def test_an_evaluation_over_columns_is_refused_before_scores_are_learned(
     model = sv.PrivateLogisticRegression(epsilon=3.0, entry_bound=1.0, classes=(0, 1))
     model.fit(sv.Federation.by_columns(parts, y))
     learned: list[str] = []
-    monkeypatch.setattr(type(model), "predict_for", lambda _, __, recipient: learned.append(recipient))
+    monkeypatch.setattr(type(model), "_joint", lambda _, __, recipient, ___: learned.append(recipient))
     test = sv.Federation.by_columns(parts, sv.labels_with(y, **{beside: rng.random(200)}))
     with pytest.raises(InputError, match=f"{beside} stands beside the labels"):
         sv.evaluate(model, test, epsilon=1.0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -298,8 +298,7 @@ class Preparation:
         labels, usable = self._labels(labels_of(y))
         if self.layout == "raw":  # cells are counted, whatever stands beside labels
             return labels, usable
-        if strange := columns.keys() - self.beside:
-            raise InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")
+        self.check_known(columns)
         if self.until is not None:
             return self._events(labels, usable, columns)
         if "exposure" not in columns:
@@ -347,8 +346,14 @@ class Preparation:
         found = {name for name, bound in declared.items() if bound is not None or not self.exact}
         return frozenset({*found, *self.also, *([] if self.most_records is None else ["person"])})
 
-    def check_beside(self, given: Mapping[str, NDArray[Any]]) -> None:
-        """Refuse labels without what the plan counts on beside them, whatever they are."""
+    def check_known(self, given: Collection[str]) -> None:
+        """Refuse labels with more beside them than the plan takes."""
+        if strange := {*given} - self.beside:
+            raise InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")
+
+    def check_beside(self, given: Collection[str]) -> None:
+        """Refuse labels without what the plan counts on beside them, or with more, whatever they are."""
+        self.check_known(given)
         declared = {"exposure": self.bounds.exposure_bound, "weight": self.bounds.weight_bound, "time": self.until}
         if lacking := [name for name in sorted(self.beside) if declared.get(name) and name not in given]:
             raise InputError(

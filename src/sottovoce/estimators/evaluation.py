@@ -282,7 +282,7 @@ def evaluate(  # noqa: PLR0913
         _check_holder(fit, X, declared, by)
     elif declared is not None and not declared.places:
         y = _labels_beside(model, X, y, by)
-    federation = (_score_test_people if by_columns else _take_test_records)(model, X, y, ledger)
+    federation = (_take_test_people if by_columns else _take_test_records)(model, X, y, ledger)
     session = Session(
         federation,
         insecure_seed=insecure_seed,
@@ -333,6 +333,9 @@ def evaluate(  # noqa: PLR0913
         own = model.charged_as_ if by_columns else ""
         subject = Subject(weights, spread, people, own, groups=declared, labels=scale)
         plan = session.plan(form, problem, subject)
+        if by_columns and not (isinstance(X.journal, Journal) and X.journal.answered):  # else the cells are there
+            session.coordinator.check(plan)  # a party that refuses does so before anybody learns scores
+            model._joint(X, X.names[X.label_party], session)
         report, fitted = _add_fit(model, session.report(plan), people)
         journal = session.coordinator.journal
         if journal.path is not None and not journal.begun and len(plan.names) == 1:
@@ -479,8 +482,8 @@ def _check_holder(fit: Plan, federation: Federation, groups: Groups | None, by: 
         )
 
 
-def _score_test_people(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
-    """Have the holder of the labels learn the scores of the test people, which it then counts."""
+def _take_test_people(_model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
+    """Test people, of whom the holder of the labels is to learn scores, which it then counts."""
     if not isinstance(X, Federation) or not X.split.same_people or y is not None or ledger is not None:
         raise InputError(
             "model was fitted over columns: give the test people as X, a Federation.by_columns of the same parties "
@@ -488,8 +491,6 @@ def _score_test_people(model: PrivateLinearModel, X: Any, y: ArrayLike | None, l
         )
     if X.unlabelled:
         raise InputError("y=None: nobody of the federation knows the labels; give them: by_columns(parts, y).")
-    if not isinstance(X.journal, Journal) or not X.journal.answered:  # else the cells of one that was stopped are there
-        model.predict_for(X, X.names[X.label_party])
     return X
 
 
