@@ -441,7 +441,9 @@ class TestByColumns:
         self, model: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Planted fault: the plan of one party alone is served, and nobody charges the columns of the other."""
-        monkeypatch.setattr(partial_models.Predictor, "scored", lambda self, digest, parties: self._scored and self._scored[2])
+        monkeypatch.setattr(
+            partial_models.Predictor, "scored", lambda self, digest, parties: self._scored and self._scored[2]
+        )
         alone = self.ALONE | {"split": "columns", "columns": (2,)}
         cells = self.asked(model, lambda plan: plan.model_copy(update=alone), ("ben",))
         assert cells.sum() == pytest.approx(2000, abs=200)
