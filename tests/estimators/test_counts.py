@@ -492,7 +492,7 @@ def test_an_evaluation_over_columns_is_refused_before_scores_are_learned(
     learned: list[str] = []
     monkeypatch.setattr(type(model), "_joint", lambda _, __, recipient, ___: learned.append(recipient))
     test = sv.Federation.by_columns(parts, sv.labels_with(y, **{beside: rng.random(200)}))
-    with pytest.raises(InputError, match=f"{beside} stands beside the labels"):
+    with pytest.raises(RefusedError, match=f"the plan does not take {beside} beside labels"):
         sv.evaluate(model, test, epsilon=1.0)
     assert learned == []
 

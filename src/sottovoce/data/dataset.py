@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data.beside import columns_beside
 from sottovoce.data.cells import MISSING, label_array, label_key, real_rows
 from sottovoce.data.coded import Coded
 from sottovoce.data.files import open_files
@@ -192,8 +191,8 @@ class Dataset:
         """What stands beside the labels, by name; None where that is known once they are read."""
         if self.schema is not None:
             return self.schema.names_beside
-        known = [columns_beside(source.y) for source in self.sources if isinstance(source, ArraySource)]
-        return known[0] if known else None
+        labels = [source.y for source in self.sources if isinstance(source, ArraySource) and source.y is not None]
+        return {*(labels[0].dtype.names or ())} - {"label"} if labels else None
 
     def pieces(self, rows: int | None = None) -> Iterator[Piece]:
         """Rows and labels in their order, at most `rows` at once."""

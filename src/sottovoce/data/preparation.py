@@ -298,7 +298,8 @@ class Preparation:
         labels, usable = self._labels(labels_of(y))
         if self.layout == "raw":  # cells are counted, whatever stands beside labels
             return labels, usable
-        self.check_known(columns)
+        if strange := columns.keys() - self.beside:
+            raise _not_taken(strange)
         if self.until is not None:
             return self._events(labels, usable, columns)
         if "exposure" not in columns:
@@ -346,14 +347,10 @@ class Preparation:
         found = {name for name, bound in declared.items() if bound is not None or not self.exact}
         return frozenset({*found, *self.also, *([] if self.most_records is None else ["person"])})
 
-    def check_known(self, given: Collection[str]) -> None:
-        """Refuse labels with more beside them than the plan takes."""
-        if strange := {*given} - self.beside:
-            raise InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")
-
     def check_beside(self, given: Collection[str]) -> None:
         """Refuse labels without what the plan counts on beside them, or with more, whatever they are."""
-        self.check_known(given)
+        if strange := {*given} - self.beside:
+            raise _not_taken(strange)
         declared = {"exposure": self.bounds.exposure_bound, "weight": self.bounds.weight_bound, "time": self.until}
         if lacking := [name for name in sorted(self.beside) if declared.get(name) and name not in given]:
             raise InputError(
@@ -378,3 +375,7 @@ class Preparation:
             np.clip(values, self.bounds.label_low, self.bounds.label_high, out=values)
         centre, half = self.label_scale
         return (values - centre) / half, usable
+
+
+def _not_taken(strange: Collection[str]) -> InputError:
+    return InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")

@@ -467,9 +467,6 @@ def _check_holder(fit: Plan, federation: Federation, groups: Groups | None, by: 
         raise InputError("by: in a federation cells stand beside the labels, sv.labels_with(y, group=...).")
     if not fit.split.same_people or not federation.split.same_people:
         return
-    own = federation._parties[federation.label_party].labels if federation._parties else None  # else nobody here knows
-    if strange := columns_beside(own).keys() - (set() if groups is None else {"group"}):
-        raise InputError(f"y: {min(strange)} stands beside the labels of the test people, and nothing takes it.")
     if groups is None:
         return
     holder = federation.names[federation.label_party]

@@ -26,11 +26,7 @@ _TITLES: Final = {
     "log_loss": "log-loss",
     "positives": "share of positives",
 }
-_COUNTED: Final = (  # by a metric that only such results have: what bars of counts are along, what they count, a title
-    ("deviance", "deviance of a record", "records at the node", "deviances"),
-    ("concordance", "time up to which", "events in the interval", "events"),
-    ("r2", "size of the residual", "records at the node", "residuals"),
-)
+_COUNTED: Final = {"deviance": ("deviance of a record", "deviances"), "concordance": ("end of the interval", "events")}
 _MOST_NAMES: Final = 20  # levels that are named below their bars
 _COLOURS: Final = ("#2f5d8c", "#b8741a")
 
@@ -294,8 +290,9 @@ def _draw_regression(results: Results, figure: Any) -> None:
     grid = figure.add_gridspec(len(results["metrics"]), 2)
     axis = figure.add_subplot(grid[:, 0])
     _draw_bars(axis, results["cells"], results["noise"], 0.0, (_COLOURS[0], None))
-    along, counted, title = next((each for name, *each in _COUNTED if name in results["metrics"]), _COUNTED[-1][1:])
-    axis.set(xlabel=along, ylabel=counted)
+    told = [_COUNTED[name] for name in results["metrics"] if name in _COUNTED]
+    along, title = told[0] if told else ("size of the residual", "residuals")
+    axis.set(xlabel=along, ylabel="events" if title == "events" else "records at the node")
     axis.set_title(title, fontsize=10)
     _name_nodes(axis, results["nodes"], more=title != "events")
     for place, (name, metric) in enumerate(results["metrics"].items()):

@@ -291,19 +291,7 @@ class Training:
         if isinstance(plan.numbers, Evaluated) and plan.numbers.groups is not None:
             labels = self._labels_by_groups(plan, scored=scored)
             return rows, labels, dataclasses.replace(recipe, also=("group",))
-        if plan.layout != "raw":
-            self._check_beside(recipe)
         return rows, own.labels, recipe
-
-    def _check_beside(self, recipe: Preparation) -> None:
-        """Refuse labels with more beside them than the plan takes, or less, before any party is charged."""
-        own = self._holder
-        known = own.rows.beside if isinstance(own.rows, Dataset) else columns_beside(own.labels)
-        if known is not None and own.records:
-            try:
-                recipe.check_beside(known)
-            except InputError as error:
-                raise RefusedError(f"{own.name} refuses: {error}") from None
 
     def _labels_by_groups(self, plan: Plan, *, scored: bool) -> NDArray[Any]:
         """Of an evaluation by groups: the labels, and beside them the groups where the rows do not tell them."""

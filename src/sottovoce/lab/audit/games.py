@@ -224,8 +224,7 @@ def _place_record(plan: Plan, record: Array, rest: Array) -> Data:
 
     A record without a label of its own has the largest, or the event.
     """
-    ends = plan.classes or (1 if plan.preparation.until is not None else plan.bounds.label_high,)
-    largest: Any = ends[-1]
+    largest: Any = (plan.classes or (1 if plan.preparation.until else plan.bounds.label_high,))[-1]
     labels = [each[plan.features] if len(each) > plan.features else largest for each in (record, rest)]
     found = {}
     for place, (name, count) in enumerate(plan.parties):
