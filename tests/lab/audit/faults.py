@@ -138,7 +138,7 @@ def everywhere(real: Any, instead: Any) -> Iterator[None]:
     "a record in two groups",
     "who is in one group counts in the cells of the next one too",
     sensitivity=on(checks.sensitivity, "evaluation, central, numbers by groups"),
-    game=game("evaluation", 300, **EVALUATED["numbers by groups"]),
+    game=game("evaluation", 1500, relation="zero-out", **EVALUATED["numbers by groups"]),
 )
 def _(real: Any = groups.ByGroup._cells) -> Iterator[None]:
     def twice(self: Any, rows: Any) -> Any:
