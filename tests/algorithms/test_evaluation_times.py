@@ -11,8 +11,7 @@ import pytest
 from plans import TIMES, small_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.evaluation import Subject
-from sottovoce.algorithms.evaluation.time_estimates import TimeEstimates
-from sottovoce.algorithms.evaluation.times import LAYOUTS, EvaluatedTimes, TimeCells
+from sottovoce.algorithms.evaluation.times import LAYOUTS, EvaluatedTimes, TimeCells, TimeEstimates
 from sottovoce.data.beside import labels_with
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError

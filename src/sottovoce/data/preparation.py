@@ -299,7 +299,7 @@ class Preparation:
         if self.layout == "raw":  # cells are counted, whatever stands beside labels
             return labels, usable
         if strange := columns.keys() - self.beside:
-            raise _not_taken(strange)
+            raise InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")
         if self.until is not None:
             return self._events(labels, usable, columns)
         if "exposure" not in columns:
@@ -350,7 +350,7 @@ class Preparation:
     def check_beside(self, given: Collection[str]) -> None:
         """Refuse labels without what the plan counts on beside them, or with more, whatever they are."""
         if strange := {*given} - self.beside:
-            raise _not_taken(strange)
+            raise InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")
         declared = {"exposure": self.bounds.exposure_bound, "weight": self.bounds.weight_bound, "time": self.until}
         if lacking := [name for name in sorted(self.beside) if declared.get(name) and name not in given]:
             raise InputError(
@@ -375,7 +375,3 @@ class Preparation:
             np.clip(values, self.bounds.label_low, self.bounds.label_high, out=values)
         centre, half = self.label_scale
         return (values - centre) / half, usable
-
-
-def _not_taken(strange: Collection[str]) -> InputError:
-    return InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")

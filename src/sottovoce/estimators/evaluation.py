@@ -26,8 +26,7 @@ from sottovoce.algorithms.evaluation import (
 )
 from sottovoce.algorithms.evaluation.counts import CountCells, EvaluatedCounts
 from sottovoce.algorithms.evaluation.groups import Groups
-from sottovoce.algorithms.evaluation.time_estimates import TimeEstimates
-from sottovoce.algorithms.evaluation.times import EvaluatedTimes, TimeCells
+from sottovoce.algorithms.evaluation.times import EvaluatedTimes, TimeCells, TimeEstimates
 from sottovoce.data.beside import columns_beside, labels_with
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
