@@ -16,6 +16,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import sottovoce as sv
 from sottovoce import losses
@@ -26,7 +27,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import Slope, Slopes, exact_weights
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError, LeakError
-from sottovoce.losses.kernels import fill_terms
+from sottovoce.losses.kernels import fill_terms, logistic_weight, logistic_weights
 from sottovoce.transports.base import InProcess
 
 CODED = ["hinge", "huber", "logistic", "sigmoid", "smoothed_hinge", "squared"]
@@ -239,6 +240,82 @@ def test_every_other_sum_is_the_same_for_any_number_of_threads(form: str, many: 
     for jobs in (2, 3):
         assert everything(jobs) == one
     assert max(many) == 3
+
+
+@pytest.mark.parametrize("features", [1, 63, 64, 150])
+def test_lengths_are_added_in_the_order_of_the_columns(features: int) -> None:
+    block, rng = block_of(np.asarray, 11, features=features), np.random.default_rng(12)
+    rows = block.projected(rng.standard_normal((features + 1, features + 1)))
+    squares = (block.rows.astype(np.float64) @ rows._matrix) ** 2  # products are exact in any order
+    assert not np.triu(rows._matrix, 1).any()
+    orders = (squares.T, squares.T[::-1])
+    found, other = (np.sqrt(np.add.accumulate(np.ascontiguousarray(each), axis=0)[-1]) for each in orders)
+    assert rows.lengths.tobytes() == found.tobytes()
+    assert features == 1 or other.tobytes() != found.tobytes()  # the order is seen
+
+
+@pytest.mark.parametrize("loss", CODED)
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_the_loop_over_few_columns_gives_what_chunks_give(loss: str, columns: int, many: list[int]) -> None:
+    rng = np.random.default_rng(14)
+    block = block_of(np.asarray, 15, records=2500)
+    P, point = rng.standard_normal((8, columns)), rng.standard_normal(columns)
+    for shares in (None, rng.random(len(block))):
+        block.shares = shares
+        rows = block.projected(P, made=True)
+        rows.cut(0.4)
+        for more in ({}, {"most": 0.2, "offset": -0.1}):
+            slope = slope_of(loss, rows.bits, bound=1.0, **more)
+            expected = rows.exact_sum(point, lambda *told, slope=slope: slope(*told))
+            for jobs in (1, 3):
+                with joblib.parallel_config("threading", n_jobs=jobs):
+                    assert rows.exact_sum(point, slope).tobytes() == expected.tobytes()
+    assert {1, 3} <= set(many)
+
+
+def test_numbers_are_cut_and_rounded_toward_zero() -> None:
+    block = block_of(np.asarray, 16)
+    numbers = np.random.default_rng(17).standard_normal(len(block)) * 2
+    numbers[1:4] = math.nan, math.inf, -math.inf
+    for shares in (None, np.random.default_rng(18).random(len(block))):
+        block.shares = shares
+        for low in (0.0, -1.0):
+            cut = [1.0 if x != x else min(max(x, low), 1.0) for x in numbers.tolist()]
+            cut = cut if shares is None else (np.array(cut) * shares).tolist()
+            grid = [Fraction(math.trunc(Fraction(x) * 2**block.sum_bits), 2**block.sum_bits) for x in cut]
+            expected = sum(x for x, usable in zip(grid, block.usable_rows.tolist(), strict=True) if usable)
+            assert Fraction(block.number_sum(lambda given, _: given, low, numbers=numbers)) == expected
+    assert block.null_rows[0]
+
+
+def test_both_labels_have_the_bits_that_each_has_alone() -> None:
+    rng = np.random.default_rng(19)
+    halves = np.log(2) * (np.arange(3000) / 2 - 750)  # near where the whole part changes
+    scores = np.concatenate([rng.standard_normal(4000) * 10.0 ** rng.integers(-3, 4, 4000), halves, [0.0, math.inf]])
+    for t in scores.tolist():
+        assert logistic_weights(t) == (logistic_weight(t), logistic_weight(-t))
+
+
+def blas_threads() -> set[int]:
+    return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+
+def test_the_last_to_leave_gives_blas_its_threads_back() -> None:
+    with threadpool_limits(2, user_api="blas"):
+        before, calm = blas_threads(), resources.Resources(n_jobs=2).calm
+        first, second = resources.plain_blas(), calm(10**9, 30)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert blas_threads() == {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == before == {2}
+        for quiet, jobs, rows, columns in ((True, 1, 1000, 30), (False, 1, 10**9, 30), (False, 2, 1000, 3000)):
+            with resources.Resources(n_jobs=jobs).calm(rows, columns):
+                assert (blas_threads() == {1}) is quiet
+        with pytest.raises(KeyError), resources.plain_blas():
+            raise KeyError
+        assert blas_threads() == before
 
 
 def test_a_batch_is_not_projected() -> None:

@@ -13,6 +13,7 @@ import itertools
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from sottovoce.arguments import is_whole
 from sottovoce.errors import InputError
 
 DEVICES: Final = ("cpu", "cuda")
+CALM: Final = 1000  # columns up to which BLAS is as fast with one thread, but for products over rows:
+LIGHT: Final = 1e9  # these too, where each is of so few multiplications
 LEAST = 1 << 19  # entries that are worth a thread: about a tenth of a millisecond of a pass
 BLAS_NEEDS: Final = 96_000_000  # bytes: two libraries with a buffer of 34 MB each, and room to work
 THREAD_NEEDS: Final = 68_000_000  # bytes for each further thread that calls them at the same time
@@ -93,6 +96,11 @@ class Resources:
         parts = parts if most is None else max(1, min(parts, most))
         return (np.arange(parts + 1) * count // parts).tolist()
 
+    def calm(self, rows: int, columns: int) -> contextlib.AbstractContextManager[Any]:
+        """BLAS has one thread for a whole run, where it needs no more: else its own spin beside those of the rows."""
+        alone = columns <= CALM and (self.jobs > 1 or rows * columns**2 <= LIGHT)
+        return plain_blas() if alone else contextlib.nullcontext()
+
     def tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress(what, done, total)
@@ -152,9 +160,24 @@ def sum_parts(work: Callable[[int, int], Any], cuts: Sequence[int], *, blas: boo
     return total
 
 
-def plain_blas() -> Any:
-    """Where several parts call BLAS, each call has one thread: pools of BLAS would wait for one another."""
-    return _controller(os.getpid()).limit(limits=1, user_api="blas")
+@contextlib.contextmanager
+def plain_blas() -> Iterator[None]:
+    """Where several parts call BLAS, each call has one thread: pools of BLAS would wait for one another.
+
+    The first to enter sets the limit of the process, and the last to leave takes it back, whatever threads they are.
+    """
+    limit = _limit(os.getpid())
+    with limit.lock:
+        if not limit.inside:
+            limit.before = limit.controller.limit(limits=1, user_api="blas")
+        limit.inside += 1
+    try:
+        yield
+    finally:
+        with limit.lock:
+            limit.inside -= 1
+            if not limit.inside:
+                limit.before.restore_original_limits()
 
 
 @functools.lru_cache(maxsize=16)
@@ -184,11 +207,19 @@ def _row_threads(_process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sottovoce-rows")
 
 
-@functools.lru_cache(maxsize=1)
-def _controller(_process: int) -> Any:
-    from threadpoolctl import ThreadpoolController
+class _Limit:
+    """How many are inside `plain_blas`, and what was before."""
 
-    return ThreadpoolController()
+    def __init__(self) -> None:
+        from threadpoolctl import ThreadpoolController
+
+        self.lock, self.inside, self.controller = threading.Lock(), 0, ThreadpoolController()
+        self.before: Any = None
+
+
+@functools.lru_cache(maxsize=1)
+def _limit(_process: int) -> _Limit:
+    return _Limit()
 
 
 def fits_in_memory(size: int, *, after: int = 0) -> bool:

@@ -108,7 +108,8 @@ class Session:
         before = self.plans
         self.plans = (*before, plan)
         try:
-            return self.coordinator.run(plan, form, progress, last=last)[0]
+            with self.resources.calm(plan.records, plan.dimension):
+                return self.coordinator.run(plan, form, progress, last=last)[0]
         except BaseException:
             if plan.digest not in self.coordinator.begun:  # nothing was asked, so nothing released
                 self.plans = before
