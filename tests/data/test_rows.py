@@ -20,10 +20,12 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import sottovoce as sv
 from sottovoce import losses
+from sottovoce.algorithms.whitened import rule
 from sottovoce.data import dataset, resources
 from sottovoce.data.block import Block
 from sottovoce.data.block_parts import PartsInMemory
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.kernels import row_loops as kernels
 from sottovoce.data.matrix import Slope, Slopes, exact_weights
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError, LeakError
@@ -302,20 +304,37 @@ def blas_threads() -> set[int]:
 
 def test_the_last_to_leave_gives_blas_its_threads_back() -> None:
     with threadpool_limits(2, user_api="blas"):
-        before, calm = blas_threads(), resources.Resources(n_jobs=2).calm
-        first, second = resources.plain_blas(), calm(10**9, 30)
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
+        assert blas_threads() == {2}
+        with resources.plain_blas(-1):  # there is no limit to lift
+            assert blas_threads() == {2}
+        first, second = resources.plain_blas(), resources.plain_blas()
+        first.close()
         assert blas_threads() == {1}
-        second.__exit__(None, None, None)
-        assert blas_threads() == before == {2}
-        for quiet, jobs, rows, columns in ((True, 1, 1000, 30), (False, 1, 10**9, 30), (False, 2, 1000, 3000)):
-            with resources.Resources(n_jobs=jobs).calm(rows, columns):
-                assert (blas_threads() == {1}) is quiet
+        lifted = resources.plain_blas(-1)
+        assert blas_threads() == {2}
+        second.close()
+        with resources.plain_blas():
+            assert blas_threads() == {2}  # while another has lifted it
+        lifted.close()
         with pytest.raises(KeyError), resources.plain_blas():
             raise KeyError
-        assert blas_threads() == before
+        assert blas_threads() == {2}
+
+
+@pytest.mark.parametrize("calm", [1000, 5])
+def test_blas_has_one_thread_between_sums_and_all_in_those_of_one_part(
+    calm: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, set[int]] = {}
+    step = rule.Descent.step
+    monkeypatch.setattr("sottovoce.estimators.fits.CALM", calm)
+    monkeypatch.setattr(kernels, "add_squares", lambda *_: seen.__setitem__("lengths", blas_threads()))
+    monkeypatch.setattr(rule.Descent, "step", lambda *told: (seen.__setitem__("step", blas_threads()), step(*told))[1])
+    X = np.random.default_rng(20).standard_normal((300, 6))
+    with threadpool_limits(2, user_api="blas"):
+        sv.PrivateLogisticRegression(row_norm=3.0, classes=(0, 1)).fit(X, X[:, 0] > 0)
+        assert blas_threads() == {2}
+    assert seen == {"lengths": {2}, "step": {1} if calm > 7 else {2}}
 
 
 def test_a_batch_is_not_projected() -> None:

@@ -78,11 +78,15 @@ class Projected:
             spare = np.empty((min(PANEL, len(matrix)), min(least, last - first)))
             for piece, labels in block.pieces(rows, first, last, least, block.dimension):
                 own = slice(first, first + len(labels))
-                if matrix.ndim == 2 and not is_sparse(piece):
-                    _fill_lengths(piece, matrix, lengths[own], spare)
-                else:
-                    part = piece * matrix if matrix.ndim == 1 else piece @ matrix
-                    lengths[own] = kernels.lengths_dense(part)
+                if matrix.ndim == 1 or is_sparse(piece):
+                    lengths[own] = kernels.lengths_dense(piece * matrix if matrix.ndim == 1 else piece @ matrix)
+                else:  # without what is 0, and as NumPy does it, since SciPy's triangular product holds Python's lock
+                    squares = np.zeros(len(labels))
+                    for column in range(0, len(matrix), PANEL):
+                        panel = matrix[column:, column : column + PANEL].T
+                        part = np.matmul(panel, piece[:, column:].T, out=spare[: len(panel), : len(labels)])
+                        kernels.add_squares(part, squares)
+                    lengths[own] = np.sqrt(squares)
                 first = own.stop
 
         run_parts(fill, block.resources.cuts(len(block), len(block) * block.dimension), blas=True)
@@ -197,19 +201,6 @@ def short_rows(block: Block, projection: Array, weights: Array) -> Iterator[tupl
         shares = 1.0 / np.maximum(kernels.lengths_dense(short), 1.0)
         short *= (room * shares)[:, None]
         yield toward_zero(short, bits), shares, rows @ exact, labels
-
-
-def _fill_lengths(rows: Array, matrix: Array, lengths: Array, spare: Array) -> None:
-    """|P'x| of dense rows, P lower triangular: by panels, as its columns end; what is 0 above them is left out.
-
-    SciPy's triangular product would hold Python's lock.
-    """
-    lengths[:] = 0.0
-    for first in range(0, len(matrix), PANEL):
-        panel = matrix[first:, first : first + PANEL]
-        part = np.matmul(panel.T, rows[:, first:].T, out=spare[: panel.shape[1], : len(rows)])
-        kernels.add_squares(part, lengths)
-    np.sqrt(lengths, out=lengths)
 
 
 def _each(function: Callable[[Array], Array], vectors: Array) -> Array:

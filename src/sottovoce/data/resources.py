@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
@@ -26,8 +27,7 @@ from sottovoce.arguments import is_whole
 from sottovoce.errors import InputError
 
 DEVICES: Final = ("cpu", "cuda")
-CALM: Final = 1000  # columns up to which BLAS is as fast with one thread, but for products over rows:
-LIGHT: Final = 1e9  # these too, where each is of so few multiplications
+CALM: Final = 1000  # columns up to which BLAS with one thread is as fast, but for products over rows
 LEAST = 1 << 19  # entries that are worth a thread: about a tenth of a millisecond of a pass
 BLAS_NEEDS: Final = 96_000_000  # bytes: two libraries with a buffer of 34 MB each, and room to work
 THREAD_NEEDS: Final = 68_000_000  # bytes for each further thread that calls them at the same time
@@ -37,6 +37,7 @@ SHARE: Final = 4  # rows take at most this part of the memory that is left
 UNKNOWN: Final = 1 << 32  # bytes that are taken for free where the system does not say
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _UNLIMITED: Final = 1 << 60
+_BLAS: Final[dict[int, Any]] = {}  # by process: who wants it with one thread
 
 Hear = Callable[[str, int, int], None]  # what is done, records done, records in all: public counts
 Result = TypeVar("Result")
@@ -96,11 +97,6 @@ class Resources:
         parts = parts if most is None else max(1, min(parts, most))
         return (np.arange(parts + 1) * count // parts).tolist()
 
-    def calm(self, rows: int, columns: int) -> contextlib.AbstractContextManager[Any]:
-        """BLAS has one thread for a whole run, where it needs no more: else its own spin beside those of the rows."""
-        alone = columns <= CALM and (self.jobs > 1 or rows * columns**2 <= LIGHT)
-        return plain_blas() if alone else contextlib.nullcontext()
-
     def tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress(what, done, total)
@@ -132,7 +128,8 @@ def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int], *, blas: 
     """work(start, stop) between every two neighbouring cuts, side by side; results in order; `blas`: it calls that."""
     parts = list(itertools.pairwise(cuts))
     if len(parts) == 1:
-        return [work(*parts[0])]
+        with plain_blas(-1) if blas else contextlib.nullcontext():
+            return [work(*parts[0])]
     if blas:
         with plain_blas():
             return run_parts(work, cuts)
@@ -160,24 +157,29 @@ def sum_parts(work: Callable[[int, int], Any], cuts: Sequence[int], *, blas: boo
     return total
 
 
-@contextlib.contextmanager
-def plain_blas() -> Iterator[None]:
-    """Where several parts call BLAS, each call has one thread: pools of BLAS would wait for one another.
+def plain_blas(more: int = 1, *, leaving: bool = False) -> contextlib.ExitStack:
+    """BLAS with one thread, since pools of BLAS would wait for one another; with -1, inside, with all that it had.
 
-    The first to enter sets the limit of the process, and the last to leave takes it back, whatever threads they are.
+    That begins with the call and ends with the context. The first to enter sets the limit of the process, and the last
+    to leave takes it back, in whatever order.
     """
-    limit = _limit(os.getpid())
-    with limit.lock:
-        if not limit.inside:
-            limit.before = limit.controller.limit(limits=1, user_api="blas")
-        limit.inside += 1
-    try:
-        yield
-    finally:
-        with limit.lock:
-            limit.inside -= 1
-            if not limit.inside:
-                limit.before.restore_original_limits()
+    from threadpoolctl import ThreadpoolController
+
+    own = _BLAS.setdefault(os.getpid(), SimpleNamespace(lock=threading.Lock(), inside=0, controller=None))
+    with own.lock:
+        before, after = own.inside, own.inside + more
+        if not leaving and before <= 0 and more < 0:
+            return contextlib.ExitStack()  # there is no limit to lift
+        own.inside = after
+        if before <= 0 < after:
+            own.controller = own.controller or ThreadpoolController()
+            own.limit = own.controller.limit(limits=1, user_api="blas")
+        elif after <= 0 < before:
+            own.limit.restore_original_limits()
+    stack = contextlib.ExitStack()
+    if not leaving:
+        stack.callback(plain_blas, -more, leaving=True)
+    return stack
 
 
 @functools.lru_cache(maxsize=16)
@@ -205,21 +207,6 @@ def take_buffers(_process: int, jobs: int) -> None:
 @functools.lru_cache(maxsize=4)
 def _row_threads(_process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sottovoce-rows")
-
-
-class _Limit:
-    """How many are inside `plain_blas`, and what was before."""
-
-    def __init__(self) -> None:
-        from threadpoolctl import ThreadpoolController
-
-        self.lock, self.inside, self.controller = threading.Lock(), 0, ThreadpoolController()
-        self.before: Any = None
-
-
-@functools.lru_cache(maxsize=1)
-def _limit(_process: int) -> _Limit:
-    return _Limit()
 
 
 def fits_in_memory(size: int, *, after: int = 0) -> bool:

@@ -146,7 +146,7 @@ def slope_sum_dense(
 
 
 @njit(cache=True, fastmath=EXACT_SUM, error_model="numpy", nogil=True)
-def _product(a: Array, b: Array) -> float:
+def _sum_of_products(a: Array, b: Array) -> float:
     total = 0.0
     for place in range(len(a)):
         total += a[place] * b[place]
@@ -174,7 +174,7 @@ def slope_sum_few(rows: Array, cuts: Array, labels: Array, weights: Array, term:
         own = shares[first : first + count] if len(shares) > 0 else shares
         fill_terms(code, numbers, at, labels[first : first + count], own, spare[:count], terms[:count])
         for column in range(len(weights)):
-            total[column] += _product(part[column, :count], terms[:count])
+            total[column] += _sum_of_products(part[column, :count], terms[:count])
     return total
 
 
