@@ -65,7 +65,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     real = resources.run_parts
 
-    def run_parts(work: Any, cuts: Any, *, blas: bool = False) -> Any:
+    def run_parts(work: Any, cuts: Any, *, blas: int = 0) -> Any:
         seen.append(len(cuts) - 1)
         return real(work, cuts, blas=blas)
 
@@ -321,20 +321,21 @@ def test_the_last_to_leave_gives_blas_its_threads_back() -> None:
         assert blas_threads() == {2}
 
 
-@pytest.mark.parametrize("calm", [1000, 5])
-def test_blas_has_one_thread_between_sums_and_all_in_those_of_one_part(
-    calm: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("calm", "light", "threads"), [(1000, 1e9, (1, 1)), (1000, 10, (2, 1)), (5, 1e9, (2, 2))])
+def test_blas_has_one_thread_but_where_many_are_worth_it(
+    calm: int, light: float, threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, set[int]] = {}
     step = rule.Descent.step
     monkeypatch.setattr("sottovoce.estimators.fits.CALM", calm)
+    monkeypatch.setattr(resources, "LIGHT", light)
     monkeypatch.setattr(kernels, "add_squares", lambda *_: seen.__setitem__("lengths", blas_threads()))
     monkeypatch.setattr(rule.Descent, "step", lambda *told: (seen.__setitem__("step", blas_threads()), step(*told))[1])
     X = np.random.default_rng(20).standard_normal((300, 6))
     with threadpool_limits(2, user_api="blas"):
         sv.PrivateLogisticRegression(row_norm=3.0, classes=(0, 1)).fit(X, X[:, 0] > 0)
         assert blas_threads() == {2}
-    assert seen == {"lengths": {2}, "step": {1} if calm > 7 else {2}}
+    assert seen == {"lengths": {threads[0]}, "step": {threads[1]}}
 
 
 def test_a_batch_is_not_projected() -> None:

@@ -496,7 +496,8 @@ class Block:
             return total
 
         most = None if self._fused and term is None else 1
-        return np.asarray(sum_parts(part, self.resources.cuts(len(self), len(self) * self.dimension, most), blas=True))
+        cuts = self.resources.cuts(len(self), len(self) * self.dimension, most)
+        return np.asarray(sum_parts(part, cuts, blas=self.dimension**2))
 
     def _by_share(self, piece: Matrix, roots: Array) -> Matrix:
         """Rows times the roots of their shares, rounded toward zero on their grid: no row is longer than it was."""

@@ -89,7 +89,7 @@ class Projected:
                     lengths[own] = np.sqrt(squares)
                 first = own.stop
 
-        run_parts(fill, block.resources.cuts(len(block), len(block) * block.dimension), blas=True)
+        run_parts(fill, block.resources.cuts(len(block), len(block) * block.dimension), blas=matrix.size)
 
     def number_sum(self, term: Callable[[Array, Array], Array]) -> float:
         """sum_i of term(|z_i|, y_i) clipped to [0, 1], as `Block.number_sum`."""

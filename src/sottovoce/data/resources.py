@@ -27,7 +27,8 @@ from sottovoce.arguments import is_whole
 from sottovoce.errors import InputError
 
 DEVICES: Final = ("cpu", "cuda")
-CALM: Final = 1000  # columns up to which BLAS with one thread is as fast, but for products over rows
+CALM: Final = 1000  # columns up to which BLAS with one thread is as fast between sums over rows
+LIGHT: Final = 1e9  # multiplications of a sum up to which it is in that
 LEAST = 1 << 19  # entries that are worth a thread: about a tenth of a millisecond of a pass
 BLAS_NEEDS: Final = 96_000_000  # bytes: two libraries with a buffer of 34 MB each, and room to work
 THREAD_NEEDS: Final = 68_000_000  # bytes for each further thread that calls them at the same time
@@ -124,11 +125,14 @@ def check_resources(resources: Any) -> None:
         cupy()
 
 
-def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int], *, blas: bool = False) -> list[Result]:
-    """work(start, stop) between every two neighbouring cuts, side by side; results in order; `blas`: it calls that."""
+def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int], *, blas: int = 0) -> list[Result]:
+    """work(start, stop) between every two neighbouring cuts, side by side; results in order.
+
+    `blas`: it calls that, for so many multiplications for each row. One heavy part has all threads of it.
+    """
     parts = list(itertools.pairwise(cuts))
     if len(parts) == 1:
-        with plain_blas(-1) if blas else contextlib.nullcontext():
+        with plain_blas(-1) if blas * cuts[-1] > LIGHT else contextlib.nullcontext():
             return [work(*parts[0])]
     if blas:
         with plain_blas():
@@ -148,7 +152,7 @@ def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int], *, blas: 
     return [first, *(other.result() for other in others)]
 
 
-def sum_parts(work: Callable[[int, int], Any], cuts: Sequence[int], *, blas: bool = False) -> Any:
+def sum_parts(work: Callable[[int, int], Any], cuts: Sequence[int], *, blas: int = 0) -> Any:
     """The sum of what `run_parts` gives; no zero of it has a sign."""
     total, *others = run_parts(work, cuts, blas=blas)
     for part in others:
