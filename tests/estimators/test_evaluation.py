@@ -243,7 +243,7 @@ def test_people_of_the_fit_pay_for_both() -> None:
     epsilon = model.privacy_.epsilon + same.privacy_.epsilon
     assert same.with_fit == pytest.approx((epsilon, 2e-5))
     assert same.to_dict()["with_fit"] == {"epsilon": epsilon, "delta": pytest.approx(2e-5)}
-    assert "together epsilon=1.5" in str(same)
+    assert "together epsilon = 1.5" in str(same)
     assert same.plan_.numbers.people == "same"
     assert any("costs add" in line for line in same.privacy_.assumptions)
     assert others.with_fit is None

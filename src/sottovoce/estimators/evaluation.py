@@ -43,6 +43,7 @@ from sottovoce.estimators.times import PrivateCoxRegressor
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.notebooks import html_table
+from sottovoce.numerals import count_text, interval_text, number_text, promise_text
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.events import Relation, check_relation
@@ -169,10 +170,10 @@ class Evaluation:
     def _rows(self) -> list[tuple[str, ...]]:
         """A line for each metric, of all records and of each group."""
         every = [dict(own._named()) for own in (self, *self.groups.values())]
-        text = _short_text if self.groups else _metric_text
-        rows = [(name, *(text(own[name]) for own in every)) for name in every[0]]
-        counts = [f"about {max(own.records.value, 0.0):,.0f}" for own in self.groups.values() if own.records]
-        return [("records", f"{self.plan_.records:,}", *counts), *rows] if counts else rows
+        short = bool(self.groups)
+        rows = [(name, *(_metric_text(own[name], short=short) for own in every)) for name in every[0]]
+        counts = [f"about {count_text(own.records.value)}" for own in self.groups.values() if own.records]
+        return [("records", count_text(self.plan_.records), *counts), *rows] if counts else rows
 
     def _named(self) -> Iterator[tuple[str, estimates.Metric]]:
         for name, metric in self.metrics.items():
@@ -184,12 +185,11 @@ class Evaluation:
     def _remarks(self) -> list[str]:
         """The first line of the text, and those below its numbers."""
         unit = "records" if self.plan_.most_records is None else "people"
-        lines = [f"{self.plan_.records} test {unit}, epsilon={self.privacy_.epsilon:.4g}, delta={self.plan_.delta:g}"]
-        if own := self.privacy_.weakest.mark:
-            lines[0] += f" ({own})"
+        own = self.privacy_.weakest
+        promise = promise_text(own.epsilon, own.delta) + (own.mark and f" ({own.mark})")
+        lines = [f"{count_text(self.plan_.records)} test {unit}, {promise}"]
         if self.with_fit is not None:
-            epsilon, delta = self.with_fit
-            both = "no promise" if math.isinf(epsilon) else f"epsilon={epsilon:.4g}, delta={delta:.3g}"
+            both = "no promise" if math.isinf(self.with_fit[0]) else promise_text(*self.with_fit)
             both += f"; the fit {self.fit_mark}" if self.fit_mark else ""
             lines.append(f"the people are those of the fit, and fit and evaluation add up: together {both}")
         if self.beyond:
@@ -199,16 +199,12 @@ class Evaluation:
         return lines
 
 
-def _metric_text(metric: estimates.Metric) -> str:
+def _metric_text(metric: estimates.Metric, *, short: bool) -> str:
     if not math.isfinite(metric.value + metric.width):
-        return "cannot be told at this epsilon"
-    return f"{metric.value:.4g}, 95% from {metric.low:.4g} to {metric.high:.4g}"
-
-
-def _short_text(metric: estimates.Metric) -> str:
-    if not math.isfinite(metric.value + metric.width):
-        return "cannot be told"
-    return f"{metric.value:.3g} ({metric.low:.3g} to {metric.high:.3g})"
+        return "cannot be told" if short else "cannot be told at this epsilon"
+    if short:
+        return interval_text(metric.value, metric.low, metric.high)
+    return f"{number_text(metric.value)}, 95% from {number_text(metric.low)} to {number_text(metric.high)}"
 
 
 def plain_numbers(value: Any) -> Any:

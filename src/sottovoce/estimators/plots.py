@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from sottovoce.errors import InputError
+from sottovoce.numerals import count_text, interval_text, number_text
 
 Results = Mapping[str, Any]
 
@@ -82,8 +83,8 @@ def draw(results: Results, figure: Any) -> Any:
         panels = [_draw_metrics, _draw_roc, *([_draw_calibration] if results["calibration"] else []), _draw_scores]
         for place, panel in enumerate(panels):
             panel(results, figure.add_subplot(2, 2, place + 1))
-    epsilon = results["privacy"]["epsilon"]
-    figure.suptitle(f"{results['records']:,} test records, epsilon = {float(epsilon):.3g}, 95% intervals", fontsize=11)
+    count, epsilon = count_text(results["records"]), number_text(float(results["privacy"]["epsilon"]))
+    figure.suptitle(f"{count} test records, epsilon = {epsilon}, 95% intervals", fontsize=11)
     return figure
 
 
@@ -145,8 +146,8 @@ def draw_description(results: Results, figure: Any) -> Any:
         axis.set_title(_plain(name), fontsize=8)
         if len(shown) > 1 and place == 0:
             axis.legend(fontsize=6, frameon=False)
-    epsilon = float(results["privacy"]["epsilon"])
-    figure.suptitle(f"{results['records']:,} records, epsilon = {epsilon:.3g}, 95% intervals", fontsize=11)
+    epsilon = number_text(float(results["privacy"]["epsilon"]))
+    figure.suptitle(f"{count_text(results['records'])} records, epsilon = {epsilon}, 95% intervals", fontsize=11)
     return figure
 
 
@@ -188,7 +189,7 @@ def _draw_interval(axis: Any, metric: Results, height: float) -> None:
         axis.text(0.5, height, "cannot be told", transform=axis.get_yaxis_transform(), ha="center", fontsize=8)
         return
     axis.plot([low, high], [height, height], color=_COLOURS[0], lw=2, alpha=0.6 if value is None else 1.0)
-    text = "cannot be told" if value is None else f"{value:.3g} ({low:.3g} to {high:.3g})"
+    text = "cannot be told" if value is None else interval_text(value, low, high)
     if value is not None:
         axis.plot([value], [height], "o", color=_COLOURS[0], ms=5)
     axis.annotate(text, ((low + high) / 2, height), (0, 5), textcoords="offset points", ha="center", fontsize=7)
