@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -347,8 +347,10 @@ class Preparation:
         found = {name for name, bound in declared.items() if bound is not None or not self.exact}
         return frozenset({*found, *self.also, *([] if self.most_records is None else ["person"])})
 
-    def check_beside(self, given: Mapping[str, NDArray[Any]]) -> None:
-        """Refuse labels without what the plan counts on beside them, whatever they are."""
+    def check_beside(self, given: Collection[str]) -> None:
+        """Refuse labels without what the plan counts on beside them, or with more, whatever they are."""
+        if strange := {*given} - self.beside:
+            raise InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")
         declared = {"exposure": self.bounds.exposure_bound, "weight": self.bounds.weight_bound, "time": self.until}
         if lacking := [name for name in sorted(self.beside) if declared.get(name) and name not in given]:
             raise InputError(

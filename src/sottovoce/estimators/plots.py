@@ -27,6 +27,7 @@ _TITLES: Final = {
     "log_loss": "log-loss",
     "positives": "share of positives",
 }
+_COUNTED: Final = {"deviance": ("deviance of a record", "deviances"), "concordance": ("end of the interval", "events")}
 _MOST_NAMES: Final = 20  # levels that are named below their bars
 _COLOURS: Final = ("#2f5d8c", "#b8741a")
 
@@ -290,10 +291,11 @@ def _draw_regression(results: Results, figure: Any) -> None:
     grid = figure.add_gridspec(len(results["metrics"]), 2)
     axis = figure.add_subplot(grid[:, 0])
     _draw_bars(axis, results["cells"], results["noise"], 0.0, (_COLOURS[0], None))
-    _name_nodes(axis, results["nodes"])
-    counts = "deviance" in results["metrics"]
-    axis.set(xlabel="deviance of a record" if counts else "size of the residual", ylabel="records at the node")
-    axis.set_title("deviances" if counts else "residuals", fontsize=10)
+    told = [_COUNTED[name] for name in results["metrics"] if name in _COUNTED]
+    along, title = told[0] if told else ("size of the residual", "residuals")
+    axis.set(xlabel=along, ylabel="events" if title == "events" else "records at the node")
+    axis.set_title(title, fontsize=10)
+    _name_nodes(axis, results["nodes"], more=title != "events")
     for place, (name, metric) in enumerate(results["metrics"].items()):
         axis = figure.add_subplot(grid[place, 1])
         _draw_interval(axis, metric, 0.0)
@@ -313,13 +315,13 @@ def _draw_bars(axis: Any, cells: Any, noise: float, shift: float, look: tuple[st
     axis.axhline(0.0, color="black", lw=0.6)
 
 
-def _name_nodes(axis: Any, nodes: Any) -> None:
-    """0 is there twice where scores have two sides."""
+def _name_nodes(axis: Any, nodes: Any, *, more: bool = True) -> None:
+    """0 is there twice where scores have two sides; the last has also what is beyond, or no `more`."""
     names = [f"{node:.2g}" for node in nodes]
     for place in range(1, len(nodes)):
         if nodes[place - 1] == nodes[place] == 0:
             names[place - 1 : place + 1] = ["≤ 0", "> 0"]
-    names[-1] = f"≥ {names[-1]}"
+    names[-1] = f"≥ {names[-1]}" if more else names[-1]
     if nodes[0] < 0:
         names[0] = f"≤ {names[0]}"
     axis.set_xticks(range(len(nodes)), names, fontsize=7, rotation=45)
