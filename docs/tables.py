@@ -27,6 +27,7 @@ KINDS = [
     for name in ("LogisticRegression", "Ridge", "Lasso", "ElasticNet", "LinearSVC")
 ]
 _TABLE = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_LENGTH = re.compile(", in (one line of )?at most 300 characters$")  # said above the table
 _INSERT = re.compile(r"<!-- insert: ([\w ]+) -->\n")
 
 
@@ -125,7 +126,7 @@ def _section(title: str, inner: Any, field: Any, files: list[str]) -> str:
     said = (inner.__doc__ or "").strip().split("\n")[0]
     shared = SourceTable.model_fields if issubclass(inner, SourceTable) and inner is not SourceTable else {}
     keys = {key: own for key, own in inner.model_fields.items() if key not in shared}
-    lines = [(f"`{key}`", _left_out(own), own.description or "") for key, own in keys.items()]
+    lines = [(f"`{key}`", _left_out(own), _LENGTH.sub("", own.description or "")) for key, own in keys.items()]
     if inner.model_config.get("extra") == "allow":
         lines.append(("others", "", _OTHERS[title.strip("[]")]))
     table = rows(("key", "left out", "what it is"), *(map(_cell, line) for line in lines))

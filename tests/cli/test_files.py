@@ -251,7 +251,7 @@ def test_the_page_has_the_curve_and_numbers_of_it() -> None:
     text, weakest = page(model), model.privacy_.weakest
     assert "The best possible attacker" in text
     for rate in (0.001, 0.01, 0.05, 0.1, 0.25):
-        assert f'<td class="number">{percent(weakest.detected(rate))}</td>' in text
+        assert f'% false alarms">{percent(weakest.detected(rate))}</td>' in text
     points = re.search(r'class="curve c0" points="([^"]+)"', text)
     assert points is not None
     assert len(points[1].split()) == len(FALSE_ALARMS) + 1
