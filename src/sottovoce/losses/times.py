@@ -41,6 +41,8 @@ class Hazard(Count):
                 raise InputError(f"{name} must be a list of numbers, as periods=[0, 1, 2, 5] is.")
             object.__setattr__(self, name, tuple(map(float, value)))
         check_periods(self.periods)
+        if len(self.rates) not in (0, len(self.periods) - 1):
+            raise InputError(f"{len(self.rates)} rates must be one for each of the {len(self.periods) - 1} periods.")
 
     def parameters(self) -> dict[str, Any]:
         found = {"phi": self.phi, "typical": self.typical, "periods": list(self.periods), "rates": list(self.rates)}
