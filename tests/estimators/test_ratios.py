@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import sys
+import runpy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from sottovoce.errors import InputError
 from sottovoce.estimators.coefficients import INTERCEPT
 from sottovoce.privacy.ledger import Ledger
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from survival import cox
-
+cox = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "survival.py"))["cox"]
 N, TRUE = 8000, np.array([0.6, -0.5, 0.3, 0.0])
 PERIODS = [0, 0.5, 1, 1.5, 2, 3]
-DECLARED = {"feature_ranges": ([-1.0] * 4, [1.0] * 4), "delta": 1e-6, "standard_errors": True, "insecure_seed": 3}
+DECLARED: dict[str, Any] = {
+    "feature_ranges": ([-1.0] * 4, [1.0] * 4),
+    "delta": 1e-6,
+    "standard_errors": True,
+    "insecure_seed": 3,
+}
 Made = tuple[np.ndarray, Any, dict[str, Any]]
 
 
@@ -51,10 +54,14 @@ def times(seed: int = 3) -> Made:
     return X, y, {}
 
 
-POISSON = partial(sv.PrivatePoissonRegressor, label_bound=(0, 30), exposure_bound=1.0, **DECLARED)
-GAMMA = partial(sv.PrivateGammaRegressor, label_bound=(0, 30), **DECLARED)
-COX = partial(sv.PrivateCoxRegressor, periods=PERIODS, **DECLARED)
-CASES = {"rate ratio": (POISSON, claims), "ratio of means": (GAMMA, costs), "hazard ratio": (COX, times)}
+POISSON: Any = partial(sv.PrivatePoissonRegressor, label_bound=(0, 30), exposure_bound=1.0, **DECLARED)
+GAMMA: Any = partial(sv.PrivateGammaRegressor, label_bound=(0, 30), **DECLARED)
+COX: Any = partial(sv.PrivateCoxRegressor, periods=PERIODS, **DECLARED)
+CASES: dict[str, Any] = {
+    "rate ratio": (POISSON, claims),
+    "ratio of means": (GAMMA, costs),
+    "hazard ratio": (COX, times),
+}
 
 
 def sandwich(X: np.ndarray, slopes: np.ndarray, bends: np.ndarray) -> np.ndarray:

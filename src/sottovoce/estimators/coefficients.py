@@ -20,7 +20,7 @@ from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.estimators.plots import axes_for
-from sottovoce.losses import Sizes
+from sottovoce.losses import LogMeanLoss, Sizes
 from sottovoce.notebooks import html_table
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
@@ -276,8 +276,11 @@ class StandardErrors(Purchase):
     def _found(self, fit: Fit) -> tuple[Named, Sizes] | None:
         """What the fit has found of slopes, where the loss needs that."""
         units: Units | None = getattr(getattr(fit.solution, "model", None), "units", None)
-        found = None if units is None else units.loss.for_errors(units.sizes, fit.plan.bounds.exposure_bound or 1.0)
-        return None if found is None else (Named(name=found[0].name, parameters=found[0].parameters()), found[1])
+        if units is None or not isinstance(units.loss, LogMeanLoss):
+            return None
+        (loss, sizes), most = units.loss.for_errors(units.sizes), fit.plan.bounds.exposure_bound
+        given = {} if most is None else {"longest": most}
+        return Named(name=loss.name, parameters=loss.parameters() | given), sizes
 
     def options(self, fit: Fit) -> Start:
         """With an intercept the first level of a category stays as it is: all levels and the constant add up."""

@@ -114,10 +114,6 @@ class Loss(ABC):
         """What a record counts for in standard errors, a function of its score alone: where l'' has no bound, less."""
         return np.ones_like(u)
 
-    def for_errors(self, known: Sizes, longest: float) -> tuple[Self, Sizes] | None:  # noqa: ARG002
-        """The loss and the sizes for standard errors after a fit; None: as the plan has it, sizes by residuals."""
-        return None
-
     def lipschitz(self, label_bound: float = 1.0) -> float:
         """The supremum of |l'(u, y)| over all scores and |y| <= label_bound."""
         check_positive("label_bound", label_bound, "declare the largest absolute value a label can have")

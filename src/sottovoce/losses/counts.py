@@ -43,6 +43,10 @@ class LogMeanLoss(Loss):
         """Twice what the likelihood of Poisson, or gamma, lacks to that of a model which says each label."""
 
     @abstractmethod
+    def for_errors(self, known: Sizes) -> tuple[Self, Sizes]:
+        """The loss and the sizes for standard errors after a fit that has found these."""
+
+    @abstractmethod
     def gain(self, u: Vector, constant: float) -> tuple[Vector, Vector]:
         """(a, b) such that a (y - mu) + E b is half of what the deviance is below that of the constant score."""
 
@@ -134,20 +138,16 @@ class Count(LogMeanLoss):
     def weight(self, u: Vector) -> Vector:
         """Less where the largest exposure would have more information than `bend`; its own has no part in that."""
         with np.errstate(over="ignore"):
-            return np.asarray(np.fmin(self.bend / (self.most_exposure() * self._rate(u)), 1.0))
-
-    def most_exposure(self) -> float:
-        return self.longest
+            return np.asarray(np.fmin(self.bend / (self.longest * self._rate(u)), 1.0))
 
     def _rate(self, u: Vector) -> Vector:
         rate = np.exp(_within(u))
         return np.asarray(rate / (1 + np.sqrt(self.phi * rate)))
 
-    def for_errors(self, known: Sizes, longest: float) -> tuple[Self, Sizes] | None:
-        """Slopes are cut beyond 5 of their deviations."""
+    def for_errors(self, known: Sizes) -> tuple[Self, Sizes]:
         bend, usual = STRETCH * known.curvature, math.sqrt(known.spread * known.curvature)
         sizes = known._replace(slope=max(usual, ORDINARY), steepest=max(known.steepest, bend))
-        return replace(self, bend=bend, longest=longest), sizes
+        return replace(self, bend=bend), sizes
 
     def mean_curvature(self, variance: float) -> float:
         """E mu / (1 + q), what E l'' is where counts have the mean mu; log mu is normal, and E mu is `typical`."""
@@ -190,6 +190,7 @@ class Positive(LogMeanLoss):
     name: ClassVar[str] = "gamma"
     power: ClassVar[float] = 2.0
     slope_code: ClassVar[int | None] = kernels.POSITIVE
+    information_bound: ClassVar[float] = 1.0
 
     def value(self, u: Vector, y: NDArray[Any]) -> Vector:
         """Half the deviance, s + y e^-s - 1 - log y."""
@@ -210,15 +211,11 @@ class Positive(LogMeanLoss):
         check_positive("variance", variance, "pass the mean square of the scores", zero=True)
         return 1.0
 
-    def information(self, u: Vector, y: NDArray[Any]) -> Vector:  # noqa: ARG002
+    def information(self, u: Vector, y: NDArray[Any]) -> Vector:
         """1, the mean of y / mu."""
-        return np.ones_like(u)
+        return np.ones(np.broadcast_shapes(np.shape(u), np.shape(y)))
 
-    @property
-    def information_bound(self) -> float:
-        return 1.0
-
-    def for_errors(self, known: Sizes, longest: float) -> tuple[Self, Sizes] | None:  # noqa: ARG002
+    def for_errors(self, known: Sizes) -> tuple[Self, Sizes]:
         return self, known
 
     def units(self, known: KnownLabels) -> Sizes:

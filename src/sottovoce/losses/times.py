@@ -53,7 +53,8 @@ class Hazard(Count):
         return len(self.periods) - 1
 
     def hearing(self, told: Mapping[str, Any]) -> Self:
-        return replace(self, phi=float(told["phi"][0]), rates=tuple(told["rates"].tolist()))
+        most = float(np.sum(told["rates"] * np.diff(self.periods)))  # exposure, of somebody who is seen to the end
+        return replace(self, phi=float(told["phi"][0]), rates=tuple(told["rates"].tolist()), longest=max(most, 1e-300))
 
     def knowing(self, known: KnownLabels) -> Self:
         """At rates by which as many events are expected as there are, e^s is 1 and the exposure their mean number."""
@@ -68,10 +69,6 @@ class Hazard(Count):
             found += rate * self.within(y, start, stop)
         return np.asarray(y["label"], dtype=np.float64), found
 
-    def most_exposure(self) -> float:
-        """Of somebody who is seen to the end."""
-        return max(float(np.array(self.rates) @ np.diff(self.periods)) if self.rates else 1.0, 1e-300)
-
     def part_slopes(self, u: Vector, y: NDArray[Any]) -> tuple[Vector, Vector]:
         """By periods the slopes in the logarithms of the rates, E_j e^s - event_j, and E_j e^s, both over 1 + q."""
         rate, slopes, seen = self._rate(u), np.empty((len(y), self.parts)), np.empty((len(y), self.parts))
@@ -83,13 +80,13 @@ class Hazard(Count):
 
     def expected_information(self, u: Vector) -> Vector:
         """About that of records with these scores, in any unit: by the events that are expected of them."""
-        return np.asarray(self.weight(u) * -np.expm1(-self.most_exposure() * np.exp(_within(u))))
+        return np.asarray(self.weight(u) * -np.expm1(-self.longest * np.exp(_within(u))))
 
-    def for_errors(self, known: Sizes, longest: float) -> tuple[Self, Sizes] | None:  # noqa: ARG002
-        """The likelihood itself: at the weights a slope is from -1 to `bend`, so that none is cut."""
-        bend, events = STRETCH * self.phi, self.phi  # on average
-        steepest = max(1.0, bend)
-        return replace(self, phi=0.0, bend=bend, rates=()), Sizes(steepest, steepest, known.variance, events, 1.0)
+    def for_errors(self, known: Sizes) -> tuple[Self, Sizes]:
+        """The likelihood itself, phi being the mean number of events: slopes are from -1 to `bend`, and none is cut."""
+        steepest, bend = max(1.0, STRETCH * self.phi), STRETCH * self.phi
+        loss = replace(self, phi=0.0, bend=bend, rates=(), longest=1.0)
+        return loss, Sizes(steepest, steepest, known.variance, self.phi, 1.0)
 
     @staticmethod
     def event_within(y: NDArray[Any], start: float, stop: float) -> Vector:

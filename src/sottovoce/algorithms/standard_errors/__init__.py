@@ -65,9 +65,8 @@ class ShortRows(Query):
         self.takes = {**self.shape.takes, "slope": POSITIVE}
 
     def value(self, round: Round) -> Array:
-        return round.rows.over(
-            functools.partial(self.summed, self.shape.matrix(round.told), float(round.told["slope"][0]))
-        )
+        matrix, slope = self.shape.matrix(round.told), float(round.told["slope"][0])
+        return round.rows.over(functools.partial(self.summed, matrix, slope))
 
     @abstractmethod
     def summed(self, matrix: Array, slope: float, block: Block) -> Array:
@@ -157,8 +156,6 @@ class FittedGradient(ShortRows):
         return total
 
 
-ALONE: tuple[Any, ...] = (FittedCurvature, SquaredSlopes, FittedGradient)
-OF_PARTS: tuple[Any, ...] = (PeriodCurvature, PeriodSquares, PeriodGradient)  # of a loss with rates of its own
 # Shares of mu^2; the gradient has the rest.
 SHARES = {"residual": 0.02, "events": 0.03, "risk": 0.05, "gram": 0.18, "curvature": 0.15, "squared-slopes": 0.10}
 OF_NAMED = SHARES | {"gram": 0.22, "curvature": 0.30, "squared-slopes": 0.05}  # A is then the least known
@@ -240,16 +237,14 @@ class PrivateStandardErrors(Algorithm):
         """Whiten, then the sums in units of the loss, as the solution's model."""
         weights, shape = public_model(plan), ProjectionShape(plan.dimension, "triangular")
         free = np.setdiff1d(np.arange(plan.dimension), plan.numbers.fixed)
-        projection, slope, belief, loss = np.eye(plan.dimension), 1.0, None, plan.scaled_loss
-        if plan.has("gram"):
-            projection, slope, belief, loss = yield from whiten(plan, weights, free)
+        projection, slope, belief, loss = yield from whiten(plan, weights, free)
         message = {**shape.message(projection), "slope": np.array([slope])} | (loss.told() if loss.parts else {})
         unit, used = loss.information_bound, np.append(free, plan.dimension + np.arange(loss.parts))
         curvature = _matrix((yield from total("curvature", **message)), used)
         squares = _matrix((yield from total("squared-slopes", **message)), used)
-        gradient, told = (yield from total("gradient", **message)), shape.matrix(message)[:, free]
+        gradient = yield from total("gradient", **message)
         sums = Sums(
-            projection=with_parts(told, loss.parts) if loss.parts else told,
+            projection=with_parts(shape.matrix(message)[:, free], loss.parts),
             curvature=unit * curvature,
             squares=slope**2 * squares,
             gradient=slope * gradient[used],
@@ -261,7 +256,7 @@ class PrivateStandardErrors(Algorithm):
         return Solution(weights, model=sums)
 
 
-def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, float, Belief, Loss]]:
+def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, float, Belief | None, Loss]]:
     """(P, G, what is believed, the loss with its rates): how rows are whitened and cut, and slopes.
 
     It follows from the Gram matrix, of numbers from residuals too. Both cuts are wider while the noise stays below what
@@ -270,6 +265,8 @@ def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, fl
     stands out of its noise. Counts and amounts lie to one side: to cut slopes moves their mean, to cut rows does not.
     So rows are cut, and slopes less.
     """
+    if not plan.has("gram"):
+        return np.eye(plan.dimension), 1.0, None, plan.scaled_loss
     triangle, parts = (yield from total("gram")), None
     gram = _matrix(triangle, free) / plan.records
     if plan.scaled_loss.parts:
@@ -356,8 +353,8 @@ def _fitted_queries(problem: Problem, weights: Array) -> Iterator[Query]:
     if isinstance(loss, Hazard) and problem.private:
         yield EventCounts(loss.periods)
         yield RiskSums(loss, problem.dimension)
-    kinds = OF_PARTS if loss.parts else ALONE
-    for kind in kinds:
+    kinds: Any = (FittedCurvature, SquaredSlopes, FittedGradient)
+    for kind in (PeriodCurvature, PeriodSquares, PeriodGradient) if loss.parts else kinds:
         yield kind(weights, loss)
 
 

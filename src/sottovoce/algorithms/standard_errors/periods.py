@@ -9,8 +9,7 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 import scipy.linalg as linalg
@@ -155,11 +154,10 @@ def on_grid(rows: Array, block: Block) -> Array:
     return rows if block.bits is None else toward_zero(rows, block.bits)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What is known of the rates and of those at risk before the curvature is: the loss with rates, rows centred."""
+class AtRisk(NamedTuple):
+    """What is known of the rates and of those at risk before the curvature is."""
 
-    loss: Hazard
+    loss: Hazard  # with its rates
     gram: Array  # mean squares of x - m
     centre: Array  # m, for each of the constant
     shares: Array  # of the events
@@ -172,7 +170,7 @@ class Parts:
         return Belief(gram, belief.gram_noise, weights, distance)
 
 
-def at_risk(plan: Plan, gram: Array, first: Array, weights: Array) -> Asking[Parts]:
+def at_risk(plan: Plan, gram: Array, first: Array, weights: Array) -> Asking[AtRisk]:
     """A Breslow step at the weights, drawn to one rate for all periods, and m: the means of those at risk.
 
     They are weighed by hazards, so that what is off in the rates moves no weight. By the normal law m is the mean and
@@ -186,19 +184,17 @@ def at_risk(plan: Plan, gram: Array, first: Array, weights: Array) -> Asking[Par
     most = math.exp(min(max(middle + max(2.0, 2 * deviation), -200.0), 200.0))
     events, of_events = (yield from total("events")), sum_noise(plan, "events")
     seen = yield from total("risk", weights=weights, range=np.array([most]))
-    seen = np.maximum(seen, 2 * sum_noise(plan, "risk"))
-    unsure = (sum_noise(plan, "risk") / seen) ** 2
-    seen = seen * math.sqrt(loss.parts) * most * np.diff(loss.periods)
+    unsure = np.minimum(sum_noise(plan, "risk") / np.maximum(seen, 1e-300), 0.5)
+    seen = sum_noise(plan, "risk") / unsure * math.sqrt(loss.parts) * most * np.diff(loss.periods)
     of_all = of_events * math.sqrt(loss.parts)
     alike = max(float(events.sum()), of_all) / float(seen.sum()) * seen
     sure = alike**2 / (alike**2 + of_events**2)
     events = np.maximum(sure * events + (1 - sure) * alike, alike / 10)
-    loss = replace(loss, rates=tuple((events / seen).tolist()))
-    doubts = 1 - sure + unsure + 1 / np.maximum(events, 1.0) + (of_all / float(events.sum())) ** 2
+    loss = loss.hearing({"phi": np.zeros(1), "rates": events / seen})
+    doubts = 1 - sure + unsure**2 + 1 / np.maximum(events, 1.0) + (of_all / float(events.sum())) ** 2
     shares = rule.DENSITY * loss.expected_information(middle + deviation * rule.NORMAL)
-    tilt = float(shares @ rule.NORMAL) / max(float(shares.sum()), 1e-300) / deviation
-    moved = tilt * (spread @ along)
-    return Parts(loss, spread + np.outer(moved, moved), (mean + moved) / constant, events / events.sum(), doubts)
+    moved = float(shares @ rule.NORMAL) / max(float(shares.sum()), 1e-300) / deviation * (spread @ along)
+    return AtRisk(loss, spread + np.outer(moved, moved), (mean + moved) / constant, events / events.sum(), doubts)
 
 
 def sum_noise(plan: Plan, query: str) -> float:
@@ -208,5 +204,7 @@ def sum_noise(plan: Plan, query: str) -> float:
 
 def with_parts(projection: Array, parts: int) -> Array:
     """P of rows (x - m, e_j): rates are those of somebody with the mean features, and the constant is not in it."""
+    if not parts:
+        return projection
     bare = np.where(np.arange(len(projection))[:, None] < len(projection) - 1, projection, 0.0)
     return np.asarray(linalg.block_diag(FEATURES * bare, PERIOD * np.eye(parts)))
