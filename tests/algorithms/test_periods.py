@@ -136,13 +136,8 @@ def test_a_plan_costs_what_was_asked_for_also_by_rows(relation: Relation) -> Non
 
 
 def test_a_party_refuses_a_plan_that_lies() -> None:
-    start = Start(WEIGHTS, (3,), (), (1.0, 1.0, 0.5, 0.1, 1.0, 1.0, 1.0))
-    plan = algorithms.plan_by(PrivateStandardErrors(), problem(), start, run="run", coin="coin")
-    assert Plan.from_json(plan.to_json()).numbers.sizes == start.sizes
-    assert query_of(plan, "gradient").length == 7
-    for sizes in ((-1.0,), (math.nan,), (math.inf,), (1.0,) * 100):
-        with pytest.raises(ValueError, match="sizes"):
-            plan.model_copy(update={"numbers": {"weights": (1.0,) * 4, "sizes": sizes}})
+    plan = algorithms.plan_by(PrivateStandardErrors(), problem(), Start(WEIGHTS, (3,)), run="run", coin="coin")
+    assert query_of(Plan.from_json(plan.to_json()), "gradient").length == 7
     for lie in ({"rates": [1.0] * 10**5}, {"rates": [-1.0] * 3}, {"bend": 0.0}, {"bend": math.nan}, {"longest": -1.0}):
         with pytest.raises((InputError, ValueError), match=next(iter(lie))):
             _ = problem().changed(loss=Named(name="hazard", parameters={"periods": CUTS, **lie})).scaled_loss

@@ -20,7 +20,7 @@ from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.estimators.plots import axes_for
-from sottovoce.losses import LogMeanLoss, Sizes
+from sottovoce.losses import LogMeanLoss
 from sottovoce.notebooks import html_table
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
@@ -269,34 +269,27 @@ class StandardErrors(Purchase):
         return ColumnsStandardErrors() if problem.secure_columns else self.form
 
     def problem(self, fit: Fit) -> Problem:
-        """With the loss as the fit has left it: the weights of large counts, the rates of periods."""
-        fields = {} if (found := self._found(fit)) is None else {"loss": found[0]}
-        return fit.plan.changed_problem(epsilon=self.epsilon, layout="rows", **fields)
-
-    def _found(self, fit: Fit) -> tuple[Named, Sizes] | None:
-        """What the fit has found of slopes, where the loss needs that."""
+        """With the loss as the fit has left it: what it has found of counts and amounts."""
         units: Units | None = getattr(getattr(fit.solution, "model", None), "units", None)
-        if units is None or not isinstance(units.loss, LogMeanLoss):
-            return None
-        (loss, sizes), most = units.loss.for_errors(units.sizes), fit.plan.bounds.exposure_bound
-        given = {} if most is None else {"longest": most}
-        return Named(name=loss.name, parameters=loss.parameters() | given), sizes
+        fields = dict[str, Any]()
+        if units is not None and isinstance(units.loss, LogMeanLoss):
+            loss, most = units.loss.for_errors(units.sizes), fit.plan.bounds.exposure_bound
+            given = {} if most is None else {"longest": most}
+            fields["loss"] = Named(name=loss.name, parameters=loss.parameters() | given)
+        return fit.plan.changed_problem(epsilon=self.epsilon, layout="rows", **fields)
 
     def options(self, fit: Fit) -> Start:
         """With an intercept the first level of a category stays as it is: all levels and the constant add up."""
-        problem, model, schema, found = self.problem(fit), fit.model, fit.model.schema_, self._found(fit)
+        problem, model, schema = self.problem(fit), fit.model, fit.model.schema_
         weights, fixed = np.zeros(problem.dimension), tuple[int, ...]()
-        if found is not None and fit.solution is not None:
-            weights = fit.solution.weights
-        elif fit.solution is not None:
+        if fit.solution is not None:
             weights = problem.preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
         if schema is not None and model.fit_intercept:
             fixed = tuple(schema.of_features(fit.names or schema.feature_names).references)
         if problem.scaled_loss.parts:  # its rates are in the place of the constant
-            fixed = (*fixed, problem.features)
+            fixed, weights[-1] = (*fixed, problem.features), 0.0 if fit.solution is None else fit.solution.weights[-1]
         asked: Any = getattr(model, "standard_errors", True)
-        places = () if asked is True else self._places(fit, problem, asked, fixed)
-        return Start(weights, fixed, places, () if found is None else tuple(found[1]))
+        return Start(weights, fixed, () if asked is True else self._places(fit, problem, asked, fixed))
 
     def _places(self, fit: Fit, problem: Problem, asked: Sequence[str], fixed: tuple[int, ...]) -> tuple[int, ...]:
         """The features that are asked for: those of a column, or one by its name."""

@@ -8,7 +8,6 @@ from sottovoce.losses.base import SEVERAL as SEVERAL
 from sottovoce.losses.base import Kind as Kind
 from sottovoce.losses.base import KnownLabels as KnownLabels
 from sottovoce.losses.base import Loss as Loss
-from sottovoce.losses.base import Sizes as Sizes
 from sottovoce.losses.base import check_units as check_units
 from sottovoce.losses.base import coded as coded
 from sottovoce.losses.base import get as get

@@ -43,8 +43,12 @@ class LogMeanLoss(Loss):
         """Twice what the likelihood of Poisson, or gamma, lacks to that of a model which says each label."""
 
     @abstractmethod
-    def for_errors(self, known: Sizes) -> tuple[Self, Sizes]:
-        """The loss and the sizes for standard errors after a fit that has found these."""
+    def for_errors(self, known: Sizes) -> Self:
+        """The loss for standard errors after a fit that has found these."""
+
+    @abstractmethod
+    def sizes(self, most: float) -> Sizes:
+        """What it then says of slopes and information, of labels up to `most`; no slope below 5 of its slope is cut."""
 
     @abstractmethod
     def gain(self, u: Vector, constant: float) -> tuple[Vector, Vector]:
@@ -144,10 +148,14 @@ class Count(LogMeanLoss):
         rate = np.exp(_within(u))
         return np.asarray(rate / (1 + np.sqrt(self.phi * rate)))
 
-    def for_errors(self, known: Sizes) -> tuple[Self, Sizes]:
-        bend, usual = STRETCH * known.curvature, math.sqrt(known.spread * known.curvature)
-        sizes = known._replace(slope=max(usual, ORDINARY), steepest=max(known.steepest, bend))
-        return replace(self, bend=bend), sizes
+    def for_errors(self, known: Sizes) -> Self:
+        return replace(self, bend=STRETCH * known.curvature)
+
+    def sizes(self, most: float) -> Sizes:
+        tau, curvature = 1 + math.sqrt(self.phi * self.typical), self.bend / STRETCH
+        usual = max((tau - 1) / tau, 1e-3)
+        slope = max(usual, ORDINARY)
+        return Sizes(slope, max(most / tau, self.bend, slope), VARIANCE, curvature, usual**2 / curvature)
 
     def mean_curvature(self, variance: float) -> float:
         """E mu / (1 + q), what E l'' is where counts have the mean mu; log mu is normal, and E mu is `typical`."""
@@ -187,6 +195,8 @@ class Count(LogMeanLoss):
 class Positive(LogMeanLoss):
     """l'(s, y) = 1 - y e^-s: the likelihood of the gamma law, whatever its shape is."""
 
+    deviation: float = 1.0  # of slopes, for standard errors alone
+
     name: ClassVar[str] = "gamma"
     power: ClassVar[float] = 2.0
     slope_code: ClassVar[int | None] = kernels.POSITIVE
@@ -215,8 +225,11 @@ class Positive(LogMeanLoss):
         """1, the mean of y / mu."""
         return np.ones(np.broadcast_shapes(np.shape(u), np.shape(y)))
 
-    def for_errors(self, known: Sizes) -> tuple[Self, Sizes]:
-        return self, known
+    def for_errors(self, known: Sizes) -> Self:
+        return replace(self, deviation=math.sqrt(known.spread))
+
+    def sizes(self, most: float) -> Sizes:
+        return Sizes(self.deviation / 1.25, max(most, self.deviation), VARIANCE, 1.0, self.deviation**2)
 
     def units(self, known: KnownLabels) -> Sizes:
         slope = max(known.residual / known.mean, 0.05)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sottovoce.arguments import is_number
 from sottovoce.errors import InputError
 from sottovoce.losses.base import Kind, KnownLabels, Sizes, Vector, register
-from sottovoce.losses.counts import STRETCH, Count, _within
+from sottovoce.losses.counts import STRETCH, VARIANCE, Count, _within
 
 MOST_PERIODS = 64
 
@@ -82,11 +82,13 @@ class Hazard(Count):
         """About that of records with these scores, in any unit: by the events that are expected of them."""
         return np.asarray(self.weight(u) * -np.expm1(-self.longest * np.exp(_within(u))))
 
-    def for_errors(self, known: Sizes) -> tuple[Self, Sizes]:
+    def for_errors(self, known: Sizes) -> Self:
         """The likelihood itself, phi being the mean number of events: slopes are from -1 to `bend`, and none is cut."""
-        steepest, bend = max(1.0, STRETCH * self.phi), STRETCH * self.phi
-        loss = replace(self, phi=0.0, bend=bend, rates=(), longest=1.0)
-        return loss, Sizes(steepest, steepest, known.variance, self.phi, 1.0)
+        return replace(super().for_errors(known), phi=0.0, bend=STRETCH * self.phi, rates=(), longest=1.0)
+
+    def sizes(self, most: float) -> Sizes:
+        steepest = max(most, self.bend)
+        return Sizes(steepest, steepest, VARIANCE, self.bend / STRETCH, 1.0)
 
     @staticmethod
     def event_within(y: NDArray[Any], start: float, stop: float) -> Vector:

@@ -42,12 +42,11 @@ from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.columns import WHOLE, least_clip, rounding_of, sharpened, whole_projection
 from sottovoce.algorithms.whitened.rule import Clips, Moments, Units, White
 from sottovoce.data.block import Block, BlockRows, toward_zero
-from sottovoce.data.bounds import LARGEST
 from sottovoce.data.matrix import slopes_of
 from sottovoce.data.projection import short_rows
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Integers, Query, Round
-from sottovoce.losses import Hazard, Kind, KnownLabels, Loss, Sizes
+from sottovoce.losses import Hazard, Kind, KnownLabels, LogMeanLoss, Loss
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
 from sottovoce.queries.counts import EventCounts, RiskSums
 from sottovoce.queries.joint import WholeGradient
@@ -176,25 +175,20 @@ class Start:
     weights: Array
     fixed: tuple[int, ...] = ()
     named: tuple[int, ...] = ()
-    sizes: tuple[float, ...] = ()
 
 
 class StandardErrorsNumbers(Numbers):
-    """The model, public, the columns that the coordinator leaves out of the step, and those that are asked for.
-
-    `sizes` are what the fit has found of slopes and information (`Sizes`), where it says so.
-    """
+    """The model, public, the columns that the coordinator leaves out of the step, and those that are asked for."""
 
     weights: tuple[Weight, ...]
     fixed: tuple[Annotated[int, Field(ge=0)], ...] = ()
     named: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    sizes: Annotated[tuple[Annotated[float, Field(gt=0, le=LARGEST)], ...], Field(max_length=len(Sizes._fields))] = ()
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `named` and `sizes` that are empty: plans that do not use them are what they were."""
+        """Without `named` where all are: plans that do not use it are what they were."""
         fields: dict[str, Any] = write(self)
-        return {key: value for key, value in fields.items() if value or key not in ("named", "sizes")}
+        return fields if fields["named"] else {key: value for key, value in fields.items() if key != "named"}
 
 
 class PrivateStandardErrors(Algorithm):
@@ -226,7 +220,7 @@ class PrivateStandardErrors(Algorithm):
             mu = math.sqrt(shares.get(query.name, rest)) * problem.mu
             releases.append(Release.at_mu(query, place, 1, mu, problem.relation).narrowed(problem.records))
         numbers = StandardErrorsNumbers(
-            weights=tuple(options.weights.tolist()), fixed=options.fixed, named=options.named, sizes=options.sizes
+            weights=tuple(options.weights.tolist()), fixed=options.fixed, named=options.named
         )
         return Design(rounds=len(queries), numbers=numbers, releases=tuple(releases))
 
@@ -283,7 +277,7 @@ def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, fl
     steepest, size = units.steepest, units.tolerance * math.sqrt(plan.records)
     hidden = units.loss.information_bound * sum_noise(plan, "curvature") * math.sqrt(2 * d)
     clear, usual = math.sqrt(units.curvature * plan.records / (2 * hidden)), math.sqrt(float(q @ moments.values))
-    one_sided = bool(plan.numbers.sizes)
+    one_sided = isinstance(plan.scaled_loss, LogMeanLoss)
     longer = min(max(clear, LENGTHS[0] * usual), LENGTHS[not one_sided] * usual)
     start = Clips(longer, min(steepest, REACH * units.slope))
     known = size * math.sqrt(KNOWN[one_sided] * math.sqrt(d) / sum_noise(plan, "squared-slopes"))
@@ -304,10 +298,9 @@ def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, fl
 
 def _units(plan: Plan, residual: float) -> Units:
     """By what the fit has found, else by residuals; `tolerance` is the deviation of a slope."""
-    if plan.numbers.sizes:
-        sizes = Sizes(*plan.numbers.sizes)
-        usual = math.sqrt(sizes.spread * sizes.curvature)
-        return Units(sizes.slope, sizes.steepest, sizes.variance, sizes.curvature, usual, plan.scaled_loss)
+    if isinstance(plan.scaled_loss, LogMeanLoss):
+        slope, steepest, variance, curvature, spread, *_ = plan.scaled_loss.sizes(plan.bounds.label_high or 1.0)
+        return Units(slope, steepest, variance, curvature, math.sqrt(spread * curvature), plan.scaled_loss)
     units = Units.of(plan.scaled_loss, KnownLabels(residual))
     return replace(units, steepest=units.loss.lipschitz(), tolerance=units.slope)
 
@@ -350,12 +343,12 @@ def _fitted_queries(problem: Problem, weights: Array) -> Iterator[Query]:
         yield GramMatrix(problem.dimension)
         if loss.kind == "regression":
             yield ResidualSum(problem.dimension)
-    if isinstance(loss, Hazard) and problem.private:
-        yield EventCounts(loss.periods)
-        yield RiskSums(loss, problem.dimension)
-    kinds: Any = (FittedCurvature, SquaredSlopes, FittedGradient)
-    for kind in (PeriodCurvature, PeriodSquares, PeriodGradient) if loss.parts else kinds:
-        yield kind(weights, loss)
+    if isinstance(loss, Hazard):
+        if problem.private:
+            yield from (EventCounts(loss.periods), RiskSums(loss, problem.dimension))
+        yield from (PeriodCurvature(weights, loss), PeriodSquares(weights, loss), PeriodGradient(weights, loss))
+    else:
+        yield from (FittedCurvature(weights, loss), SquaredSlopes(weights, loss), FittedGradient(weights, loss))
 
 
 OF_GRAM = 0.15  # by columns: its share of mu^2; the gradients have the rest, as much each

@@ -15,7 +15,8 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from sottovoce.algorithms.base import Array
-from sottovoce.losses import KnownLabels, Loss, Sizes
+from sottovoce.losses import KnownLabels, Loss
+from sottovoce.losses.base import Sizes
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 
