@@ -201,7 +201,7 @@ class WithStandardErrors:
     ----------
     standard_errors : bool or list of str
         Buy standard errors for `coefficients()` after the fit, with 40% of the budget (of mu squared). In one place and
-        by rows of two classes or numbers, over secure columns of two classes; without penalty and radius. A list of
+        by rows, of classes two alone; over secure columns of two classes; without penalty and radius. A list of
         columns or features, not over columns, has the noise spent on these; the others are adjusted for, and not told.
     """
 
