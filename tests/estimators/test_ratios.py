@@ -217,3 +217,11 @@ def test_what_the_noise_hides_is_not_told() -> None:
     X, y, _ = times()
     few = slice(0, 400)
     assert not any(row.identified for row in COX(0.1).fit(X[few], y[few]).coefficients())
+
+
+def test_rows_in_files_or_threads_give_the_same_table() -> None:
+    X, y, _ = times()
+    labels = sv.labels_with(y["event"].astype(float), time=y["time"])
+    table = COX(2.0).fit(X, labels).coefficients()
+    assert COX(2.0).fit(sv.Dataset.from_arrays(X, labels)).coefficients() == table
+    assert COX(2.0, resources=sv.Resources(n_jobs=2)).fit(X, labels).coefficients() == table

@@ -229,7 +229,7 @@ class Positive(LogMeanLoss):
         return replace(self, deviation=math.sqrt(known.spread))
 
     def sizes(self, most: float) -> Sizes:
-        return Sizes(self.deviation / 1.25, max(most, self.deviation), VARIANCE, 1.0, self.deviation**2)
+        return Sizes(self.deviation, max(most, 5 * self.deviation), VARIANCE, 1.0, self.deviation**2)
 
     def units(self, known: KnownLabels) -> Sizes:
         slope = max(known.residual / known.mean, 0.05)

@@ -87,8 +87,8 @@ class PeriodCurvature(PeriodRows, GramMatrix):
         for rows, shares, scores, labels in short_rows(block, matrix, self.weights):
             with np.errstate(all="ignore"):
                 unit = loss.weight(scores) / loss.information_bound
-                found = cut(loss.part_slopes(scores, labels)[1] * unit[:, None], 1.0)
-            factors = np.sqrt(np.maximum(found, 0.0) * (ROOM / np.maximum(added(found), 1.0))[:, None])
+                found = np.maximum(cut(loss.part_slopes(scores, labels)[1] * unit[:, None], 1.0), 0.0)
+            factors = np.sqrt(found * (ROOM / np.maximum(added(found), 1.0))[:, None])
             row = np.column_stack([FEATURES * rows, PERIOD * shares])
             for place, factor in enumerate(factors.T):
                 scaled, own = on_grid(row * factor[:, None], block), np.append(np.arange(d), d + place)
