@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from neighbours import Terms, draw
 from neighbours import table_of as columns_of
-from plans import COUNTS, FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, plan_for
+from plans import COUNTS, ENTRIES, FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, plan_for
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.cd.private import GreedyScores
 from sottovoce.algorithms.description import CountedColumns, Cut, Described
@@ -142,6 +142,11 @@ MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and w
     "score, three parties": ("score", "columns", {"labels": "held", "label_party": 2, "parties": 3}),
     "one-shot, rademacher": ("one-shot", "columns", {"sketch": "rademacher", "sketch_size": 2}),
     "whitened, secure, classes": ("whitened", "columns", {**HELD, **TWO, "class_weight": (1e-3, 1.0)}),
+    "whitened, secure, amounts": (
+        "whitened",
+        "columns",
+        {**HELD, **COUNTS, "loss": Named(name="gamma"), "bounds": ENTRIES, "fit_intercept": False},
+    ),
     "whitened, secure, intercept": ("whitened", "columns", {**HELD, "fit_intercept": True}),
     "frank-wolfe, exact, labels held": ("frank-wolfe", "columns", {"labels": "held", "epsilon": math.inf}),
     "frank-wolfe, rademacher": ("frank-wolfe", "columns", {"sketch": "rademacher", "labels": "held"}),
@@ -584,6 +589,10 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
         Canary(rows=("far", "far"), labels=("high", "low"), others="far", told={"curvatures": curvature})
         for curvature in (1e-3, 0.3, 1.0)
     ),
+    "HeldCountResiduals": (
+        Canary(("far", "far"), ("high", "low"), told={"range": 1e-3, "weights": ("along", -1e4)}),
+    ),
+    "HeldCounts": (FLIPPED,),
     "HeldLabels": (FLIPPED,),
     "HeldResiduals": (Canary(labels=("low", "mid")),),
     "HeldWeights": (FLIPPED,),

@@ -171,10 +171,11 @@ def part_norms(
 
 def check_served_by_columns(loss: Named, bounds: Bounds) -> None:
     """Refuse what sums over columns do not carry."""
-    if (kind := losses.known(loss.name)) is not None and kind.kind == "count":
+    if bounds.exposure_bound is not None:
         raise InputError(
-            f"loss={loss.name!r}: counts and amounts are not served over columns, where nobody sees a whole score and "
-            "its exponential; give data in one place or by rows."
+            f"exposure_bound={bounds.exposure_bound!r}: over columns slopes are looked up by score and count, and with "
+            "exposures they would be weighed by these, which may end with an event; leave exposures out, or give data "
+            "in one place or by rows."
         )
     if bounds.weight_bound is not None:
         raise InputError(

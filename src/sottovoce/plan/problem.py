@@ -138,8 +138,9 @@ class Problem(Frozen):
             raise ValueError(
                 f"label_bound begins at {self.bounds.label_low!r}, and {self.loss.name!r} has no label below 0"
             )
-        if counts and (self.classes or self.split.same_people):
-            raise ValueError(f"the loss {self.loss.name!r} is of counts, of rows in one place or by rows")
+        held = known is not None and known.kind == "count" and self.bounds.exposure_bound is None
+        if counts and (self.classes or (self.split.same_people and not held)):
+            raise ValueError(f"the loss {self.loss.name!r} is of counts; over columns of counts without exposures")
         if self.bounds.weight_bound is not None and self.split.same_people:
             raise ValueError("weight_bound is for rows in one place or by rows")
 

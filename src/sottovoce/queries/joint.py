@@ -16,11 +16,13 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Array, Integers, MessageArrays, Query, Reals, Round, Wholes
 from sottovoce.losses import Loss
 from sottovoce.plan import Plan, Problem
 from sottovoce.plan.split import RowPart
+from sottovoce.queries.counts import CountResidualSum, CountSum
 from sottovoce.queries.sums import (
     POSITIVE,
     GradientSum,
@@ -54,31 +56,42 @@ class JointSum(Query):
     def lookup(self, told: MessageArrays) -> LookUp:
         """What is looked up, of public numbers; P where this message tells it.
 
-        Slopes of classes, t - y', or of numbers, 2 t - 1, times rows.
+        Slopes of classes, t - y', of numbers, 2 t - 1, or of counts, t - t', times rows.
         """
         if self.program != "look-up":
             raise LeakError(f"query {self.name!r} looks nothing up.")
         classes = self.loss.kind == "classification"
-        index: Literal["label", "residual"] = "label" if classes else "residual"
+        index: Literal["label", "residual"] = "residual" if self.loss.kind == "regression" else "label"
         matrix: Literal["projected", "rows"] = "projected" if self.factored else "rows"
         weight: Literal["factor", "null"] = "factor" if self.factored else "null"
-        level, one, told_projection = float(told["level"][0]), np.ones(1, dtype=np.int64), self.projection(told)
-        return LookUp(told["chances"], level, index, weight, matrix, not classes, classes, one, told_projection)
+        level, one, about = float(told["level"][0]), np.ones(1, dtype=np.int64), (self.projection(told), told.get("nodes"))
+        return LookUp(told["chances"], level, index, weight, matrix, index == "residual", classes, one, *about)
 
     def projection(self, _told: MessageArrays) -> Integers | None:
         """P, (dimension, width), where this message tells it."""
         return None
 
+    def objection(self, number: int, told: MessageArrays) -> str | None:
+        wrong = super().objection(number, told)
+        if wrong is None and "nodes" in told and not np.all(np.diff(told["nodes"]) > 0):
+            wrong = "needs 'nodes' that rise"
+        return wrong
+
     def value(self, _round: Round) -> Array:
         raise LeakError(f"query {self.name!r} is opened over all parties; no party has a value of it.")
 
 
-def slope_takes(dimension: int, outputs: int = 1) -> dict[str, Reals]:
-    """What a message has of a look-up: the weights of the score, how far apart levels are, and chances."""
+def slope_takes(dimension: int, loss: Loss, outputs: int = 1) -> dict[str, Reals]:
+    """What a message has of a look-up: the weights of the score, how far apart levels are, and chances.
+
+    Of counts also the labels that the sections of the table are for.
+    """
+    counts = loss.kind == "count"
     return {
         "weights": Reals((dimension,)),
         "level": POSITIVE,
-        "chances": Wholes((outputs, ring.LEVELS), 0, 2**ring.CHANCE_BITS),
+        "chances": Wholes((2 * outputs, ring.WIDE) if counts else (outputs, ring.LEVELS), 0, 2**ring.CHANCE_BITS),
+        **({"nodes": Reals((ring.SECTIONS,), 0.0, LARGEST)} if counts else {}),
     }
 
 
@@ -97,7 +110,7 @@ class JointGradient(JointSum, GradientSum):
         self.slope_bound = 2.0 ** math.ceil(math.log2(slope_bound))
         self.bound = self.slope_bound * math.sqrt(problem.row_square)
         self.records, self.rounding_entries = problem.records, 0.0
-        self.takes = slope_takes(self.length)
+        self.takes = slope_takes(self.length, self.loss)
 
     def joint_step(self, bits: int) -> float | None:
         return float(self.slope_bound * 2.0**-bits)
@@ -179,7 +192,7 @@ class WholeGradient(WhitenedSum):
 
     def __init__(self, problem: Problem) -> None:
         self.plan, self.length, self.loss = cast("Plan", problem), problem.dimension, problem.scaled_loss
-        self.takes = slope_takes(self.length)
+        self.takes = slope_takes(self.length, self.loss)
         ring.check_slopes(self.loss)
 
 
@@ -235,7 +248,7 @@ class ScaleLookup(ScoreSums):
 
     def __init__(self, problem: Problem) -> None:
         self.length = 1 + problem.fit_intercept
-        takes = slope_takes(problem.dimension, self.length)
+        takes = slope_takes(problem.dimension, problem.scaled_loss, self.length)
         del takes["level"]
         self.takes = {**takes, "scales": Wholes((self.length,), 0, 2**ring.UNIT_BITS)}  # b
 
@@ -246,7 +259,8 @@ class ScaleLookup(ScoreSums):
         return wrong
 
     def lookup(self, told: MessageArrays) -> LookUp:
-        return LookUp(told["chances"], self.level, "label", "null", "one", True, False, told["scales"])
+        about = ("nodes" not in told, False, told["scales"], None, told.get("nodes"))
+        return LookUp(told["chances"], self.level, "label", "null", "one", *about)
 
 
 class HeldSum(NumberSum):
@@ -274,6 +288,14 @@ class HeldLabels(HeldSum, LabelSum):
 
 class HeldResiduals(HeldSum, ResidualSum):
     """sum_i min(1, |x_i'w - y_i|) by the columns of the party that has the labels."""
+
+
+class HeldCounts(HeldSum, CountSum):
+    """sum_i y_i / B of counts in [0, B], of the party that has them."""
+
+
+class HeldCountResiduals(HeldSum, CountResidualSum):
+    """sum_i min(1, |exp(x_i'w) - y_i| / R) by the columns of the party that has the labels; R is told."""
 
 
 class HeldWeights(HeldSum, WeightSum):

@@ -193,12 +193,13 @@ class Columns:
             raise RefusedError(f"round {asked.number} was asked for a sum before its {lookup.weight!r} was shared.")
         weight, labels = self._weights[lookup.weight, piece]
         (opened,) = yield (self._scores(asked, piece, lookup, weights),)
-        levels = np.asarray(opened.astype(np.int64) & 0xFF) >> FINE
+        levels = np.asarray(opened.astype(np.int64) & ((lookup.levels << FINE) - 1)) >> FINE
         bits = ring.looked_up(table, np.zeros(count, dtype=np.uint8), levels)
         (packed,) = yield (np.packbits(bits, axis=0),)
         c = np.unpackbits(packed, axis=0, count=count).astype(np.int64)  # t xor gamma; `words` is a share of v t
         words = c * weight.share[:, None] + (1 - 2 * c) * (weight.opened[:, None] * gamma + product)
         words = 2 * words - weight.share[:, None] if lookup.twice else words
+        words = words if lookup.nodes is None else words[:, : len(lookup.scales)] - words[:, len(lookup.scales) :]
         if lookup.matrix == "one":
             return np.asarray((words * lookup.scales).sum(axis=0) + noise)
         slopes = words[:, 0] - labels if lookup.minus_label else words[:, 0]
@@ -243,8 +244,8 @@ class Columns:
 
     def _scores(
         self, asked: RoundLabels, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]
-    ) -> NDArray[np.int8]:
-        """2^-8 D_m w_m 2^q / h rounded, modulo 2^8, 0 where not finite; the holder adds what label or table need.
+    ) -> NDArray[Any]:
+        """2^-8 D_m w_m 2^q / h rounded, modulo 2^q L, 0 where not finite; the holder adds what label or table need.
 
         A public dither rounds it, of party m u + 2^8 m / M, u one public number of each record and round. Rounded to
         the nearest instead, a part that has few values, as one-hot codes have, would be off by the same in all records.
@@ -259,14 +260,17 @@ class Columns:
             values = ring.score_rows(self._own[slice(*piece)], weights) * (steps * 2.0**-ROW_BITS)
             if self._labels is not None:  # the centre of the table; of its half for the label; or less the label
                 labels, centre = self._labels[slice(*piece)], float(LEVELS << FINE) / 2
-                if lookup.index == "label":
+                if lookup.nodes is not None and lookup.index == "label":
+                    drawn = stream(_PUBLIC, asked.label("label dither", piece), len(labels), np.uint8)
+                    values += ring.section_centres(labels, lookup.nodes, drawn)
+                elif lookup.index == "label":
                     values += np.where(labels > 0, centre / 2, -centre / 2)
                 else:
                     values += centre - labels * steps if lookup.index == "residual" else centre
         dithers = stream(_PUBLIC, asked.label("dither", piece), piece[1] - piece[0], np.uint8)
         dithers = dithers + np.uint8(256 * self._names.index(self.place.name) // len(self._names))
-        found = ring.wrapped(values, dithers)
-        return found + np.int8((1 << FINE) - 1) if self._first else found
+        found = ring.wrapped(values, dithers).astype(lookup.words)
+        return found + lookup.words((1 << FINE) - 1) if self._first else found
 
     def _open_weight(
         self, label: list[Any], share: Signed, product: Signed, second: MaskedNumber | None
@@ -311,7 +315,8 @@ def said_like(program: str, piece: Piece, place: Place, lookup: LookUp | None = 
     if program == "length":
         return clip, clip, (bit,)
     assert lookup is not None, program  # noqa: S101
-    said: tuple[Fields, ...] = (flags,), (_like(np.uint8, bytes_of_bits, len(lookup.chances)),)
+    scores = _like(lookup.words, count)
+    said: tuple[Fields, ...] = (scores,), (_like(np.uint8, bytes_of_bits, len(lookup.chances)),)
     return said if lookup.matrix == "one" else (*said, (word,))
 
 
@@ -331,11 +336,11 @@ def dealt_like(program: str, piece: Piece, place: Place, lookup: LookUp | None =
     if program == "length":
         return *clip, _like(bits, count, 2, 1, FINE_LEVELS // 8), words, _like(np.int64, 1)
     assert lookup is not None, program  # noqa: S101
-    width = outputs = len(lookup.chances)
+    outputs, width = len(lookup.chances), len(lookup.scales)
     if lookup.matrix != "one":
         width = sum(place.widths.values()) if lookup.projection is None else lookup.projection.shape[1]
     words = _like(np.int64, count, outputs)
-    return _like(bits, count, 1, outputs, LEVELS // 8), words, words, _like(np.int64, width)
+    return _like(bits, count, 1, outputs, lookup.levels // 8), words, words, _like(np.int64, width)
 
 
 def _like(kind: type[Any], *shape: int) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, ClassVar, cast
 
@@ -10,12 +11,13 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms import NEWTON_FEATURES
 from sottovoce.algorithms.base import Array, Asking, NoNumbers, total
+from sottovoce.algorithms.whitened.counts import PrivateCounts, largest
 from sottovoce.algorithms.whitened.private import PrivateWhitened, mean_of
-from sottovoce.algorithms.whitened.rule import Clips, Descent, White
+from sottovoce.algorithms.whitened.rule import Clips, Descent, FittedScore, Units, White
 from sottovoce.data.matrix import shrink_slopes
 from sottovoce.errors import InputError
 from sottovoce.gate.query import MessageArrays, Query
-from sottovoce.losses import Weighted
+from sottovoce.losses import LogMeanLoss, Weighted
 from sottovoce.plan import Design, Numbers, Plan, Problem
 from sottovoce.queries import joint
 from sottovoce.queries.sums import GramMatrix, ProjectionShape
@@ -23,7 +25,6 @@ from sottovoce.secure import ring
 from sottovoce.solvers import Whitened
 
 WHOLE = ring.MOST_FACTOR / 2.0**ring.FACTOR_BITS  # what a row of length C adds to a gradient, of 1
-BITS = 0.8  # variance of what the bits of a rescale add, for each record
 LABELS = 1.25  # deviations of a label for each mean absolute residual
 
 
@@ -61,17 +62,21 @@ class ColumnsWhitened(PrivateWhitened):
 
     def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
         loss, constant = plan.scaled_loss, plan.fit_intercept
-        found: list[Query] = [GramMatrix(plan.dimension, plan.row_square)]
-        if loss.kind == "regression":
-            residuals = joint.HeldResiduals(plan, party, plan.dimension)
-            found += [joint.HeldLabels(plan, party), residuals] if constant else [residuals]
+        found: list[Query] = [GramMatrix(plan.dimension, plan.row_square), *self.held_numbers(plan, party)]
         if isinstance(loss, Weighted):
             found.append(joint.HeldWeights(plan, party, loss))
         found += [joint.WholeLength(plan), joint.WholeGradient(plan)]
-        if loss.kind == "classification":
+        if loss.kind != "regression":
             found += [joint.JointScores(plan), joint.JointSquares(plan)] if constant else [joint.JointSquares(plan)]
             found.append(joint.ScaleLookup(plan))
         return tuple(found)
+
+    def held_numbers(self, plan: Problem, party: str) -> list[Query]:
+        """What the party with the labels is asked of them."""
+        if plan.scaled_loss.kind != "regression":
+            return []
+        residuals = joint.HeldResiduals(plan, party, plan.dimension)
+        return [joint.HeldLabels(plan, party), residuals] if plan.fit_intercept else [residuals]
 
     def noise(self, plan: Plan, query: str, clips: Clips | None = None) -> float:
         """In units of what a record adds, of gradients 31/32.
@@ -84,7 +89,7 @@ class ColumnsWhitened(PrivateWhitened):
         length = 1.0
         if clips is not None:
             length = float(np.linalg.norm(np.array([1.0, 1.0 / max(1.0, clips.cut)])[: 1 + plan.fit_intercept]))
-        return math.hypot(noise * length, math.sqrt(BITS / plan.release("rescale").count / plan.records))
+        return math.hypot(noise * length, math.sqrt(self.variance(clips) / plan.release("rescale").count / plan.records))
 
     def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
         """Of whitened rows, in units of the radius: which is twice the clip that is told."""
@@ -101,9 +106,9 @@ class ColumnsWhitened(PrivateWhitened):
         """
         clips, _ = super().clips(plan, white)
         units, longest, slope = white.units, math.sqrt(white.q.max()), clips.slope
-        if units.loss.kind == "regression":
-            steps = plan.records * plan.rounds * units.curvature
-            slope = min(slope, max(units.slope, math.sqrt(units.tolerance * steps / float(white.squares.sum()))))
+        if units.loss.kind != "classification":
+            most = units.tolerance * plan.records * plan.rounds * units.curvature / float(white.squares.sum())
+            slope = min(slope, max(units.slope, self.widest(units, most)))
         cut = max(clips.cut, min(clips.cut * clips.slope / slope, longest))
         clips = Clips(least_clip(plan, white, cut, longest), slope)
         return clips, mean_factor(white.length / clips.cut)
@@ -116,18 +121,40 @@ class ColumnsWhitened(PrivateWhitened):
         white, loss, start = cast("White", descent.white), descent.units.loss, np.zeros(plan.dimension)
         triangle = whole_projection(plan, white, clips.cut)[np.tril_indices(plan.dimension)]
         first: dict[str, NDArray[Any]] = {"projection": triangle}
-        if constant := plan.preparation.intercept_entry:
-            start[-1] = message["offset"][0] / constant
+        constant, offset = plan.preparation.intercept_entry, float(message["offset"][0])
+        if constant and descent.units.loss.kind == "regression":  # of counts it is in the table
+            start[-1] = offset / constant
         for _ in range(descent.rounds):
             spread = math.sqrt(float(descent.squares @ descent.point**2))  # of what slopes are looked up at
-            if loss.kind != "classification":  # residuals
+            if loss.kind == "regression":  # residuals
                 spread = math.hypot(spread, LABELS * descent.units.slope)
             level = ring.slope_level(loss, clips.slope, spread)
             weights = start + white.matrix @ descent.along_columns(descent.point)
-            chances = ring.slope_chances(loss, clips.slope, level)
-            answer = yield from total(query, weights=weights, level=np.array([level]), chances=chances, **first)
+            chances = self.slope_chances(plan, descent.units, clips.slope, level, offset)
+            told = {"weights": weights, "level": np.array([level]), "chances": chances, **self.sections(descent.units)}
+            answer = yield from total(query, **told, **first)
             descent.step(descent.along_directions(answer) * (clips.cut * clips.slope / WHOLE / plan.records))
             first = {}
+
+    def slope_chances(self, _plan: Plan, units: Units, most: float, level: float, _offset: float) -> NDArray[np.int64]:
+        """Of the bits of slopes that are cut at `most`, at the levels of a score."""
+        return ring.slope_chances(units.loss, most, level)
+
+    def variance(self, _clips: Clips | None) -> float:
+        """Of what the bits of a rescale add, for each record."""
+        return 0.8
+
+    def widest(self, _units: Units, most: float) -> float:
+        """The G with which bits of slopes have a variance of so much."""
+        return math.sqrt(most)
+
+    def bits(self, means: Array) -> NDArray[np.int64]:
+        """Of 2 t - 1 with these means."""
+        return ring.chances_of((1 + means) / 2)
+
+    def sections(self, _units: Units) -> dict[str, Array]:
+        """What is told of the labels that a table has sections for, where it is not known."""
+        return {}
 
     def rescale_gradients(self, plan: Plan, descent: Descent, clips: Clips, message: MessageArrays) -> Asking[None]:
         """Gradients of the slope and the intercept: bits of the mean l'(a t + b, y) (t, 1) / max(|(t, 1)|, C)."""
@@ -135,19 +162,70 @@ class ColumnsWhitened(PrivateWhitened):
         weights = np.ascontiguousarray(ProjectionShape(plan.dimension, "vectors", size).matrix(message)[:, 0])
         bounds = np.array([1.0, 1.0 / max(1.0, clips.cut)])[:size]  # of the entries of a row (t, 1) that is clipped
         scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**ring.UNIT_BITS).astype(np.int64)
-        levels = ring.scores_at(ring.LEVELS // 2, joint.ScaleLookup.level)
+        told = self.sections(descent.units)
+        labels = told.get("nodes", np.array([1.0, -1.0]))
+        levels = ring.scores_at((ring.WIDE if told else ring.LEVELS) // len(labels), joint.ScaleLookup.level)
         rounding = rounding_of(plan)
         rows = np.column_stack([levels, np.ones_like(levels)])[:, :size]
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
         for _ in range(descent.rounds):
             scores = rows @ descent.point + message["offset"][0]
             means = list[Array]()
-            for label in (1.0, -1.0):
+            for label in labels:
                 slopes = shrink_slopes(loss, clips.slope, scores, np.full(len(scores), label))
                 means.append(sharpened(shares * slopes, rounding))
-            chances = ring.chances_of((1 + np.hstack(means)) / 2)
-            answer = yield from total("rescale", weights=weights, chances=chances, scales=scales)
+            chances = self.bits(np.hstack(means))
+            answer = yield from total("rescale", weights=weights, chances=chances, scales=scales, **told)
             descent.step(answer * bounds * 2.0**ring.UNIT_BITS / scales * (clips.cut * clips.slope / plan.records))
+
+
+class ColumnsCounts(ColumnsWhitened, PrivateCounts):
+    """Tables have a section for each of 16 labels, to two of which a label is rounded, at random: so slopes are any.
+
+    Guarantee: as of numbers, and one more number of the holder; tables and labels told are public (`proof.md`).
+    """
+
+    form: ClassVar[str] = "columns-counts"
+    title: ClassVar[str] = "whitened descent over secure columns for counts and positive amounts"
+    slope: float = 1.0  # of an ordinary record
+
+    def held_numbers(self, plan: Problem, party: str) -> list[Query]:
+        return [joint.HeldCounts(plan, party, largest(plan)), joint.HeldCountResiduals(plan, party, plan.dimension)]
+
+    def slope_chances(self, plan: Plan, units: Units, most: float, level: float, offset: float) -> NDArray[np.int64]:
+        """At the levels around the start, of each label in turn."""
+        nodes, scores = self.sections(units)["nodes"], offset + ring.scores_at(ring.WIDE // ring.SECTIONS, level)
+        slopes = [shrink_slopes(units.loss, most, scores, np.full(len(scores), node)) for node in nodes]
+        return self.bits(sharpened(np.array(slopes), rounding_of(plan)).reshape(1, -1))
+
+    def slope_and_shift(
+        self, plan: Plan, score: FittedScore, at: tuple[float, float, Array, float], units: Units, query: str
+    ) -> Asking[Array]:
+        """As of classes, with the variance that the bits of such slopes have."""
+        known = copy.copy(self)
+        known.slope = ordinary(units)
+        return (yield from super(ColumnsCounts, known).slope_and_shift(plan, score, at, units, query))
+
+    def variance(self, clips: Clips | None) -> float:
+        """Of wider clips bits are as few as slopes are smaller: they set no limit."""
+        return 0.0 if clips is None else min(1.0, self.slope / clips.slope)
+
+    def widest(self, units: Units, most: float) -> float:
+        """A bit is not 0 with the chance |l'| / G, so its variance is G |l'|."""
+        return most / ordinary(units)
+
+    def bits(self, means: Array) -> NDArray[np.int64]:
+        """Of t - t': where most slopes are near 0, as of rare counts, so are most of them."""
+        return ring.chances_of(np.vstack([means, -means]))
+
+    def sections(self, units: Units) -> dict[str, Array]:
+        return {"nodes": cast("LogMeanLoss", units.loss).nodes(units.known, ring.SECTIONS)}
+
+
+def ordinary(units: Units) -> float:
+    """The slope of a count that is as far from the mean as counts are on average."""
+    known = units.known
+    return abs(float(units.loss.derivative(np.log([known.mean]), np.array([known.mean + known.residual]))[0]))
 
 
 def whole_projection(plan: Plan, white: White, cut: float) -> NDArray[np.int64]:
