@@ -111,7 +111,7 @@ def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
     if "time" in form.kinds:
         options |= TIMES
     if form.name == "evaluation" and not form.several:
-        options |= EVALUATED[form.form]
+        options = EVALUATED[form.form] | options
     if form.published:
         options["calibration"] = "paper"
     elif form.private is False:

@@ -589,9 +589,7 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
         Canary(rows=("far", "far"), labels=("high", "low"), others="far", told={"curvatures": curvature})
         for curvature in (1e-3, 0.3, 1.0)
     ),
-    "HeldCountResiduals": (
-        Canary(("far", "far"), ("high", "low"), told={"range": 1e-3, "weights": ("along", -1e4)}),
-    ),
+    "HeldCountResiduals": (Canary(("far", "far"), ("high", "low"), told={"range": 1e-3, "weights": ("along", -1e4)}),),
     "HeldCounts": (FLIPPED,),
     "HeldLabels": (FLIPPED,),
     "HeldResiduals": (Canary(labels=("low", "mid")),),

@@ -442,7 +442,8 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             bounds = bounds.model_copy(update={"filled": filled})
         columns, norms = tuple[int, ...](), tuple[float, ...]()
         if federation.split.same_people:
-            check_served_by_columns(loss, bounds)
+            secure = self.epsilon != math.inf and (federation.secure or federation.undecided)
+            check_served_by_columns(loss, bounds, secure=secure)
             check_people(dict(parties))
             check_aligned(facts)
             columns = tuple(widths.values())

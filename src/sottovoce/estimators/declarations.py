@@ -169,8 +169,13 @@ def part_norms(
     return ()
 
 
-def check_served_by_columns(loss: Named, bounds: Bounds) -> None:
+def check_served_by_columns(loss: Named, bounds: Bounds, *, secure: bool) -> None:
     """Refuse what sums over columns do not carry."""
+    if not secure and (kind := losses.known(loss.name)) is not None and kind.kind == "count":
+        raise InputError(
+            f"loss={loss.name!r}: over columns counts and amounts are fitted with privacy and products='secure' alone; "
+            "take these, or data in one place or by rows."
+        )
     if bounds.exposure_bound is not None:
         raise InputError(
             f"exposure_bound={bounds.exposure_bound!r}: over columns slopes are looked up by score and count, and with "

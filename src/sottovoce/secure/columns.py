@@ -242,9 +242,7 @@ class Columns:
             bits = ring.looked_up(table, np.unpackbits(packed, axis=0, count=count)[:, 0], levels)
         return (yield from self._share_bits(bits, gamma))
 
-    def _scores(
-        self, asked: RoundLabels, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]
-    ) -> NDArray[Any]:
+    def _scores(self, asked: RoundLabels, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]) -> NDArray[Any]:
         """2^-8 D_m w_m 2^q / h rounded, modulo 2^q L, 0 where not finite; the holder adds what label or table need.
 
         A public dither rounds it, of party m u + 2^8 m / M, u one public number of each record and round. Rounded to

@@ -89,7 +89,9 @@ class ColumnsWhitened(PrivateWhitened):
         length = 1.0
         if clips is not None:
             length = float(np.linalg.norm(np.array([1.0, 1.0 / max(1.0, clips.cut)])[: 1 + plan.fit_intercept]))
-        return math.hypot(noise * length, math.sqrt(self.variance(clips) / plan.release("rescale").count / plan.records))
+        return math.hypot(
+            noise * length, math.sqrt(self.variance(clips) / plan.release("rescale").count / plan.records)
+        )
 
     def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
         """Of whitened rows, in units of the radius: which is twice the clip that is told."""
