@@ -3,8 +3,8 @@
 Test deviance on a fifth of the records that no fit saw. The gain is that of the fit without privacy over one mean (one
 rate) for everybody; what is printed is the share of it that the private fit has, and its mean prediction over that of
 the fit without privacy. Each figure is the mean over runs with fresh noise, delta = 1e-6, zero-out. Made-up sets have a
-fixed seed; adult and California come from the folder named by SOTTOVOCE_DATA, else they are downloaded. With `--columns`
-two parties share the columns, over secure products, and exposures are left out.
+fixed seed; adult and California come from the folder named by SOTTOVOCE_DATA, else they are downloaded. With
+`--columns` two parties share the columns, over secure products, and exposures are left out.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.secure.test_columns_wire import Sites
 
 import sottovoce as sv
 from secure_plans import plan_for
@@ -21,7 +22,6 @@ from sottovoce.losses import KnownLabels
 from sottovoce.plan.problem import Named
 from sottovoce.queries.pricing import queries_of
 from sottovoce.secure.ring import SECTIONS, WIDE, section_centres
-from tests.secure.test_columns_wire import Sites
 
 WIDTH = WIDE // SECTIONS
 RANGES = ([-1.0] * 6, [1.0] * 6)
