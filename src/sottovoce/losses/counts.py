@@ -25,7 +25,7 @@ WEIGHTS = WEIGHTS / WEIGHTS.sum()
 FIRST = 0.75  # the slope at which those of counts are cut; a count of 1 where means are small has the slope 1
 VARIANCE = 0.5  # of the scores, before anything is known
 WIDEST = 3.0  # a variance of scores beyond which curvatures say nothing
-FARTHEST = 12.0  # to the power of the mean that variances follow: mean residuals from the mean, beyond which labels are all far: over secure columns
+FARTHEST = 12.0  # mean residuals from the mean, beyond which counts are all far; of amounts the square
 WIDER = 16.0  # a clip of slopes moves the mean first, so the rescale may have so much more noise
 
 

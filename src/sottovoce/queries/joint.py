@@ -64,12 +64,9 @@ class JointSum(Query):
         index: Literal["label", "residual"] = "residual" if self.loss.kind == "regression" else "label"
         matrix: Literal["projected", "rows"] = "projected" if self.factored else "rows"
         weight: Literal["factor", "null"] = "factor" if self.factored else "null"
-        level, one, about = (
-            float(told["level"][0]),
-            np.ones(1, dtype=np.int64),
-            (self.projection(told), told.get("nodes")),
-        )
-        return LookUp(told["chances"], level, index, weight, matrix, index == "residual", classes, one, *about)
+        about = (np.ones(1, dtype=np.int64), self.projection(told), told.get("nodes"))
+        level, twice = float(told["level"][0]), index == "residual"
+        return LookUp(told["chances"], level, index, weight, matrix, twice, classes, *about)
 
     def projection(self, _told: MessageArrays) -> Integers | None:
         """P, (dimension, width), where this message tells it."""

@@ -268,7 +268,7 @@ class Columns:
         dithers = stream(_PUBLIC, asked.label("dither", piece), piece[1] - piece[0], np.uint8)
         dithers = dithers + np.uint8(256 * self._names.index(self.place.name) // len(self._names))
         found = ring.wrapped(values, dithers).astype(lookup.words)
-        return found + lookup.words((1 << FINE) - 1) if self._first else found
+        return np.asarray(found + lookup.words((1 << FINE) - 1) if self._first else found)
 
     def _open_weight(
         self, label: list[Any], share: Signed, product: Signed, second: MaskedNumber | None

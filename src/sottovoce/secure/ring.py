@@ -269,10 +269,10 @@ class LookUp:
     @property
     def levels(self) -> int:
         """L."""
-        return self.chances.shape[1]
+        return int(self.chances.shape[1])
 
     @property
-    def words(self) -> type[np.int8] | type[np.int16]:
+    def words(self) -> Any:
         """What holds a score modulo 2^q L."""
         return np.int8 if self.nodes is None else np.int16
 
@@ -300,7 +300,7 @@ def slope_chances(loss: Loss, most: float, level: float) -> NDArray[np.int64]:
 
 
 def section_centres(labels: Array, nodes: Array, dithers: NDArray[np.uint8]) -> Array:
-    """The middle of the section of each label, in units of 2^-q levels: of one of the nodes on its two sides, at random.
+    """The middle of each label's section, in units of 2^-q levels: of one of the two nodes beside it, at random.
 
     The public dither draws it, the nearer the likelier, so that what the table has is interpolated between nodes.
     """

@@ -17,7 +17,7 @@ from sottovoce.algorithms.whitened.rule import Clips, Descent, FittedScore, Unit
 from sottovoce.data.matrix import shrink_slopes
 from sottovoce.errors import InputError
 from sottovoce.gate.query import MessageArrays, Query
-from sottovoce.losses import LogMeanLoss, Weighted
+from sottovoce.losses import KnownLabels, LogMeanLoss, Weighted
 from sottovoce.plan import Design, Numbers, Plan, Problem
 from sottovoce.queries import joint
 from sottovoce.queries.sums import GramMatrix, ProjectionShape
@@ -89,9 +89,8 @@ class ColumnsWhitened(PrivateWhitened):
         length = 1.0
         if clips is not None:
             length = float(np.linalg.norm(np.array([1.0, 1.0 / max(1.0, clips.cut)])[: 1 + plan.fit_intercept]))
-        return math.hypot(
-            noise * length, math.sqrt(self.variance(clips) / plan.release("rescale").count / plan.records)
-        )
+        bits = self.variance(clips) / plan.release("rescale").count / plan.records
+        return math.hypot(noise * length, math.sqrt(bits))
 
     def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
         """Of whitened rows, in units of the radius: which is twice the clip that is told."""
@@ -221,12 +220,12 @@ class ColumnsCounts(ColumnsWhitened, PrivateCounts):
         return ring.chances_of(np.vstack([means, -means]))
 
     def sections(self, units: Units) -> dict[str, Array]:
-        return {"nodes": cast("LogMeanLoss", units.loss).nodes(units.known, ring.SECTIONS)}
+        return {"nodes": cast("LogMeanLoss", units.loss).nodes(units.known or KnownLabels(), ring.SECTIONS)}
 
 
 def ordinary(units: Units) -> float:
     """The slope of a count that is as far from the mean as counts are on average."""
-    known = units.known
+    known = units.known or KnownLabels()
     return abs(float(units.loss.derivative(np.log([known.mean]), np.array([known.mean + known.residual]))[0]))
 
 

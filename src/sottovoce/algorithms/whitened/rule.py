@@ -103,7 +103,7 @@ class Units:
     loss: Loss
     weight: float = 1.0  # of a record, on average
     rescale: float = 1.0  # so much more of the loss may go to wider clips of the rescale
-    known: KnownLabels = KnownLabels()  # what it follows from
+    known: KnownLabels | None = None  # what it follows from
 
     @classmethod
     def of(cls, loss: Loss, known: KnownLabels) -> Units:
