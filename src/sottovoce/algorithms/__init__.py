@@ -207,10 +207,10 @@ def _without_form(solver: str, problem: Problem) -> InputError:
 def _without_people(solver: str, problem: Problem) -> InputError:
     """Why a problem about people with several records is not served."""
     what = f"most_records={problem.most_records} (a person has several records)"
-    if problem.split.same_people:
+    if problem.split.same_people and not problem.channel.secure:
         return InputError(
-            f"{what}: over columns no party sees the whole of a person's records, so that their sum cannot be cut, and "
-            "sums of looked-up slopes would move by each of them. Give one record of each person, or data by rows."
+            f"{what}: over columns records are weighed within secure products alone; take products='secure', give one "
+            "record of each person, or data by rows."
         )
     if math.isinf(problem.epsilon):
         return InputError(f"{what} with epsilon=inf: nothing is protected, of whom a record is; leave person out.")

@@ -379,7 +379,8 @@ class Federation:
         for end in self._ends:
             end.randomness = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, end.name)
         for party in self._parties:
-            party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.names))
+            permitted = {"predict_for": (COORDINATOR, *self.names), "tell_records": self.split.same_people}
+            party.permit(without_privacy=without_privacy, **permitted)
         own = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, COORDINATOR)
         journal = self.journal if fits and insecure_seed is None else None
         return Coordinator(

@@ -109,6 +109,7 @@ class Share(_Guarded):
 MASKED_NAMES: Final[Mapping[str, str]] = {
     "offers": "ciphertexts of random secrets for later members, by which two ends agree on a key",
     "group": "a random key of the holder of the labels, in an envelope for each other party",
+    "roots": "how much each record of a person weighs, by whose it is alone, in an envelope for the other parties",
     "columns": "whole numbers less a stream that no reader has, once a plan",
     "message": "bits and whole numbers less streams that no reader has, one content a label",
     "total": "the sum of such messages of all parties, each less a stream of its own",

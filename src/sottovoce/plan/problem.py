@@ -104,7 +104,8 @@ class Problem(Frozen):
             _parts={},
         )
         self.__dict__.setdefault("private", math.isfinite(self.epsilon))  # a plan knows better
-        if self.most_records is not None and self.records * self.most_records >= 2**31:
+        each = 1 if self.split.same_people else self.most_records or 1
+        if self.most_records is not None and self.records * each >= 2**31:
             raise ValueError(f"{self.records} people with {self.most_records} records each are too many")
         if self.most_records is not None and {self.bounds.weight_bound, self.bounds.exposure_bound} != {None}:
             raise ValueError("people with several records are counted without weights and exposures")
@@ -171,18 +172,19 @@ class Problem(Frozen):
             self.bounds.require(self.features, labels=False)
         largest = float(self.bounds.columns(self.features).max())
         loss = losses.get(self.loss.name, **self.loss.parameters)
+        people = None if self.split.same_people else self.most_records  # over columns records have their places
         return Preparation(
             self.bounds,
             self.features,
             self.fit_intercept,
-            self.records * (self.most_records or 1),
+            self.records * (people or 1),
             self.classes,
             self.private,
             self.layout,
             unit=largest if math.isfinite(largest) else 1.0,  # 1 where nothing is declared
             units=self.private or math.isfinite(self.epsilon),
             most_bits=self.channel.bits,
-            most_records=self.most_records,
+            most_records=people,
             counts=loss.kind in ("count", "time"),
             exposed=loss.exposed,
             until=loss.periods[-1] if isinstance(loss, losses.Hazard) else None,
@@ -209,6 +211,8 @@ class Problem(Frozen):
             features=stop - start,
             fit_intercept=constant,
             labelled=self.labels != "held" or holds,
+            counted=self.most_records if holds else None,
+            also=() if self.most_records is None else ("person",),
             centred=self.fit_intercept,
             whole=float(self.preparation.scale) if secure and rows else None,
         )

@@ -22,10 +22,11 @@ from sottovoce.gate.query import Array, Integers, MessageArrays, Query, Reals, R
 from sottovoce.losses import Loss
 from sottovoce.plan import Plan, Problem
 from sottovoce.plan.split import RowPart
-from sottovoce.queries.counts import CountResidualSum, CountSum
+from sottovoce.queries.counts import AmountSum, CountResidualSum, CountSum
 from sottovoce.queries.sums import (
     POSITIVE,
     GradientSum,
+    GramMatrix,
     LabelSum,
     NumberSum,
     ResidualSum,
@@ -45,13 +46,15 @@ class JointSum(Query):
     Its values are whole numbers of the grid: nothing is rounded.
     """
 
+    by_person: ClassVar[bool] = True  # each record counts by its weight
+    roots: int = 0  # bits of the roots of weights
     program: ClassVar[Literal["length", "look-up"]] = "look-up"
     factored: ClassVar[bool] = False  # whether rows are whitened and clipped: P is told in the first of its rounds
     rounding_entries = 0.0
     loss: Loss  # whose slopes are looked up
 
     def joint_step(self, _bits: int) -> float | None:
-        return None if self.factored else float(2.0**-ring.UNIT_BITS)
+        return None if self.factored else float(2.0 ** -(ring.UNIT_BITS + 2 * self.roots))
 
     def lookup(self, told: MessageArrays) -> LookUp:
         """What is looked up, of public numbers; P where this message tells it.
@@ -105,6 +108,7 @@ class JointGradient(JointSum, GradientSum):
     """
 
     samples: ClassVar[bool] = False
+    by_person: ClassVar[bool] = False
 
     def __init__(self, problem: Problem, slope_bound: float) -> None:
         super().__init__(problem.dimension, slope_bound, problem.scaled_loss)
@@ -175,7 +179,7 @@ class WholeLength(WhitenedSum):
     length = 1
 
     def __init__(self, problem: Problem) -> None:
-        self.plan = cast("Plan", problem)
+        self.plan, self.roots = cast("Plan", problem), ring.root_bits(problem)
 
 
 class WholeGradient(WhitenedSum):
@@ -209,7 +213,7 @@ class ScoreSums(JointSum):
     twice: ClassVar[bool] = True
 
     def __init__(self, problem: Problem) -> None:
-        self.takes = {"weights": Reals((problem.dimension,))}
+        self.takes, self.roots = {"weights": Reals((problem.dimension,))}, ring.root_bits(problem)
 
     def lookup(self, _told: MessageArrays) -> LookUp:
         """Of scores clipped to +-1, whose kinks are on levels, or of squares less what rounding to levels adds."""
@@ -248,7 +252,7 @@ class ScaleLookup(ScoreSums):
     level: ClassVar[float] = 0.5
 
     def __init__(self, problem: Problem) -> None:
-        self.length = 1 + problem.fit_intercept
+        self.length, self.roots = 1 + problem.fit_intercept, ring.root_bits(problem)
         takes = slope_takes(problem.dimension, problem.scaled_loss, self.length)
         del takes["level"]
         self.takes = {**takes, "scales": Wholes((self.length,), 0, 2**ring.UNIT_BITS)}  # b
@@ -297,6 +301,20 @@ class HeldCounts(HeldSum, CountSum):
 
 class HeldCountResiduals(HeldSum, CountResidualSum):
     """sum_i min(1, |exp(x_i'w) - y_i| / R) by the columns of the party that has the labels; R is told."""
+
+
+class HeldAmounts(HeldSum, AmountSum):
+    """sum_i of the weights of records, those of a person 1 at most, of the party that knows whose each is."""
+
+
+class PeopleGram(GramMatrix):
+    """sum_i w_i x_i x_i' of people, the weights w_i of a person's records 1 at most.
+
+    Guarantee: as of records: the products of a person add up to a matrix with no eigenvalue below 0 and a trace of Q at
+    most.
+    """
+
+    by_person: ClassVar[bool] = True
 
 
 class HeldWeights(HeldSum, WeightSum):

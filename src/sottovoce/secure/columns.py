@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.people import ROOT_BITS
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.secure import ring
 from sottovoce.secure.ring import FACTOR_BITS, FINE, LEVELS, ROW_BITS, UNIT_BITS, Bits, LookUp, Projection, Signed
@@ -86,6 +87,8 @@ class Columns:
         self._names, self._first = names, place.name == names[0]  # the first adds what one of them has to add
         self._seed, self._usable = seed, np.asarray(usable, dtype=bool)
         self._own: NDArray[np.int16] = np.ascontiguousarray(rows, dtype=np.int16)
+        self._scored = self._own  # what scores are made of: rows without weights
+        self._roots: Signed | None = None  # of the weights, where people have several records
         self._columns = places(place.widths)[place.name]
         self._masked: Signed = np.empty((len(rows), sum(place.widths.values())), dtype=np.int64)
         self.pieces = column_pieces(len(rows), place.widths)
@@ -94,6 +97,19 @@ class Columns:
         self._nulls: dict[Piece, Bits] = {}  # shares of [the record is null at a party]
         self._weights: dict[tuple[str, Piece], tuple[MaskedNumber, Signed]] = {}  # n and f, and shares of n y' and f y'
         self._second: dict[Piece, MaskedNumber] = {}  # y', of classes
+
+    def weigh(self, piece: Piece, roots: Signed, rows: Signed) -> None:
+        """Of people with several records: u, the roots of the weights, and this party's rows times u / U.
+
+        From then on every sum is of records times u^2 / U^2, without a message more: all parties know u.
+        """
+        if self._roots is None:
+            self._roots, self._own = np.full(self.records, -1, dtype=np.int64), np.zeros_like(self._scored)
+        self._roots[slice(*piece)], self._own[slice(*piece)] = roots, rows
+
+    def weighed(self, piece: Piece) -> bool:
+        """Whether the weights of these records are known."""
+        return self._roots is not None and bool((self._roots[slice(*piece)] >= 0).all())
 
     def columns(self, piece: Piece) -> Fields:
         """D_m, (records, own columns): masked it is E_m."""
@@ -175,6 +191,7 @@ class Columns:
         like = dealt_like("length", piece, self.place)
         *clip, noise = self._shares(dealt, asked.label("length dealt", piece), like)
         words = yield from self._clipped(piece, projection, clip)
+        words = words if self._roots is None else words * self._roots[slice(*piece), None] ** 2
         return np.asarray((words.sum(axis=0) << UNIT_BITS) + noise)
 
     def look_up(
@@ -200,9 +217,11 @@ class Columns:
         words = c * weight.share[:, None] + (1 - 2 * c) * (weight.opened[:, None] * gamma + product)
         words = 2 * words - weight.share[:, None] if lookup.twice else words
         words = words if lookup.nodes is None else words[:, : len(lookup.scales)] - words[:, len(lookup.scales) :]
+        roots = np.ones(count, dtype=np.int64) if self._roots is None else self._roots[slice(*piece)]
         if lookup.matrix == "one":
+            words = words * roots[:, None] ** 2
             return np.asarray((words * lookup.scales).sum(axis=0) + noise)
-        slopes = words[:, 0] - labels if lookup.minus_label else words[:, 0]
+        slopes = (words[:, 0] - labels if lookup.minus_label else words[:, 0]) * roots  # rows have the other root
         (e,) = yield (slopes,)
         self._check_complete()
         (rho,) = stream_fields(self._seed, asked.label("look-up 2", piece), (e,))
@@ -233,6 +252,9 @@ class Columns:
             part += np.einsum("ij,ij->i", seen, seen) if self._first else 0
             own[start - piece[0] : stop - piece[0]] = part
         squares, bits = squares + own, self._nulls[piece]
+        if self._roots is not None:  # of the row without its weight: n <= floor(U^2 / u^2), and that times |x|^2 fits
+            roots = self._roots[slice(*piece)]
+            squares = squares * np.where(roots > 0, 4**ROOT_BITS // np.maximum(roots, 1) ** 2, 0)
         # of an index, the top 16 bits, the first party adds what the others' low bits may carry, and rounds up
         more = len(self._names) - 1 + (1 << BELOW) - 1 if self._first else 0
         for modulus, table in ((exponent + COARSE, coarse), (exponent + CLOSE, fine)):
@@ -255,7 +277,7 @@ class Columns:
             raise RefusedError(f"weights of shape {weights.shape}: must be {self._own.shape[1]} finite numbers.")
         steps = 2.0**FINE / lookup.level
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as 0
-            values = ring.score_rows(self._own[slice(*piece)], weights) * (steps * 2.0**-ROW_BITS)
+            values = ring.score_rows(self._scored[slice(*piece)], weights) * (steps * 2.0**-ROW_BITS)
             if self._labels is not None:  # the centre of the table; of its half for the label; or less the label
                 labels, centre = self._labels[slice(*piece)], float(LEVELS << FINE) / 2
                 if lookup.nodes is not None and lookup.index == "label":

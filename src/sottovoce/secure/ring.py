@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from sottovoce.data.kernels import watch
 from sottovoce.data.matrix import shrink_slopes
+from sottovoce.data.people import ROOT_BITS
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses.base import Loss
 from sottovoce.losses.single import Huber, Squared
@@ -179,15 +180,20 @@ def factors() -> NDArray[np.int64]:
     return np.minimum(MOST_FACTOR, np.sqrt(squares).astype(np.int64))  # of such numbers the root is exact from below
 
 
-def step_of(exponent: int) -> float:
-    """The grid of gradients of whitened rows."""
-    return float(2.0 ** -(exponent // 2 + 6))
+def root_bits(problem: Problem) -> int:
+    """Of the root of a record's weight; 0 where people have one record."""
+    return 0 if problem.most_records is None else ROOT_BITS
+
+
+def step_of(exponent: int, roots: int = 0) -> float:
+    """The grid of gradients of whitened rows; `roots` are the bits of the roots of weights."""
+    return float(2.0 ** -(exponent // 2 + 6 + roots))
 
 
 def exponent_of(plan: Plan) -> int:
     """The g of a plan, by the grid of its gradients; a plan of another grid is refused."""
     share, power = math.frexp(plan.release(GRADIENT).step)
-    exponent = -2 * power - 10
+    exponent = -2 * (power + root_bits(plan)) - 10
     if share != 0.5 or exponent < EXPONENTS[0]:
         raise RefusedError(
             f"the plan opens gradients of whitened rows on the grid {plan.release(GRADIENT).step!r}, which must be a "
@@ -228,9 +234,10 @@ def ring_bits(plan: Plan) -> int:
 
 def finest_exponent(problem: Problem, release: Release) -> int:
     """The largest g whose gradients, with the noise of this release, fit in words of 40 bits, or else of 48."""
+    roots = root_bits(problem)
     for bits, least in ((WORDS[1], FEWEST), (WORDS[2], EXPONENTS[0])):
         for exponent in range(EXPONENTS[1], least - 1, -2):
-            if has_room(problem, (release.model_copy(update={"step": step_of(exponent)}),), bits):
+            if has_room(problem, (release.model_copy(update={"step": step_of(exponent, roots)}),), bits):
                 return exponent
     return EXPONENTS[0]
 

@@ -56,7 +56,9 @@ class ColumnsWhitened(PrivateWhitened):
         design = super().design(problem, options)
         releases = []
         for release in design.releases:  # with all bits; of gradients the grid by which the clip is a power of two
-            step = ring.step_of(ring.finest_exponent(problem, release)) if release.query == "gradient" else release.step
+            step, roots = release.step, ring.root_bits(problem)
+            if release.query == "gradient":
+                step = ring.step_of(ring.finest_exponent(problem, release), roots)
             releases.append(release.model_copy(update={"dropped": 0, "step": step}))
         return design.changed(releases=tuple(releases))
 
@@ -178,6 +180,23 @@ class ColumnsWhitened(PrivateWhitened):
             chances = self.bits(np.hstack(means))
             answer = yield from total("rescale", weights=weights, chances=chances, scales=scales, **told)
             descent.step(answer * bounds * 2.0**ring.UNIT_BITS / scales * (clips.cut * clips.slope / plan.records))
+
+
+class ColumnsPeople(ColumnsWhitened):
+    """The same over people: a record of a person with n of them weighs 1 / n in every sum.
+
+    Guarantee: as of records, in all records of a person together: their weights add up to 1 at most (`proof.md`). All
+    parties know how many records each person has.
+    """
+
+    form: ClassVar[str] = "columns-people"
+    title: ClassVar[str] = "whitened descent over secure columns, over people with several records"
+    people: ClassVar[bool | None] = True
+
+    def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
+        """With the sum of the weights second: what sums are divided by."""
+        _, *others = super().queries(plan, party)
+        return joint.PeopleGram(plan.dimension, plan.row_square), joint.HeldAmounts(plan, party), *others
 
 
 class ColumnsCounts(ColumnsWhitened, PrivateCounts):

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from sottovoce.data.block import Block
+from sottovoce.data.people import ROOT_BITS
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.federation.replies import Envelopes
 from sottovoce.federation.secure_columns.coordinator import (
@@ -18,7 +19,9 @@ from sottovoce.federation.secure_columns.coordinator import (
     GRAM,
     LENGTH,
     OWN,
+    ROOTS,
     TOTAL,
+    Array,
     ProgramPiece,
     Stage,
     Wholes,
@@ -82,6 +85,12 @@ class ColumnRun:
         coins = labelled(masker.noise(randomness), ["rounding"])
         integers, labels = round_to_integers(rows, plan, masker.name, coins), rows.labels if masker.holder else None
         self._engine = Columns(self._place, integers, rows.usable_rows, labels, masker.seed)
+        self._rows, self._coins = integers, functools.partial(labelled, masker.noise(randomness))
+        self._roots: Wholes | None = None  # at the party that knows whose each record is
+        if plan.most_records is not None and masker.holder:
+            if rows.shares is None:
+                raise LeakError("the rows of people have no weights; nothing was released.")
+            self._roots = np.rint(np.sqrt(rows.shares) * 2**ROOT_BITS).astype(np.int64)
         self._plan, self._masker, self._gate = plan, masker, gate
         self._others = dict(zip(plan.names, map(str, range(len(plan.names))), strict=True))  # by name, their places
         del self._others[masker.name]
@@ -99,6 +108,8 @@ class ColumnRun:
             raise RefusedError(
                 "a party has the key of the parties' envelopes before all else; send it with its columns."
             )
+        if stage.name == ROOTS:
+            return self._tell_roots(stage.piece)
         if stage.name in ("columns", "receive"):
             return self._columns(stage, frame.arrays)
         told, sent = split_told(frame.arrays, stage.said)
@@ -148,12 +159,36 @@ class ColumnRun:
         if stage.name == "columns":
             if "group" in arrays:
                 self._masker.open_group(self._plan.label_party_name, arrays["group"])
+            if self._plan.most_records is not None and not self._engine.weighed(piece):
+                self._weigh(piece, arrays)
             return self._gate.masked("columns", label, functools.partial(self._engine.columns, piece))[0]
         like: dict[str, Fields] = {}
         for name, width in widths.items():
             like[name] = (np.broadcast_to(np.int64(0), (piece[1] - piece[0], width)),)
         self._engine.receive_columns(self._opened(label, arrays, like), piece)
         return None
+
+    def _tell_roots(self, piece: Piece) -> Masked:
+        """The roots of the weights of its records, for the other parties."""
+        if self._roots is None or piece not in self._engine.pieces:
+            raise RefusedError("the party that knows whose each record is tells their weights, and nobody else.")
+        return self._gate.roots(SET_UP.label(ROOTS, piece), self._roots[slice(*piece)])
+
+    def _weigh(self, piece: Piece, arrays: Envelopes) -> None:
+        """Give its rows their weights, of which the party that knows whose each record is tells the others."""
+        if self._roots is not None:
+            roots = self._roots[slice(*piece)]
+        elif ROOTS in arrays:
+            like: Fields = (np.broadcast_to(np.int16(0), (piece[1] - piece[0],)),)
+            sender, label = self._plan.label_party_name, SET_UP.label(ROOTS, piece)
+            roots = self._masker.opened(label, sender, arrays[ROOTS], like)[0].astype(np.int64)
+        else:
+            raise RefusedError("rows of people leave with their weights, which were not told.")
+        if roots.size and not 0 <= int(roots.min()) <= int(roots.max()) <= 2**ROOT_BITS:
+            raise RefusedError(f"the roots of weights are from 0 to {2**ROOT_BITS}, and others were told.")
+        most = np.floor(most_square(self._plan, self._place.name) * (roots / 2.0**ROOT_BITS) ** 2)
+        scaled = self._rows[slice(*piece)] * (roots / 2.0**ROOT_BITS)[:, None]
+        self._engine.weigh(piece, roots, rounded(scaled, most, self._coins(["roots", *piece])))
 
     def _say(self, work: ProgramPiece, message: int, sent: Envelopes) -> Masked | None:
         """The next message of a program, or the last once more."""
@@ -272,16 +307,24 @@ def round_to_integers(rows: Block, plan: Plan, party: str, coins: Randomness) ->
 
     A row that this makes longer than its bound is rounded toward zero instead.
     """
-    width, share = widths_of(plan)[party], float(plan.row_shares()[plan.names.index(party)])
-    most, exact = int(4.0**ROW_BITS * share), rows.dense_rows(width)
+    most, exact = most_square(plan, party), rows.dense_rows(widths_of(plan)[party])
     found = np.empty(exact.shape, dtype=np.int64)
     for start in range(0, len(exact), _CHUNK):
-        scaled = exact[start : start + _CHUNK] * 2.0**ROW_BITS
-        drawn = np.frombuffer(coins.bytes(4 * scaled.size), dtype="<u4").reshape(scaled.shape)
-        rounded = np.floor(scaled + drawn * 2.0**-32)
-        longer = (rounded**2).sum(axis=1) > most
-        rounded[longer] = np.trunc(scaled[longer])
-        if np.any((rounded**2).sum(axis=1) > most):
-            raise LeakError("a part of a row is longer than the plan allows; nothing was released.")
-        found[start : start + _CHUNK] = rounded
+        found[start : start + _CHUNK] = rounded(exact[start : start + _CHUNK] * 2.0**ROW_BITS, most, coins)
     return found
+
+
+def most_square(plan: Plan, party: str) -> int:
+    """What the square of a party's part of a row is at most, in whole numbers of 2^-8."""
+    return int(4.0**ROW_BITS * float(plan.row_shares()[plan.names.index(party)]))
+
+
+def rounded(scaled: Array, most: Array | int, coins: Randomness) -> Wholes:
+    """Whole numbers by coins, or where that makes a row longer than `most`, squared, toward zero."""
+    drawn = np.frombuffer(coins.bytes(4 * scaled.size), dtype="<u4").reshape(scaled.shape)
+    found, most = np.floor(scaled + drawn * 2.0**-32), np.broadcast_to(most, len(scaled))
+    longer = (found**2).sum(axis=1) > most
+    found[longer] = np.trunc(scaled[longer])
+    if np.any((found**2).sum(axis=1) > most):
+        raise LeakError("a part of a row is longer than the plan allows; nothing was released.")
+    return found.astype(np.int64)
