@@ -589,6 +589,7 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
         Canary(rows=("far", "far"), labels=("high", "low"), others="far", told={"curvatures": curvature})
         for curvature in (1e-3, 0.3, 1.0)
     ),
+    "HeldAmounts": (FLIPPED,),
     "HeldCountResiduals": (Canary(("far", "far"), ("high", "low"), told={"range": 1e-3, "weights": ("along", -1e4)}),),
     "HeldCounts": (FLIPPED,),
     "HeldLabels": (FLIPPED,),
@@ -661,6 +662,7 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
     "PartGram": (0.99, 0.35),  # likewise
     "PartScores": (0.59, 0.59),  # entries of a row norm
     "PrimalState": (0.3, 0.3),  # without the penalty
+    "HeldAmounts": (0.99, 0.0),  # a record that is replaced weighs as much
     "RecordCount": (0.33, 0.0),
     "ResidualCells": (0.99, 0.86),
     "ScoreCells": (0.93, 0.93),  # of scores between nodes
@@ -668,6 +670,7 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
 }
 TOGETHER = {
     "FeatureWithinNorm": 0.79,  # the bound is of all columns of all parties (test_frank_wolfe_columns.py)
+    "HeldAmounts": 0.0,  # the same (secure/test_people.py)
     "RecordCount": 0.0,  # of all records of a person (test_people.py)
     "CountCells": 0.8,
 }

@@ -441,9 +441,10 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         if schema is not None and (filled := tuple(place for place in schema.estimated if place < features)):
             bounds = bounds.model_copy(update={"filled": filled})
         columns, norms = tuple[int, ...](), tuple[float, ...]()
+        people = getattr(self, "_most_records", None) or getattr(self._schema, "most_records", None)
         if federation.split.same_people:
             secure = self.epsilon != math.inf and (federation.secure or federation.undecided)
-            check_served_by_columns(loss, bounds, secure=secure)
+            check_served_by_columns(loss, bounds, people, secure=secure)
             check_people(dict(parties))
             check_aligned(facts)
             columns = tuple(widths.values())
@@ -470,7 +471,8 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             labels=federation.labels,
             label_party=federation.label_party,
             aggregation=federation.aggregation() if private else None,
-            most_records=getattr(self, "_most_records", None) or getattr(self._schema, "most_records", None),
+            most_records=people,
+            people=max((fact.get("people") or 0 for fact in facts.values()), default=0) or None if columns else None,
         )
 
     def _bounds_beside(self) -> dict[str, float | None]:

@@ -169,12 +169,15 @@ def part_norms(
     return ()
 
 
-def check_served_by_columns(loss: Named, bounds: Bounds, *, secure: bool) -> None:
+def check_served_by_columns(loss: Named, bounds: Bounds, most_records: int | None, *, secure: bool) -> None:
     """Refuse what sums over columns do not carry."""
-    if not secure and (kind := losses.known(loss.name)) is not None and kind.kind == "count":
+    kind = losses.known(loss.name)
+    counts = kind is not None and kind.kind == "count"
+    if not secure and (counts or most_records is not None):
+        what = f"loss={loss.name!r}" if counts else f"most_records={most_records}"
         raise InputError(
-            f"loss={loss.name!r}: over columns counts and amounts are fitted with privacy and products='secure' alone; "
-            "take these, or data in one place or by rows."
+            f"{what}: over columns counts, amounts and people with several records are fitted with privacy and "
+            "products='secure' alone; take these, or data in one place or by rows."
         )
     if bounds.exposure_bound is not None:
         raise InputError(

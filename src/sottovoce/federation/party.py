@@ -173,6 +173,8 @@ class Party(Answering):
             declare_public("feature_names", list(map(str, self.feature_names)), reason="the schema is public"),
             *self.alignment_fact(),
         ]
+        if self.of_people and self.policy.tell_records:
+            facts.append(declare_public("people", self.records, reason="whose a record is is the same for neighbours"))
         kind = kind_of_rows(self.resources, by_pieces=isinstance(self.rows, Dataset))
         if kind is not RecordRows:
             reason = "where the rows lie is the holder's choice"

@@ -265,7 +265,7 @@ class Plan(Problem, Design):
     def to_json(self) -> str:
         """Canonical text: the same plan gives the same text everywhere."""
         fields = self.model_dump(mode="json", exclude={"about"})
-        for optional in ("class_weight", "within", "aggregation", "keys", "most_records"):
+        for optional in ("class_weight", "within", "aggregation", "keys", "most_records", "people"):
             if not fields[optional]:
                 del fields[optional]
         for optional in self.numbers.left_out:

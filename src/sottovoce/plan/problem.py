@@ -82,6 +82,7 @@ class Problem(Frozen):
     label_party: int = Field(default=0, ge=0)  # by columns: the party that has them, and the column of the intercept
     layout: Layout = "rows"
     most_records: int | None = Field(default=None, ge=1, le=MOST_RECORDS)  # of a person that count; None: has one
+    people: Count | None = None  # over columns: how many the records are of, where a person has several
     aggregation: SecureAggregation | None = (
         None  # how sums over the parties are opened; None: each party says its own, with noise
     )
@@ -153,7 +154,7 @@ class Problem(Frozen):
     @functools.cached_property
     def signal(self) -> float:
         """N mu, less by what replace-one, and parties by rows that each add noise, cost: how far a mean is known."""
-        return self.records * self.mu / (distance(self.relation) * math.sqrt(self.channel.variance))
+        return (self.people or self.records) * self.mu / (distance(self.relation) * math.sqrt(self.channel.variance))
 
     @property
     def label_party_name(self) -> str:
