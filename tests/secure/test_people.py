@@ -1,4 +1,4 @@
-"""People with several records over secure columns: weights of records, and how far all records of a person move sums."""
+"""People with several records over secure columns: weights of records, and how far those of a person move sums."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.secure.test_columns_wire import Sites
 
 import sottovoce as sv
 from dealing import Run
@@ -26,7 +27,6 @@ from sottovoce.queries.sums import GramMatrix
 from sottovoce.secure import columns
 from sottovoce.secure.ring import ROW_BITS
 from sottovoce.solvers import Whitened
-from tests.secure.test_columns_wire import Sites
 
 U = 2**ROOT_BITS
 COUNTS = (1, 2, 3, 4, 7, 16, 40)  # records of people
@@ -113,7 +113,9 @@ def moved(seed: int, kind: str) -> dict[str, float]:
     """By query: how far all records of some person move it at most, over the bound."""
     told, roots = draw(seed), root_weights(WHOSE, 64)
     table, found = table_of(told, len(WHOSE)), dict[str, float]()
-    alike = np.searchsorted(WHOSE, WHOSE) if seed % 2 else np.arange(len(WHOSE))  # half of the time a person's are alike
+    alike = (
+        np.searchsorted(WHOSE, WHOSE) if seed % 2 else np.arange(len(WHOSE))
+    )  # half of the time a person's are alike
     table = Table(*(part[alike] for part in table))
     rows, labels, null = (part.copy() for part in table)
     if kind == "zero-out":
@@ -276,7 +278,9 @@ def test_every_role_a_process(tmp_path: Path) -> None:
 
 def told(self: Any, piece: Any, roots: Any) -> Any:
     """Of a holder that tells what a party has to refuse."""
-    return self._gate.roots(columns.SET_UP.label("roots", piece), np.broadcast_to(np.int64(roots), (piece[1] - piece[0],)))
+    return self._gate.roots(
+        columns.SET_UP.label("roots", piece), np.broadcast_to(np.int64(roots), (piece[1] - piece[0],))
+    )
 
 
 @pytest.mark.parametrize("roots", [-1, U + 1, 3000])

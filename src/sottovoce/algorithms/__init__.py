@@ -214,6 +214,9 @@ def _without_people(solver: str, problem: Problem) -> InputError:
         )
     if math.isinf(problem.epsilon):
         return InputError(f"{what} with epsilon=inf: nothing is protected, of whom a record is; leave person out.")
+    if problem.scaled_loss.kind in ("count", "time"):
+        loss = problem.scaled_loss.name
+        return InputError(f"{what}: the loss {loss!r} has no rule for people; give one record of each person.")
     others = ", ".join(dict.fromkeys(form.name for form in every_form() if form.people))
     return InputError(
         f"{what}: solver={solver!r} with calibration={problem.calibration!r} bounds records, and not people; those "

@@ -156,11 +156,11 @@ class ColumnRun:
         if piece not in self._engine.pieces:
             raise RefusedError(f"piece={list(piece)} is not of the records as the plan has them cut.")
         label = SET_UP.label("columns", piece)
+        if stage.name == "columns" and "group" in arrays:
+            self._masker.open_group(self._plan.label_party_name, arrays["group"])
+        if self._plan.most_records is not None and not self._engine.weighed(piece):
+            self._weigh(piece, arrays)
         if stage.name == "columns":
-            if "group" in arrays:
-                self._masker.open_group(self._plan.label_party_name, arrays["group"])
-            if self._plan.most_records is not None and not self._engine.weighed(piece):
-                self._weigh(piece, arrays)
             return self._gate.masked("columns", label, functools.partial(self._engine.columns, piece))[0]
         like: dict[str, Fields] = {}
         for name, width in widths.items():
