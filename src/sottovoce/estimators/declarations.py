@@ -172,12 +172,10 @@ def part_norms(
 def check_served_by_columns(loss: Named, bounds: Bounds, most_records: int | None, *, secure: bool) -> None:
     """Refuse what sums over columns do not carry."""
     kind = losses.known(loss.name)
-    counts = kind is not None and kind.kind == "count"
-    if not secure and (counts or most_records is not None):
-        what = f"loss={loss.name!r}" if counts else f"most_records={most_records}"
+    if not secure and (most_records is not None or (kind is not None and kind.kind == "count")):
         raise InputError(
-            f"{what}: over columns counts, amounts and people with several records are fitted with privacy and "
-            "products='secure' alone; take these, or data in one place or by rows."
+            f"loss={loss.name!r}, most_records={most_records}: over columns counts, amounts and people with several "
+            "records need privacy and products='secure'; take these, or data in one place or by rows."
         )
     if bounds.exposure_bound is not None:
         raise InputError(

@@ -269,10 +269,7 @@ def evaluate(  # noqa: PLR0913
     _check_arguments(model, epsilon, delta, people)
     fit, by_columns = model.plan_, model.plan_.split.same_people
     if by_columns and fit.most_records is not None and people == "same":
-        raise InputError(
-            'people="same": an evaluation by columns counts each record, and the fit protects people; evaluate it on '
-            'others with one record each, people="others".'
-        )
+        raise InputError('people="same": by columns records are evaluated, and the fit protects people; take others.')
     relation = check_relation(relation or fit.relation)
     declared = read_groups(model, by, groups)
     if person is not None and y is None:

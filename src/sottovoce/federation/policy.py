@@ -117,6 +117,11 @@ class Policy:
             for key, demand in DEMANDS.items():
                 if key in keys and (reason := demand(proposal)):
                     return reason
+        tells = plan.most_records is not None and plan.split.same_people and plan.label_party_name == party
+        if tells and not self.tell_records:
+            return (
+                "the plan tells the other parties how many records each person has; Policy(tell_records=True) allows it"
+            )
         counted = isinstance(plan.numbers, Described)  # codes, in cells: nothing is cut by the plan's bounds
         named = (plan.bounds, plan.part(party).preparation.bounds)
         if self.bounds is not None and not counted and self.bounds not in named:

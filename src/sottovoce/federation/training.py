@@ -264,19 +264,12 @@ class Training:
             raise RefusedError(
                 "this plan was run before, and a party without a ledger does not remember what it released."
             )
-        described = isinstance(plan.numbers, Described)
-        people, columns = plan.most_records is not None, plan.split.same_people
-        if people and columns and plan.label_party_name == own.name and not own.policy.tell_records:
-            raise RefusedError(
-                f"{own.name} would tell the other parties how many records each person has; its holder can allow that, "
-                "with Policy(tell_records=True)."
-            )
-        others = people and columns and plan.label_party_name != own.name  # who are told the weights
-        if people != own.of_people and not others:  # as declared, whatever the identifiers are
+        described, count = isinstance(plan.numbers, Described), rows.shape[0] if plan.split.same_people else own.records
+        told = own.of_people or (plan.most_records and plan.split.same_people and plan.label_party_name != own.name)
+        if (plan.most_records is not None) != bool(told):  # as declared, whatever the identifiers are
             mine = "knows whose record each is" if own.of_people else "was not told whose record each is (person)"
             other = "no people with several records" if own.of_people else "people with several records"
             raise RefusedError(f"{own.name} {mine}, and the plan is about {other} (most_records).")
-        count = rows.shape[0] if columns else own.records
         check_plan_size(plan, own.name, own.codes_shape() if described else (count, rows.shape[1]))
         scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
         scored = scored and plan.split.same_people and plan.label_party_name == own.name

@@ -145,9 +145,9 @@ class Count(LogMeanLoss):
         phi = min(max((1.25 * known.residual) ** 2 / known.mean, 0.1), known.most)
         return replace(self, phi=phi * known.exposure, typical=known.mean / known.exposure)
 
-    def evened(self, y: Vector, known: KnownLabels) -> Vector:  # noqa: ARG002
+    def evened(self, y: Vector, known: KnownLabels) -> Vector:
         """(2 / phi) (q - log(1 + q)), q = sqrt(phi y): slopes at y have one spread along it."""
-        q = np.sqrt(self.phi * y)
+        q = np.sqrt(self.phi * y / known.exposure)
         return np.asarray(2 / self.phi * (q - np.log1p(q)))
 
     def units(self, known: KnownLabels) -> Sizes:

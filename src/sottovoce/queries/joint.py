@@ -86,10 +86,7 @@ class JointSum(Query):
 
 
 def slope_takes(dimension: int, loss: Loss, outputs: int = 1) -> dict[str, Reals]:
-    """What a message has of a look-up: the weights of the score, how far apart levels are, and chances.
-
-    Of counts also the labels that the sections of the table are for.
-    """
+    """What a message has of a look-up: weights, how far apart levels are, chances; of counts the sections' labels."""
     counts = loss.kind == "count"
     return {
         "weights": Reals((dimension,)),
@@ -308,10 +305,9 @@ class HeldAmounts(HeldSum, AmountSum):
 
 
 class PeopleGram(GramMatrix):
-    """sum_i w_i x_i x_i' of people, the weights w_i of a person's records 1 at most.
+    """sum_i w_i x_i x_i', the weights of a person's records 1 at most.
 
-    Guarantee: as of records: the products of a person add up to a matrix with no eigenvalue below 0 and a trace of Q at
-    most.
+    Guarantee: as of records, since a person's products add up to a matrix of a trace of Q at most, none below 0.
     """
 
     by_person: ClassVar[bool] = True

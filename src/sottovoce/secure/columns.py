@@ -99,10 +99,7 @@ class Columns:
         self._second: dict[Piece, MaskedNumber] = {}  # y', of classes
 
     def weigh(self, piece: Piece, roots: Signed, rows: Signed) -> None:
-        """Of people with several records: u, the roots of the weights, and this party's rows times u / U.
-
-        From then on every sum is of records times u^2 / U^2, without a message more: all parties know u.
-        """
+        """Of people with several records: roots u of the weights, and rows times u / U. From then on sums have u^2."""
         if self._roots is None:
             self._roots, self._own = np.full(self.records, -1, dtype=np.int64), np.zeros_like(self._scored)
         self._roots[slice(*piece)], self._own[slice(*piece)] = roots, rows

@@ -232,14 +232,14 @@ def ring_bits(plan: Plan) -> int:
     )
 
 
-def finest_exponent(problem: Problem, release: Release) -> int:
-    """The largest g whose gradients, with the noise of this release, fit in words of 40 bits, or else of 48."""
-    roots = root_bits(problem)
+def finest_step(problem: Problem, release: Release) -> float:
+    """The grid of the largest g whose gradients, with the noise of this release, fit in words of 40 or else 48 bits."""
     for bits, least in ((WORDS[1], FEWEST), (WORDS[2], EXPONENTS[0])):
         for exponent in range(EXPONENTS[1], least - 1, -2):
-            if has_room(problem, (release.model_copy(update={"step": step_of(exponent, roots)}),), bits):
-                return exponent
-    return EXPONENTS[0]
+            step = step_of(exponent, root_bits(problem))
+            if has_room(problem, (release.model_copy(update={"step": step}),), bits):
+                return step
+    return step_of(EXPONENTS[0], root_bits(problem))
 
 
 class Projection(NamedTuple):
@@ -307,9 +307,9 @@ def slope_chances(loss: Loss, most: float, level: float) -> NDArray[np.int64]:
 
 
 def section_centres(labels: Array, nodes: Array, dithers: NDArray[np.uint8]) -> Array:
-    """The middle of each label's section, in units of 2^-q levels: of one of the two nodes beside it, at random.
+    """The middle of a section, in units of 2^-q levels: that of one of the two nodes beside a label, by the dither.
 
-    The public dither draws it, the nearer the likelier, so that what the table has is interpolated between nodes.
+    The nearer is the likelier, so that what the table has is interpolated between nodes.
     """
     below = np.clip(np.searchsorted(nodes, labels, side="right") - 1, 0, len(nodes) - 2)
     shares = (labels - nodes[below]) / (nodes[below + 1] - nodes[below])
@@ -334,10 +334,7 @@ def slope_level(loss: Loss, most: float, spread: float) -> float:
 
 
 def check_slopes(loss: Loss) -> None:
-    """Refuse a loss whose slopes are not bits: of classes they fall with the margin, of numbers they are residuals.
-
-    Those of counts are looked up by score and label, whatever they are.
-    """
+    """Refuse a loss whose slopes are not bits: of classes falling by the margin, of numbers residuals, of counts any."""
     fits = loss.outputs == 1 and loss.kind != "time"
     if fits and loss.kind == "regression":
         fits = type(loss) in (Squared, Huber)

@@ -56,9 +56,7 @@ class ColumnsWhitened(PrivateWhitened):
         design = super().design(problem, options)
         releases = []
         for release in design.releases:  # with all bits; of gradients the grid by which the clip is a power of two
-            step, roots = release.step, ring.root_bits(problem)
-            if release.query == "gradient":
-                step = ring.step_of(ring.finest_exponent(problem, release), roots)
+            step = ring.finest_step(problem, release) if release.query == "gradient" else release.step
             releases.append(release.model_copy(update={"dropped": 0, "step": step}))
         return design.changed(releases=tuple(releases))
 

@@ -300,7 +300,10 @@ class PrivateWhitened(Algorithm):
             projection = np.column_stack([projection, one / score.constant])
         size = projection.shape[1]
         penalised = functools.partial(score.penalised, unit=unit, regulariser=plan.scaled_regulariser)
-        most, wider = together(plan), replace(units, tolerance=units.rescale * units.tolerance)
+        most, wider = (
+            float(1 if plan.secure_columns else plan.most_records or 1),
+            replace(units, tolerance=units.rescale * units.tolerance),
+        )
         clips = Clips(1.0, units.slope).widened(wider, self.noise(plan, query), size, rule.FAR, most)
         # what clips leave of the mean squares of rows (t, 1), t ~ N(0, 1), or (t)
         rows = np.column_stack([rule.NORMAL, np.ones_like(rule.NORMAL)])[:, :size]
@@ -337,7 +340,7 @@ class PrivateWhitened(Algorithm):
         No row is longer than sqrt q; what is left is on average.
         """
         first, longest = Clips(rule.CUT * white.length, white.units.slope), math.sqrt(white.q.max())
-        noise, most = self.noise(plan, "gradient"), together(plan)
+        noise, most = self.noise(plan, "gradient"), float(1 if plan.secure_columns else plan.most_records or 1)
         clips = first.widened(white.units, noise, float(white.squares.sum()), longest, most)
         return clips, min(1.0, clips.cut / white.length)
 
@@ -388,11 +391,6 @@ class PrivateWhitened(Algorithm):
 def projection_shape(problem: Problem) -> sums.ProjectionShape:
     """How P is told: above 2,000 features as a diagonal."""
     return sums.ProjectionShape(problem.dimension, "triangular" if problem.features <= NEWTON_FEATURES else "diagonal")
-
-
-def together(plan: Plan) -> float:
-    """As how many records a person may count, where its sum is cut as a whole; over columns they weigh 1 together."""
-    return float(1 if plan.secure_columns else plan.most_records or 1)
 
 
 def mean_of(plan: Plan, query: str, **told: NDArray[Any]) -> Asking[float]:

@@ -188,7 +188,7 @@ class ColumnRun:
             raise RefusedError(f"the roots of weights are from 0 to {2**ROOT_BITS}, and others were told.")
         most = np.floor(most_square(self._plan, self._place.name) * (roots / 2.0**ROOT_BITS) ** 2)
         scaled = self._rows[slice(*piece)] * (roots / 2.0**ROOT_BITS)[:, None]
-        self._engine.weigh(piece, roots, rounded(scaled, most, self._coins(["roots", *piece])))
+        self._engine.weigh(piece, roots, round_by_coins(scaled, most, self._coins(["roots", *piece])))
 
     def _say(self, work: ProgramPiece, message: int, sent: Envelopes) -> Masked | None:
         """The next message of a program, or the last once more."""
@@ -310,7 +310,7 @@ def round_to_integers(rows: Block, plan: Plan, party: str, coins: Randomness) ->
     most, exact = most_square(plan, party), rows.dense_rows(widths_of(plan)[party])
     found = np.empty(exact.shape, dtype=np.int64)
     for start in range(0, len(exact), _CHUNK):
-        found[start : start + _CHUNK] = rounded(exact[start : start + _CHUNK] * 2.0**ROW_BITS, most, coins)
+        found[start : start + _CHUNK] = round_by_coins(exact[start : start + _CHUNK] * 2.0**ROW_BITS, most, coins)
     return found
 
 
@@ -319,7 +319,7 @@ def most_square(plan: Plan, party: str) -> int:
     return int(4.0**ROW_BITS * float(plan.row_shares()[plan.names.index(party)]))
 
 
-def rounded(scaled: Array, most: Array | int, coins: Randomness) -> Wholes:
+def round_by_coins(scaled: Array, most: Array | int, coins: Randomness) -> Wholes:
     """Whole numbers by coins, or where that makes a row longer than `most`, squared, toward zero."""
     drawn = np.frombuffer(coins.bytes(4 * scaled.size), dtype="<u4").reshape(scaled.shape)
     found, most = np.floor(scaled + drawn * 2.0**-32), np.broadcast_to(most, len(scaled))
