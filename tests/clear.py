@@ -168,7 +168,7 @@ class Clear:
 
     def index(self, table: LookUp, weights: Array) -> Integers:
         """The level of every record: dithers round each party's part of the score, and a mask the sum, at random."""
-        fine, levels, holder = 2**FINE, table.levels, self.plan.label_party
+        fine, levels, holder = 2**FINE, table.chances.shape[1], self.plan.label_party
         total = np.full(len(self.rows), fine - 1, dtype=np.int64) - self.rng.integers(0, fine, len(self.rows))
         dithers = self.rng.random(len(self.rows))
         for place, (start, stop) in enumerate(itertools.pairwise(np.cumsum((0, *self.plan.columns)))):

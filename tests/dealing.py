@@ -210,9 +210,9 @@ class Run:
         masks = sum(
             int_of(self.masks(name, asked.label("look-up 0", self.whole()), (opened,))[0]) for name in self.names
         )
-        below = (lookup.levels << FINE) - 1
+        below = (lookup.chances.shape[1] << FINE) - 1
         first = (int_of(opened) & below) >> FINE
-        return np.asarray((first + ((masks & below) >> FINE)) % lookup.levels)
+        return np.asarray((first + ((masks & below) >> FINE)) % lookup.chances.shape[1])
 
 
 def int_of(numbers: NDArray[Any]) -> Integers:

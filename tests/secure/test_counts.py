@@ -13,11 +13,11 @@ from tests.secure.test_columns_wire import Sites
 import sottovoce as sv
 from secure_plans import plan_for
 from sottovoce import losses
-from sottovoce.algorithms.whitened.columns import ColumnsCounts
+from sottovoce.algorithms.whitened.columns import ColumnsCounts, count_table
 from sottovoce.algorithms.whitened.rule import Units
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import shrink_slopes
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import KnownLabels
 from sottovoce.plan.problem import Named
 from sottovoce.queries.pricing import queries_of
@@ -80,15 +80,16 @@ def test_bits_have_the_slopes_as_their_means(name: str, mean: float) -> None:
     """Between levels and nodes they are interpolated; where one bit can be 1, the other is not."""
     known = KnownLabels(residual=0.9 * mean**0.7, mean=mean, most=60.0)
     loss: Any = losses.get(name)
-    form, plan = ColumnsCounts(), counts_plan(name)
+    plan = counts_plan(name)
     units = Units.of(loss, known)
     most, level, offset = 2.0, 0.25, math.log(mean)
-    chances = form.slope_chances(plan, units, most, level, offset) / 2.0**16
+    table = count_table(plan, units, most, level, offset)
+    chances = table["chances"] / 2.0**16
     assert chances.shape == (2, WIDE)
     assert float(np.minimum(*chances).max()) < 0.05
     slopes = (chances[0] - chances[1]).reshape(SECTIONS, WIDTH)
     scores = offset + (np.arange(WIDTH) - WIDTH // 2) * level
-    for place, node in enumerate(form.sections(units)["nodes"]):
+    for place, node in enumerate(table["nodes"]):
         wanted = shrink_slopes(units.loss, most, scores, np.full(WIDTH, node))
         assert np.abs(slopes[place] - wanted).max() < 0.05, node  # less what rounding to levels adds
 
@@ -103,7 +104,7 @@ def counts_plan(name: str = "poisson") -> Any:
 @pytest.mark.parametrize("wrong", ["not rising", "below 0", "too few", "a table of classes"])
 def test_labels_and_tables_that_make_no_sections_are_refused(query: str, wrong: str) -> None:
     plan = counts_plan()
-    asked = queries_of(ColumnsCounts(), plan, plan.names[0])[query]
+    asked: Any = queries_of(ColumnsCounts(), plan, plan.names[0])[query]
     rows = 1 if query == "gradient" else 2
     told: dict[str, Any] = {
         "weights": np.zeros(plan.dimension),
@@ -119,7 +120,11 @@ def test_labels_and_tables_that_make_no_sections_are_refused(query: str, wrong: 
         "too few": {"nodes": np.arange(2.0)},
         "a table of classes": {"chances": np.zeros((rows, 64), dtype=np.int64)},
     }[wrong]
-    assert asked.objection(number, {**told, **changed}) is not None
+    if wrong == "not rising":
+        with pytest.raises(RefusedError, match="rise"):
+            asked.lookup({**told, **changed})
+    else:
+        assert asked.objection(number, {**told, **changed}) is not None
 
 
 @pytest.mark.slow
@@ -162,8 +167,8 @@ def test_the_holder_of_the_counts_has_them_evaluated() -> None:
 @pytest.mark.parametrize(
     ("about", "changed", "text"),
     [
-        ({"products": "none"}, {}, "products='secure' alone"),
-        ({}, {"epsilon": math.inf}, "with privacy"),
+        ({"products": "none"}, {}, "products='secure'"),
+        ({}, {"epsilon": math.inf}, "need privacy"),
         ({}, {"exposure_bound": 1.0}, "end with an event"),
         ({}, {"solver": "newton"}, "without privacy alone"),
         ({}, {"label_bound": None}, "label_bound=None"),

@@ -20,7 +20,7 @@ from sottovoce.data.beside import NOBODY, labels_with
 from sottovoce.data.block import Block
 from sottovoce.data.people import ROOT_BITS, root_weights
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.federation.secure_columns.party import round_by_coins
+from sottovoce.federation.secure_columns.party import round_to_integers
 from sottovoce.gate.query import Round
 from sottovoce.queries.pricing import queries_of
 from sottovoce.queries.sums import GramMatrix
@@ -81,7 +81,8 @@ class PeopleTerms(Terms):
         weighed = []
         for place, (name, norm) in enumerate(zip(self.run.names, told.norms, strict=True)):
             most = np.floor(math.floor(4**ROW_BITS * norm**2 * (1 + 1e-12)) * light[:, 0] ** 2)
-            rows = round_by_coins(self.run.rows[:, self.run.part(place)] * light, most, Coins(rng))  # type: ignore[arg-type]
+            own: Any = self.run.rows[:, self.run.part(place)]
+            rows = round_to_integers(own, light[:, 0], most, Coins(rng))  # type: ignore[arg-type]
             self.run.parties[name].weigh((0, len(roots)), roots, rows)
             weighed.append(rows)
         self.weighed = np.hstack(weighed)

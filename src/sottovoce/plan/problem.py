@@ -20,6 +20,7 @@ from sottovoce.data.block import Layout, Preparation
 from sottovoce.data.bounds import SMALLEST, Bounds
 from sottovoce.data.cells import is_class
 from sottovoce.data.people import MOST as MOST_RECORDS
+from sottovoce.data.people import ROOT_BITS
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.base import ScaledRegulariser
@@ -51,8 +52,9 @@ class Problem(Frozen):
 
     `layout` is how the rows are prepared for the algorithm that solves it. From the fields follow `names` of the
     parties, `records`, N, a public constant, `dimension`, the `channel` by which the parties' answers come together,
-    `secure_columns`, whether sums over the columns of all parties are opened, and nothing else, and `private`, False
-    where nothing is protected: then no slope is clipped and nothing rounded.
+    `secure_columns`, whether sums over the columns of all parties are opened, and nothing else, `root_bits`, of the
+    roots of records' weights where people have several, and `private`, False where nothing is protected: then no slope
+    is clipped and nothing rounded.
     """
 
     names: ClassVar[tuple[str, ...]]
@@ -60,6 +62,7 @@ class Problem(Frozen):
     dimension: ClassVar[int]
     channel: ClassVar[Channel]
     secure_columns: ClassVar[bool]
+    root_bits: ClassVar[int]
     private: ClassVar[bool]
     _parts: ClassVar[dict[str, RowPart]]
 
@@ -102,6 +105,7 @@ class Problem(Frozen):
             records=sum(counts[:1] if self.split.same_people else counts),
             dimension=self.features + self.fit_intercept,
             secure_columns=self.channel.products,
+            root_bits=0 if self.most_records is None else ROOT_BITS,
             _parts={},
         )
         self.__dict__.setdefault("private", math.isfinite(self.epsilon))  # a plan knows better

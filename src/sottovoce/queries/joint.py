@@ -75,12 +75,6 @@ class JointSum(Query):
         """P, (dimension, width), where this message tells it."""
         return None
 
-    def objection(self, number: int, told: MessageArrays) -> str | None:
-        wrong = super().objection(number, told)
-        if wrong is None and "nodes" in told and not np.all(np.diff(told["nodes"]) > 0):
-            wrong = "needs 'nodes' that rise"
-        return wrong
-
     def value(self, _round: Round) -> Array:
         raise LeakError(f"query {self.name!r} is opened over all parties; no party has a value of it.")
 
@@ -176,7 +170,7 @@ class WholeLength(WhitenedSum):
     length = 1
 
     def __init__(self, problem: Problem) -> None:
-        self.plan, self.roots = cast("Plan", problem), ring.root_bits(problem)
+        self.plan, self.roots = cast("Plan", problem), problem.root_bits
 
 
 class WholeGradient(WhitenedSum):
@@ -210,7 +204,7 @@ class ScoreSums(JointSum):
     twice: ClassVar[bool] = True
 
     def __init__(self, problem: Problem) -> None:
-        self.takes, self.roots = {"weights": Reals((problem.dimension,))}, ring.root_bits(problem)
+        self.takes, self.roots = {"weights": Reals((problem.dimension,))}, problem.root_bits
 
     def lookup(self, _told: MessageArrays) -> LookUp:
         """Of scores clipped to +-1, whose kinks are on levels, or of squares less what rounding to levels adds."""
@@ -249,7 +243,7 @@ class ScaleLookup(ScoreSums):
     level: ClassVar[float] = 0.5
 
     def __init__(self, problem: Problem) -> None:
-        self.length, self.roots = 1 + problem.fit_intercept, ring.root_bits(problem)
+        self.length, self.roots = 1 + problem.fit_intercept, problem.root_bits
         takes = slope_takes(problem.dimension, problem.scaled_loss, self.length)
         del takes["level"]
         self.takes = {**takes, "scales": Wholes((self.length,), 0, 2**ring.UNIT_BITS)}  # b

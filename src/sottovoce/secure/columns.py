@@ -207,7 +207,7 @@ class Columns:
             raise RefusedError(f"round {asked.number} was asked for a sum before its {lookup.weight!r} was shared.")
         weight, labels = self._weights[lookup.weight, piece]
         (opened,) = yield (self._scores(asked, piece, lookup, weights),)
-        levels = np.asarray(opened.astype(np.int64) & ((lookup.levels << FINE) - 1)) >> FINE
+        levels = np.asarray(opened.astype(np.int64) & ((lookup.chances.shape[1] << FINE) - 1)) >> FINE
         bits = ring.looked_up(table, np.zeros(count, dtype=np.uint8), levels)
         (packed,) = yield (np.packbits(bits, axis=0),)
         c = np.unpackbits(packed, axis=0, count=count).astype(np.int64)  # t xor gamma; `words` is a share of v t
@@ -286,8 +286,8 @@ class Columns:
                     values += centre - labels * steps if lookup.index == "residual" else centre
         dithers = stream(_PUBLIC, asked.label("dither", piece), piece[1] - piece[0], np.uint8)
         dithers = dithers + np.uint8(256 * self._names.index(self.place.name) // len(self._names))
-        found = ring.wrapped(values, dithers).astype(lookup.words)
-        return np.asarray(found + lookup.words((1 << FINE) - 1) if self._first else found)
+        kind = np.int8 if lookup.nodes is None else np.int16  # what holds the score
+        return np.asarray(ring.wrapped(values, dithers) + self._first * ((1 << FINE) - 1), dtype=np.int64).astype(kind)
 
     def _open_weight(
         self, label: list[Any], share: Signed, product: Signed, second: MaskedNumber | None
@@ -332,7 +332,7 @@ def said_like(program: str, piece: Piece, place: Place, lookup: LookUp | None = 
     if program == "length":
         return clip, clip, (bit,)
     assert lookup is not None, program  # noqa: S101
-    scores = _like(lookup.words, count)
+    scores = flags if lookup.nodes is None else _like(np.int16, count)
     said: tuple[Fields, ...] = (scores,), (_like(np.uint8, bytes_of_bits, len(lookup.chances)),)
     return said if lookup.matrix == "one" else (*said, (word,))
 
@@ -357,7 +357,7 @@ def dealt_like(program: str, piece: Piece, place: Place, lookup: LookUp | None =
     if lookup.matrix != "one":
         width = sum(place.widths.values()) if lookup.projection is None else lookup.projection.shape[1]
     words = _like(np.int64, count, outputs)
-    return _like(bits, count, 1, outputs, lookup.levels // 8), words, words, _like(np.int64, width)
+    return _like(bits, count, 1, outputs, lookup.chances.shape[1] // 8), words, words, _like(np.int64, width)
 
 
 def _like(kind: type[Any], *shape: int) -> NDArray[Any]:

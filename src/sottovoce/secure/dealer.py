@@ -108,7 +108,7 @@ class ColumnDealer:
         """The table, what bits are multiplied with, and what the sum lacks."""
         count, outputs = piece[1] - piece[0], len(lookup.chances)
         (index,) = self._masks("look-up", 0, asked, piece, lookup)
-        shifts = (index.astype(np.int64) & ((lookup.levels << FINE) - 1)) >> FINE
+        shifts = (index.astype(np.int64) & ((lookup.chances.shape[1] << FINE) - 1)) >> FINE
         uniform = np.frombuffer(coins.bytes(2 * count * outputs), dtype="<u2").reshape(count, outputs)
         table = ring.tables(lookup.chances[None], uniform, shifts, np.zeros(count, dtype=np.uint8))
         gamma = self._gammas("look-up", 1, asked, piece, lookup)

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from sottovoce.data.kernels import watch
 from sottovoce.data.matrix import shrink_slopes
-from sottovoce.data.people import ROOT_BITS
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses.base import Loss
 from sottovoce.losses.single import Huber, Squared
@@ -180,11 +179,6 @@ def factors() -> NDArray[np.int64]:
     return np.minimum(MOST_FACTOR, np.sqrt(squares).astype(np.int64))  # of such numbers the root is exact from below
 
 
-def root_bits(problem: Problem) -> int:
-    """Of the root of a record's weight; 0 where people have one record."""
-    return 0 if problem.most_records is None else ROOT_BITS
-
-
 def step_of(exponent: int, roots: int = 0) -> float:
     """The grid of gradients of whitened rows; `roots` are the bits of the roots of weights."""
     return float(2.0 ** -(exponent // 2 + 6 + roots))
@@ -193,7 +187,7 @@ def step_of(exponent: int, roots: int = 0) -> float:
 def exponent_of(plan: Plan) -> int:
     """The g of a plan, by the grid of its gradients; a plan of another grid is refused."""
     share, power = math.frexp(plan.release(GRADIENT).step)
-    exponent = -2 * (power + root_bits(plan)) - 10
+    exponent = -2 * (power + plan.root_bits) - 10
     if share != 0.5 or exponent < EXPONENTS[0]:
         raise RefusedError(
             f"the plan opens gradients of whitened rows on the grid {plan.release(GRADIENT).step!r}, which must be a "
@@ -236,10 +230,10 @@ def finest_step(problem: Problem, release: Release) -> float:
     """The grid of the largest g whose gradients, with the noise of this release, fit in words of 40 or else 48 bits."""
     for bits, least in ((WORDS[1], FEWEST), (WORDS[2], EXPONENTS[0])):
         for exponent in range(EXPONENTS[1], least - 1, -2):
-            step = step_of(exponent, root_bits(problem))
+            step = step_of(exponent, problem.root_bits)
             if has_room(problem, (release.model_copy(update={"step": step}),), bits):
                 return step
-    return step_of(EXPONENTS[0], root_bits(problem))
+    return step_of(EXPONENTS[0], problem.root_bits)
 
 
 class Projection(NamedTuple):
@@ -257,7 +251,7 @@ class LookUp:
     `nodes` its section, "score" is centred, "residual" is the score less the label.
     """
 
-    chances: NDArray[np.int64]  # (outputs, levels), of 2^16; with nodes two rows of bits, t - t', for each
+    chances: NDArray[np.int64]  # (outputs, L), of 2^16; with nodes two rows of bits, t - t', for each
     level: float  # h, the distance of two levels in units of the score
     index: Literal["label", "score", "residual"]
     weight: Literal["null", "factor"]  # v: n or f
@@ -272,16 +266,8 @@ class LookUp:
         shape = (len(self.scales), LEVELS) if self.nodes is None else (2 * len(self.scales), WIDE)
         if self.chances.shape != shape:
             raise InputError(f"chances of shape {self.chances.shape}: must be {shape}, bits and levels.")
-
-    @property
-    def levels(self) -> int:
-        """L."""
-        return int(self.chances.shape[1])
-
-    @property
-    def words(self) -> Any:
-        """What holds a score modulo 2^q L."""
-        return np.int8 if self.nodes is None else np.int16
+        if self.nodes is not None and not np.all(np.diff(self.nodes) > 0):
+            raise RefusedError("the labels of the sections of a table have to rise.")
 
 
 def chances_of(means: Array) -> NDArray[np.int64]:
@@ -334,7 +320,7 @@ def slope_level(loss: Loss, most: float, spread: float) -> float:
 
 
 def check_slopes(loss: Loss) -> None:
-    """Refuse a loss whose slopes are not bits: of classes falling by the margin, of numbers residuals, of counts any."""
+    """Refuse a loss whose slopes are not bits: of classes falling by margin, of numbers residuals, of counts any."""
     fits = loss.outputs == 1 and loss.kind != "time"
     if fits and loss.kind == "regression":
         fits = type(loss) in (Squared, Huber)

@@ -25,6 +25,7 @@ from sottovoce.secure import ring
 from sottovoce.solvers import Whitened
 
 WHOLE = ring.MOST_FACTOR / 2.0**ring.FACTOR_BITS  # what a row of length C adds to a gradient, of 1
+BITS = 0.8  # variance of what the bits of a rescale of classes add, for each record
 LABELS = 1.25  # deviations of a label for each mean absolute residual
 
 
@@ -45,6 +46,7 @@ class ColumnsWhitened(PrivateWhitened):
     rescales: ClassVar[int] = 6
     options: ClassVar[tuple[str, ...] | None] = ("rounds",)
     numbers: ClassVar[type[Numbers]] = NoNumbers
+    ordinary: float | None = None  # of counts: the slope of one as far from the mean as they are on average
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         """As in one place, with gradients on a grid that leaves room in a word."""
@@ -62,7 +64,10 @@ class ColumnsWhitened(PrivateWhitened):
 
     def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
         loss, constant = plan.scaled_loss, plan.fit_intercept
-        found: list[Query] = [GramMatrix(plan.dimension, plan.row_square), *self.held_numbers(plan, party)]
+        found: list[Query] = [GramMatrix(plan.dimension, plan.row_square)]
+        if loss.kind == "regression":
+            residuals = joint.HeldResiduals(plan, party, plan.dimension)
+            found += [joint.HeldLabels(plan, party), residuals] if constant else [residuals]
         if isinstance(loss, Weighted):
             found.append(joint.HeldWeights(plan, party, loss))
         found += [joint.WholeLength(plan), joint.WholeGradient(plan)]
@@ -70,13 +75,6 @@ class ColumnsWhitened(PrivateWhitened):
             found += [joint.JointScores(plan), joint.JointSquares(plan)] if constant else [joint.JointSquares(plan)]
             found.append(joint.ScaleLookup(plan))
         return tuple(found)
-
-    def held_numbers(self, plan: Problem, party: str) -> list[Query]:
-        """What the party with the labels is asked of them."""
-        if plan.scaled_loss.kind != "regression":
-            return []
-        residuals = joint.HeldResiduals(plan, party, plan.dimension)
-        return [joint.HeldLabels(plan, party), residuals] if plan.fit_intercept else [residuals]
 
     def noise(self, plan: Plan, query: str, clips: Clips | None = None) -> float:
         """In units of what a record adds, of gradients 31/32.
@@ -89,8 +87,10 @@ class ColumnsWhitened(PrivateWhitened):
         length = 1.0
         if clips is not None:
             length = float(np.linalg.norm(np.array([1.0, 1.0 / max(1.0, clips.cut)])[: 1 + plan.fit_intercept]))
-        bits = self.variance(clips) / plan.release("rescale").count / plan.records
-        return math.hypot(noise * length, math.sqrt(bits))
+        bits = BITS if self.ordinary is None else 0.0  # where wider clips make fewer bits, these set no limit
+        if self.ordinary is not None and clips is not None:
+            bits = min(1.0, self.ordinary / clips.slope)
+        return math.hypot(noise * length, math.sqrt(bits / plan.release("rescale").count / plan.records))
 
     def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
         """Of whitened rows, in units of the radius: which is twice the clip that is told."""
@@ -102,14 +102,15 @@ class ColumnsWhitened(PrivateWhitened):
     def clips(self, plan: Plan, white: White) -> tuple[Clips, float]:
         """And what they leave of a row, on average: the factor is by levels, from below.
 
-        Bits of slopes up to G cost G^2 size / (N T k) of the loss, whatever C is. So for numbers G is widened while
+        Bits of slopes up to G cost G^2 size / (N T k) of the loss, of counts G |l'|. So for numbers G is widened while
         that is within the tolerance, and C by what is left.
         """
         clips, _ = super().clips(plan, white)
         units, longest, slope = white.units, math.sqrt(white.q.max()), clips.slope
         if units.loss.kind != "classification":
             most = units.tolerance * plan.records * plan.rounds * units.curvature / float(white.squares.sum())
-            slope = min(slope, max(units.slope, self.widest(units, most)))
+            widest = most / ordinary(units) if units.loss.kind == "count" else math.sqrt(most)
+            slope = min(slope, max(units.slope, widest))
         cut = max(clips.cut, min(clips.cut * clips.slope / slope, longest))
         clips = Clips(least_clip(plan, white, cut, longest), slope)
         return clips, mean_factor(white.length / clips.cut)
@@ -131,31 +132,14 @@ class ColumnsWhitened(PrivateWhitened):
                 spread = math.hypot(spread, LABELS * descent.units.slope)
             level = ring.slope_level(loss, clips.slope, spread)
             weights = start + white.matrix @ descent.along_columns(descent.point)
-            chances = self.slope_chances(plan, descent.units, clips.slope, level, offset)
-            told = {"weights": weights, "level": np.array([level]), "chances": chances, **self.sections(descent.units)}
-            answer = yield from total(query, **told, **first)
+            told = {"weights": weights, "level": np.array([level]), **first}
+            if loss.kind == "count":
+                told |= count_table(plan, descent.units, clips.slope, level, offset)
+            else:
+                told["chances"] = ring.slope_chances(loss, clips.slope, level)
+            answer = yield from total(query, **told)
             descent.step(descent.along_directions(answer) * (clips.cut * clips.slope / WHOLE / plan.records))
             first = {}
-
-    def slope_chances(self, _plan: Plan, units: Units, most: float, level: float, _offset: float) -> NDArray[np.int64]:
-        """Of the bits of slopes that are cut at `most`, at the levels of a score."""
-        return ring.slope_chances(units.loss, most, level)
-
-    def variance(self, _clips: Clips | None) -> float:
-        """Of what the bits of a rescale add, for each record."""
-        return 0.8
-
-    def widest(self, _units: Units, most: float) -> float:
-        """The G with which bits of slopes have a variance of so much."""
-        return math.sqrt(most)
-
-    def bits(self, means: Array) -> NDArray[np.int64]:
-        """Of 2 t - 1 with these means."""
-        return ring.chances_of((1 + means) / 2)
-
-    def sections(self, _units: Units) -> dict[str, Array]:
-        """What is told of the labels that a table has sections for, where it is not known."""
-        return {}
 
     def rescale_gradients(self, plan: Plan, descent: Descent, clips: Clips, message: MessageArrays) -> Asking[None]:
         """Gradients of the slope and the intercept: bits of the mean l'(a t + b, y) (t, 1) / max(|(t, 1)|, C)."""
@@ -163,7 +147,7 @@ class ColumnsWhitened(PrivateWhitened):
         weights = np.ascontiguousarray(ProjectionShape(plan.dimension, "vectors", size).matrix(message)[:, 0])
         bounds = np.array([1.0, 1.0 / max(1.0, clips.cut)])[:size]  # of the entries of a row (t, 1) that is clipped
         scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**ring.UNIT_BITS).astype(np.int64)
-        told = self.sections(descent.units)
+        told = {"nodes": section_labels(descent.units)} if loss.kind == "count" else {}
         labels = told.get("nodes", np.array([1.0, -1.0]))
         levels = ring.scores_at((ring.WIDE if told else ring.LEVELS) // len(labels), joint.ScaleLookup.level)
         rounding = rounding_of(plan)
@@ -175,7 +159,8 @@ class ColumnsWhitened(PrivateWhitened):
             for label in labels:
                 slopes = shrink_slopes(loss, clips.slope, scores, np.full(len(scores), label))
                 means.append(sharpened(shares * slopes, rounding))
-            chances = self.bits(np.hstack(means))
+            wanted = np.hstack(means)
+            chances = ring.chances_of(np.vstack([wanted, -wanted]) if told else (1 + wanted) / 2)
             answer = yield from total("rescale", weights=weights, chances=chances, scales=scales, **told)
             descent.step(answer * bounds * 2.0**ring.UNIT_BITS / scales * (clips.cut * clips.slope / plan.records))
 
@@ -205,39 +190,35 @@ class ColumnsCounts(ColumnsWhitened, PrivateCounts):
 
     form: ClassVar[str] = "columns-counts"
     title: ClassVar[str] = "whitened descent over secure columns for counts and positive amounts"
-    slope: float = 1.0  # of an ordinary record
 
-    def held_numbers(self, plan: Problem, party: str) -> list[Query]:
-        return [joint.HeldCounts(plan, party, largest(plan)), joint.HeldCountResiduals(plan, party, plan.dimension)]
-
-    def slope_chances(self, plan: Plan, units: Units, most: float, level: float, offset: float) -> NDArray[np.int64]:
-        """At the levels around the start, of each label in turn."""
-        nodes, scores = self.sections(units)["nodes"], offset + ring.scores_at(ring.WIDE // ring.SECTIONS, level)
-        slopes = [shrink_slopes(units.loss, most, scores, np.full(len(scores), node)) for node in nodes]
-        return self.bits(sharpened(np.array(slopes), rounding_of(plan)).reshape(1, -1))
+    def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
+        gram, *others = super().queries(plan, party)
+        residuals = joint.HeldCountResiduals(plan, party, plan.dimension)
+        return gram, joint.HeldCounts(plan, party, largest(plan)), residuals, *others
 
     def slope_and_shift(
         self, plan: Plan, score: FittedScore, at: tuple[float, float, Array, float], units: Units, query: str
     ) -> Asking[Array]:
         """As of classes, with the variance that the bits of such slopes have."""
         known = copy.copy(self)
-        known.slope = ordinary(units)
+        known.ordinary = ordinary(units)
         return (yield from super(ColumnsCounts, known).slope_and_shift(plan, score, at, units, query))
 
-    def variance(self, clips: Clips | None) -> float:
-        """Of wider clips bits are as few as slopes are smaller: they set no limit."""
-        return 0.0 if clips is None else min(1.0, self.slope / clips.slope)
 
-    def widest(self, units: Units, most: float) -> float:
-        """A bit is not 0 with the chance |l'| / G, so its variance is G |l'|."""
-        return most / ordinary(units)
+def count_table(plan: Plan, units: Units, most: float, level: float, offset: float) -> dict[str, NDArray[Any]]:
+    """What is told of slopes cut at `most`: labels, and for each the chances of t - t' at levels around the start.
 
-    def bits(self, means: Array) -> NDArray[np.int64]:
-        """Of t - t': where most slopes are near 0, as of rare counts, so are most of them."""
-        return ring.chances_of(np.vstack([means, -means]))
+    Where most slopes are near 0, as of rare counts, so are most of these.
+    """
+    nodes, scores = section_labels(units), offset + ring.scores_at(ring.WIDE // ring.SECTIONS, level)
+    slopes = [shrink_slopes(units.loss, most, scores, np.full(len(scores), node)) for node in nodes]
+    wanted = sharpened(np.array(slopes), rounding_of(plan)).reshape(1, -1)
+    return {"nodes": nodes, "chances": ring.chances_of(np.vstack([wanted, -wanted]))}
 
-    def sections(self, units: Units) -> dict[str, Array]:
-        return {"nodes": cast("LogMeanLoss", units.loss).nodes(units.known or KnownLabels(), ring.SECTIONS)}
+
+def section_labels(units: Units) -> Array:
+    """The labels that a table has sections for."""
+    return cast("LogMeanLoss", units.loss).nodes(units.known or KnownLabels(), ring.SECTIONS)
 
 
 def ordinary(units: Units) -> float:

@@ -83,7 +83,9 @@ class ColumnRun:
     def __init__(self, plan: Plan, masker: ColumnMasker, rows: Block, gate: SecureGate, randomness: Randomness) -> None:
         self._place = place_of(plan, masker.name)
         coins = labelled(masker.noise(randomness), ["rounding"])
-        integers, labels = round_to_integers(rows, plan, masker.name, coins), rows.labels if masker.holder else None
+        self._most = int(4.0**ROW_BITS * float(plan.row_shares()[plan.names.index(masker.name)]))
+        exact, labels = rows.dense_rows(widths_of(plan)[masker.name]), rows.labels if masker.holder else None
+        integers = round_to_integers(exact, 2.0**ROW_BITS, self._most, coins)
         self._engine = Columns(self._place, integers, rows.usable_rows, labels, masker.seed)
         self._rows, self._coins = integers, functools.partial(labelled, masker.noise(randomness))
         self._roots: Wholes | None = None  # at the party that knows whose each record is
@@ -186,9 +188,8 @@ class ColumnRun:
             raise RefusedError("rows of people leave with their weights, which were not told.")
         if roots.size and not 0 <= int(roots.min()) <= int(roots.max()) <= 2**ROOT_BITS:
             raise RefusedError(f"the roots of weights are from 0 to {2**ROOT_BITS}, and others were told.")
-        most = np.floor(most_square(self._plan, self._place.name) * (roots / 2.0**ROOT_BITS) ** 2)
-        scaled = self._rows[slice(*piece)] * (roots / 2.0**ROOT_BITS)[:, None]
-        self._engine.weigh(piece, roots, round_by_coins(scaled, most, self._coins(["roots", *piece])))
+        share, rows, coins = roots / 2.0**ROOT_BITS, self._rows[slice(*piece)], self._coins(["roots", *piece])
+        self._engine.weigh(piece, roots, round_to_integers(rows, share, np.floor(self._most * share**2), coins))
 
     def _say(self, work: ProgramPiece, message: int, sent: Envelopes) -> Masked | None:
         """The next message of a program, or the last once more."""
@@ -302,29 +303,21 @@ class ColumnRun:
         return self._masker.dealt(label, sent[DEALT], like) if DEALT in sent else None
 
 
-def round_to_integers(rows: Block, plan: Plan, party: str, coins: Randomness) -> Wholes:
-    """Prepared rows as whole numbers of 2^-8, rounded at random; none is longer than the party's share of a row.
+def round_to_integers(rows: Array | Wholes, factors: Array | float, most: Array | int, coins: Randomness) -> Wholes:
+    """Rows times factors as whole numbers, rounded at random; the square of none is longer than `most`.
 
     A row that this makes longer than its bound is rounded toward zero instead.
     """
-    most, exact = most_square(plan, party), rows.dense_rows(widths_of(plan)[party])
-    found = np.empty(exact.shape, dtype=np.int64)
-    for start in range(0, len(exact), _CHUNK):
-        found[start : start + _CHUNK] = round_by_coins(exact[start : start + _CHUNK] * 2.0**ROW_BITS, most, coins)
+    found = np.empty(rows.shape, dtype=np.int64)
+    factors, most = np.broadcast_to(factors, len(rows)), np.broadcast_to(most, len(rows))
+    for start in range(0, len(rows), _CHUNK):
+        own = slice(start, start + _CHUNK)
+        scaled = rows[own] * factors[own, None]
+        drawn = np.frombuffer(coins.bytes(4 * scaled.size), dtype="<u4").reshape(scaled.shape)
+        rounded = np.floor(scaled + drawn * 2.0**-32)
+        longer = (rounded**2).sum(axis=1) > most[own]
+        rounded[longer] = np.trunc(scaled[longer])
+        if np.any((rounded**2).sum(axis=1) > most[own]):
+            raise LeakError("a part of a row is longer than the plan allows; nothing was released.")
+        found[own] = rounded
     return found
-
-
-def most_square(plan: Plan, party: str) -> int:
-    """What the square of a party's part of a row is at most, in whole numbers of 2^-8."""
-    return int(4.0**ROW_BITS * float(plan.row_shares()[plan.names.index(party)]))
-
-
-def round_by_coins(scaled: Array, most: Array | int, coins: Randomness) -> Wholes:
-    """Whole numbers by coins, or where that makes a row longer than `most`, squared, toward zero."""
-    drawn = np.frombuffer(coins.bytes(4 * scaled.size), dtype="<u4").reshape(scaled.shape)
-    found, most = np.floor(scaled + drawn * 2.0**-32), np.broadcast_to(most, len(scaled))
-    longer = (found**2).sum(axis=1) > most
-    found[longer] = np.trunc(scaled[longer])
-    if np.any((found**2).sum(axis=1) > most):
-        raise LeakError("a part of a row is longer than the plan allows; nothing was released.")
-    return found.astype(np.int64)
