@@ -132,12 +132,12 @@ class ColumnsWhitened(PrivateWhitened):
                 spread = math.hypot(spread, LABELS * descent.units.slope)
             level = ring.slope_level(loss, clips.slope, spread)
             weights = start + white.matrix @ descent.along_columns(descent.point)
-            told = {"weights": weights, "level": np.array([level]), **first}
+            told = {"weights": weights, "level": np.array([level])}
             if loss.kind == "count":
                 told |= count_table(plan, descent.units, clips.slope, level, offset)
             else:
                 told["chances"] = ring.slope_chances(loss, clips.slope, level)
-            answer = yield from total(query, **told)
+            answer = yield from total(query, **told, **first)
             descent.step(descent.along_directions(answer) * (clips.cut * clips.slope / WHOLE / plan.records))
             first = {}
 
