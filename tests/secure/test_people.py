@@ -20,6 +20,7 @@ from sottovoce.data.beside import NOBODY, labels_with
 from sottovoce.data.block import Block
 from sottovoce.data.people import ROOT_BITS, root_weights
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.federation.secure_columns.coordinator import ColumnSums, Stage
 from sottovoce.federation.secure_columns.party import round_to_integers
 from sottovoce.gate.query import Round
 from sottovoce.queries.pricing import queries_of
@@ -290,6 +291,25 @@ def test_weights_beyond_1_are_refused(roots: int, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(ColumnRun, "_tell_roots", lambda self, piece: told(self, piece, roots))
     with pytest.raises(RefusedError, match="roots of weights are from 0 to 64"):
+        model().fit(federation(*visits(30)), most_records=8)
+
+
+def test_columns_without_their_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ColumnSums._say
+
+    def say(self: Any, names: Any, stage: Any, work: Any = None, each: Any = None, told: Any = None) -> Any:
+        if stage.name == "columns":
+            each = {name: {what: sent[what] for what in sent if what != "roots"} for name, sent in each.items()}
+        return whole(self, names, stage, each=each, told=told, **({} if work is None else {"work": work}))
+
+    monkeypatch.setattr(ColumnSums, "_say", say)
+    with pytest.raises(RefusedError, match="leave with their weights"):
+        model().fit(federation(*visits(30)), most_records=8)
+
+
+def test_others_do_not_tell_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ColumnSums, "set_up", lambda self: self._say(self._plan.names[1:], Stage("roots", (0, 91))))
+    with pytest.raises(RefusedError, match="tells their weights, and nobody else"):
         model().fit(federation(*visits(30)), most_records=8)
 
 
