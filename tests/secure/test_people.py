@@ -309,7 +309,7 @@ def test_columns_without_their_weights_are_refused(monkeypatch: pytest.MonkeyPat
 
 def test_others_do_not_tell_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ColumnSums, "set_up", lambda self: self._say(self._plan.names[1:], Stage("roots", (0, 91))))
-    with pytest.raises(RefusedError, match="tells their weights, and nobody else"):
+    with pytest.raises(RefusedError, match="envelopes before all else"):
         model().fit(federation(*visits(30)), most_records=8)
 
 
