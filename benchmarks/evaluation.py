@@ -10,6 +10,9 @@ outside its own interval, or scores were said to lie beyond the nodes.
 With `--classes` the model is that of `benchmarks/classes.py` at epsilon 1, of seven classes. Recall, precision and
 confusion are means over the classes, and over the cells of the confusion matrix; of a recall that cannot be told there
 is no error, and the bias is the mean of the plain errors.
+
+With `--times` the model is that of `benchmarks/survival.py` at epsilon 1, of times to an event; `--rare` has few
+events, `--often` many. The concordance of the population is Harrell's, over its exact times.
 """
 
 from __future__ import annotations
@@ -26,12 +29,15 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 from scipy.special import log_softmax
 from sklearn.metrics import roc_auc_score
+from survival import COVARIATES, PEOPLE, PERIODS, made_up
 
 import sottovoce as sv
+from sottovoce import algorithms
 from sottovoce.algorithms.evaluation import LABELS, RESIDUALS, nodes_of
 from sottovoce.algorithms.evaluation.estimates import LARGEST_LOSS, Metric
 from sottovoce.errors import RepeatedFitWarning
 from sottovoce.estimators.evaluation import estimate_metrics
+from sottovoce.estimators.times import concordance
 
 Array = NDArray[np.float64]
 CALIFORNIA = ([0, 1, 0, 0, 0, 0, 32, -125], [15, 52, 20, 5, 10_000, 10, 42, -114])
@@ -105,27 +111,62 @@ def cover(name: str, arguments: argparse.Namespace, rng: np.random.Generator) ->
         true, cells = of_numbers(scores, y, *numbers) if plan.classes is None else of_classes(result, model, scores, y)
         drawn = cells @ np.bincount(chosen, minlength=count)
         assert (np.abs(result.cells - drawn[: len(result.cells)]) < 7 * result.noise).all(), "other cells"
-        found: dict[str, list[tuple[float, ...]]] = {metric: [] for metric in true}
-        beyond = 0
-        for _ in range(arguments.repeats):
-            drawn = cells @ rng.multinomial(records, np.full(count, 1 / count))
-            drawn = drawn + result.noise * rng.standard_normal(len(drawn))
-            told = estimate_metrics(plan, drawn, result.privacy_)
-            beyond += bool(told.beyond)
-            for metric, value in true.items():
-                own = told[metric]
-                outside = not (math.isnan(own.value) or own.low <= own.value <= own.high)
-                found[metric].append((own.low <= value <= own.high, own.width, own.value - value, outside))
-        said = f", said to lie beyond in {beyond}" if beyond else ""
-        print(f"{name}, n = {records}, epsilon {epsilon:g}: {cells.shape[0]} cells{said}")
-        for metric, rows in found.items():
-            held, width, error, outside = np.array(rows, dtype=float).T
-            bias = np.nanmean(error) / width.mean()
-            print(
-                f"   {metric:20}{held.mean():7.3f}{width.mean():9.4f}{bias:+7.2f}"
-                + (f"   outside its interval in {outside.sum():.0f}" if outside.any() else ""),
-                flush=True,
-            )
+        print(f"{name}, n = {records}, epsilon {epsilon:g}: {cells.shape[0]} cells", end="")
+        tell(result, true, cells, arguments.repeats, rng)
+
+
+def tell(result: sv.Evaluation, true: dict[str, float], cells: Any, repeats: int, rng: np.random.Generator) -> None:
+    """Coverage, width and bias of test parts whose cells are sums over records drawn from those of the population."""
+    found: dict[str, list[tuple[float, ...]]] = {metric: [] for metric in true}
+    plan, count, beyond = result.plan_, cells.shape[1], 0
+    noise = plan.releases[0].std * math.sqrt(plan.channel.variance)
+    for _ in range(repeats):
+        drawn = cells @ rng.multinomial(plan.records, np.full(count, 1 / count))
+        told = estimate_metrics(plan, drawn + noise * rng.standard_normal(len(drawn)), result.privacy_)
+        beyond += bool(told.beyond)
+        for metric, value in true.items():
+            own = told[metric]
+            outside = not (math.isnan(own.value) or own.low <= own.value <= own.high)
+            found[metric].append((own.low <= value <= own.high, own.width, own.value - value, outside))
+    print(f", said to lie beyond in {beyond}" if beyond else "")
+    for metric, rows in found.items():
+        held, width, error, outside = np.array(rows, dtype=float).T
+        bias = np.nanmean(error) / width.mean()
+        print(
+            f"   {metric:22}{held.mean():7.3f}{width.mean():9.4f}{bias:+7.2f}"
+            + (f"   outside its interval in {outside.sum():.0f}" if outside.any() else ""),
+            flush=True,
+        )
+
+
+def times(arguments: argparse.Namespace, rng: np.random.Generator) -> None:
+    """Of times to an event, at both sizes of test parts."""
+    X, y, _ = made_up(0.01 if arguments.rare else 1.0 if arguments.often else 0.1, test=20_000)
+    ranges = ([-1.0] * COVARIATES, [1.0] * COVARIATES)
+    model = sv.PrivateCoxRegressor(1.0, 1e-6, periods=PERIODS, feature_ranges=ranges, insecure_seed=1)
+    model.fit(X[:PEOPLE], y[:PEOPLE])
+    X, y = X[PEOPLE:], y[PEOPLE:]
+    scores, until = model.predict(X), np.minimum(y["time"], PERIODS[-1])
+    event = y["event"] & (y["time"] <= PERIODS[-1])
+    true = {
+        "concordance": concordance(scores, event.astype(float), until),
+        "observed_to_predicted": event.sum() / (np.exp(scores) * model.cumulative_hazard(until)).sum(),
+        "events": event.mean(),
+    }
+    print(f"{event.mean():.1%} with an event, concordance {true['concordance']:.4f}")
+    for records, epsilon in itertools.product(arguments.records, arguments.epsilon):
+        chosen = rng.integers(len(y), size=records)
+        result = sv.evaluate(model, X[chosen], y[chosen], epsilon=epsilon, delta=1e-6)
+        plan = result.plan_
+        query = algorithms.of(plan).queries(plan, plan.names[0])[0]
+        steps = 2 * np.clip(np.searchsorted(query.cuts, until) - 1, 0, len(query.cuts) - 2) + event
+        steps = np.where(~event & (until >= query.cuts[-1]), 2 * len(query.cuts) - 2, steps)
+        places, t = query.scores.shares(scores)
+        cells = spread_out(places + len(query.scores) * steps, t, query.length)
+        sums = np.asarray(cells @ np.bincount(chosen, minlength=len(y))).reshape(-1, len(query.scores)).sum(axis=1)
+        assert (np.abs(result.cells - sums[1::2]) < 7 * result.noise).all(), "other cells"
+        print(f"times, n = {records}, epsilon {epsilon:g}: {query.length} cells", end="")
+        tell(result, true, cells, arguments.repeats, rng)
 
 
 def several_truth(model: Any, X: Array, y: NDArray[np.int64]) -> dict[str, Array]:
@@ -194,6 +235,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--parties", type=int, default=1, help="of classes: split each test part by rows")
     parser.add_argument("--classes", action="store_true", help="seven classes")
+    parser.add_argument("--times", action="store_true", help="times to an event")
+    parser.add_argument("--rare", action="store_true", help="of times: few events")
+    parser.add_argument("--often", action="store_true", help="of times: few without")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", RepeatedFitWarning)
     rng = np.random.default_rng(arguments.seed)
@@ -201,6 +245,10 @@ def main() -> None:
         several(arguments, rng)
         return
     print("coverage, mean width, bias in widths")
+    if arguments.times:
+        arguments.records = arguments.records[:2]
+        times(arguments, rng)
+        return
     for name in arguments.sets:
         cover(name, arguments, rng)
 

@@ -26,10 +26,10 @@ SHAPE, TIMES = 1.3, (1.0, 2.0, 4.0)
 PEOPLE, TEST, COVARIATES = 20_000, 5_000, 14
 
 
-def made_up(hazard: float) -> tuple[Array, NDArray[Any], Array]:
+def made_up(hazard: float, test: int = TEST) -> tuple[Array, NDArray[Any], Array]:
     """Covariates, events with times, and the log hazard ratios of all people, their mean 0."""
     rng = np.random.default_rng(1)
-    n = PEOPLE + TEST
+    n = PEOPLE + test
     X = rng.uniform(-1, 1, (n, COVARIATES))
     X[:, 1] = 0.7 * X[:, 0] + 0.3 * X[:, 1]
     X[:, 7:] = np.where(X[:, 7:] > 0.3, 1.0, -1.0)

@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "sottovoce"
 
 # From the bottom up; packages of one line may import one another.
 LAYERS = (
-    ("errors", "systems", "files", "formats", "arguments", "notebooks"),
+    ("errors", "systems", "files", "formats", "arguments", "notebooks", "numerals"),
     ("losses", "penalties"),
     ("data",),
     ("privacy",),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from sottovoce import solvers
+    from sottovoce.app.results import write_page
     from sottovoce.data.beside import labels_with
     from sottovoce.data.dataset import Dataset
     from sottovoce.data.resources import Resources
@@ -56,6 +57,7 @@ __version__ = "0.1.0"
 
 # A name is imported when it is first used, so that the command line and a ledger start without scikit-learn.
 _HOMES: Final = {
+    "app.results": ("write_page",),
     "data.beside": ("labels_with",),
     "data.dataset": ("Dataset",),
     "data.resources": ("Resources",),
@@ -133,6 +135,7 @@ __all__ = [
     "load_model",
     "simulate",
     "solvers",
+    "write_page",
 ]
 
 

@@ -801,6 +801,11 @@ class TestEvaluation(AlgorithmContract):
     forms: ClassVar[dict[str, dict[str, Any]]] = {
         "several": SEVERAL,
         "numbers": {"loss": Named(name="squared")},
+        "times": {
+            "loss": Named(name="hazard", parameters={"periods": [0.0, 1.0, 2.0, 4.0]}),
+            "bounds": Bounds.declare(row_norm=1.0),
+            "fit_intercept": True,
+        },
         "counts": {"loss": Named(name="poisson"), "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9))},
     }
 

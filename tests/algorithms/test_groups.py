@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,10 @@ from sottovoce.algorithms.evaluation import (
 )
 from sottovoce.algorithms.evaluation.estimates import Counts, NumberEstimates
 from sottovoce.algorithms.evaluation.groups import NO_GROUP, ByGroup, Groups
+from sottovoce.data import block_parts, dataset
 from sottovoce.data.beside import NOBODY, columns_beside, groups_of
 from sottovoce.data.block import Block
+from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.party import Party
 from sottovoce.plan.plan import Plan
@@ -77,6 +81,37 @@ def test_the_group_of_a_record_follows_from_its_own_cell() -> None:
         recipe.labels(labels)
     block = Block(np.zeros((8, 3)), np.ones(8), None, beside=columns_beside(labels))
     assert BESIDE.of(block).tolist() == [0, 0, 2, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_groups_beside_labels_stay_where_rows_are_read_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_file: bool, sparse: bool
+) -> None:
+    """Pieces are joined as they are read, and kept in a file where they are too many for the memory."""
+    monkeypatch.setattr(dataset, "ENTRIES", 3 * 20)
+    monkeypatch.setattr(block_parts, "PIECE", 1 << 11)
+    rows, labels = table()
+    y = sv.labels_with(labels, group=np.resize(["a", "b", "7"], len(labels)), person=np.arange(len(labels)))
+    recipe = replace(problem("logistic", len(rows)).preparation, also=("group", "person"))
+    data = Dataset.from_arrays(sp.csr_matrix(rows) if sparse else rows, y, folder=tmp_path)
+    data.in_file = in_file
+    parts = block_parts.in_memory_or_file(data, recipe, None)
+    assert isinstance(parts, block_parts.PartsInFile) == in_file
+    query = ByGroup(ScoreCells(NODES, WEIGHTS), BESIDE)
+    np.testing.assert_array_equal(at(query, parts), at(query, Block.prepare(rows, y, recipe)))
+    kept = list(parts.each(lambda part: {name: column.copy() for name, column in part.block.beside.items()}))
+    assert len(kept) > 2
+    for name in ("group", "person"):
+        np.testing.assert_array_equal(np.concatenate([each[name] for each in kept]), y[name])
+    assert parts.digest() != digest_of(data, sv.labels_with(y, group=np.resize(["b", "a"], len(y))), recipe)
+
+
+def digest_of(data: Dataset, y: Any, recipe: Any) -> bytes:
+    """With other labels."""
+    other = Dataset.from_arrays(data.sources[0].X, y, folder=data.folder)  # type: ignore[attr-defined]
+    other.in_file = data.in_file
+    return block_parts.in_memory_or_file(other, recipe, None).digest()
 
 
 def test_other_groups_are_other_records() -> None:

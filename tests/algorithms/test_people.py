@@ -430,7 +430,7 @@ def test_a_table_and_a_file_say_whose_records_are(tmp_path: Any) -> None:
     np.testing.assert_array_equal(in_memory.coef_, of_file.coef_)
     told = sv.evaluate(in_memory, table, epsilon=3.0, insecure_seed=1)
     assert told.plan_.protects == "person"
-    assert "3000 test people" in str(told)
+    assert "3,000 test people" in str(told)
     described = sv.describe(table, epsilon=5.0, schema=schema, by="ill", insecure_seed=1)
     assert described.plan_.most_records == 8
     without = {name: cells for name, cells in table.items() if name != "ill"}

@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from neighbours import Terms, draw
 from neighbours import table_of as columns_of
-from plans import COUNTS, ENTRIES, FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, plan_for
+from plans import COUNTS, ENTRIES, FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, TIMES, plan_for
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.cd.private import GreedyScores
 from sottovoce.algorithms.description import CountedColumns, Cut, Described
@@ -38,6 +38,7 @@ from sottovoce.algorithms.evaluation import (
 )
 from sottovoce.algorithms.evaluation.counts import EvaluatedCounts
 from sottovoce.algorithms.evaluation.groups import ByGroup, Groups
+from sottovoce.algorithms.evaluation.times import EvaluatedTimes
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.one_shot import RowSketch
 from sottovoce.algorithms.ranges import CountedRanges, PowerCounts
@@ -226,6 +227,7 @@ MADE: dict[str, Callable[[], Plan]] = {
         )
     },
     "evaluation, far counts": bought(EvaluatedCounts(), Subject(1e3 * WEIGHTS), **COUNTS),
+    "evaluation, far scores of times": bought(EvaluatedTimes(), Subject(1e3 * WEIGHTS, (1.0, 2.0)), **TIMES),
     "model selection, logistic": bought(ComparedLosses(), Candidates(MODELS, 1.0), **TWO),
     "model selection, squared": bought(ComparedLosses(), Candidates(MODELS, 0.05), fit_intercept=True),
 }
@@ -645,6 +647,7 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "SharedLabels": (FLIPPED,),
     "SquareSum": (Canary(rows=("far", "zero"), told={"weights": ("along", 1e4)}),),
     "SquaredSlopes": tuple(Canary(rows=("far", "side"), told={**told, "slope": 1e-3}) for told in (WHITE, LONG)),
+    "TimeCells": (OPPOSITE, Canary(labels=("low", "high"))),
     "UnclippedRowSketch": (OPPOSITE,),
     "WeightSum": (FLIPPED,),
 }
@@ -666,6 +669,7 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
     "RecordCount": (0.33, 0.0),
     "ResidualCells": (0.99, 0.86),
     "ScoreCells": (0.93, 0.93),  # of scores between nodes
+    "TimeCells": (0.7, 0.7),  # likewise
     "SequentialState": (0.37, 0.57),  # if the others of a lot do not answer the record
 }
 TOGETHER = {
@@ -909,6 +913,7 @@ FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece o
         f"a record in two cells, {kind}": ("sottovoce.algorithms.evaluation.cells", in_two_cells, kind)
         for kind in ("ScoreCells", "ClassCells", "ResidualCells")
     },
+    "a record in two cells, TimeCells": ("sottovoce.algorithms.evaluation.times.cells", in_two_cells, "TimeCells"),
     **{
         f"slopes cut one by one, {kind}": ("sottovoce.data.matrix.clip_rows", one_by_one, kind)
         for kind in ("ClassesSum", "ProjectedGradient")

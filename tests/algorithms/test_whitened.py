@@ -94,7 +94,9 @@ def silent(plan: Plan, blocks: Mapping[str, Block]) -> np.ndarray:
         return np.asarray(stop.value.weights)
 
 
-def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic: bool, full: bool) -> np.ndarray:
+def straight(
+    X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], rounds: int, logistic: bool, full: bool
+) -> np.ndarray:
     """The rule written down in one go, in plain floating point, for rows with a last constant column."""
     N, d, c = *X.shape, X[0, -1]
     s = {name: value / N for name, value in noise.items()}
@@ -181,14 +183,24 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
     C = 0.7 * n1
 
     def widened(C, noise, m2, longest) -> tuple[float, float]:
-        grow = max(1, math.sqrt(2 * tol * k0 / m2) / (noise * G * C)) ** (2 / 3)
-        a = min(top / G, math.sqrt(grow))
+        grow = max(1, math.sqrt(2 * tol * k0) / (noise * G * C * (m2 if logistic else math.sqrt(m2))))
+        a = min(top / G, grow)
         return min(C * grow / a, longest), G * a
 
     CG = widened(C, s["gradient"], m2, math.sqrt(q.max()))
     b = min(1, CG[0] / n1)
     row = np.sqrt(q) * lam * U[-1] / c if full else None
-    given = (q * lam * b, 0.15 * hidden * q * b, tau / q, v0, s["gradient"] * CG[0] * CG[1], 32, q * lam, row, d / N**2)
+    given = (
+        q * lam * b,
+        0.15 * hidden * q * b,
+        tau / q,
+        v0,
+        s["gradient"] * CG[0] * CG[1],
+        rounds,
+        q * lam,
+        row,
+        d / N**2,
+    )
     f = U @ (np.sqrt(q) * descend(Z, np.zeros(d), start, CG, *given))
     icpt, f[-1] = c * f[-1], 0.0
     score, along = X @ f, U.T @ f
@@ -227,7 +239,7 @@ def test_the_rule_is_what_it_says(
     plan = plan_of(asked, "whitened")
     block = Block.prepare(X, y, plan.preparation)
     noise = {release.query: release.std / math.sqrt(release.count) for release in plan.releases}
-    wanted = straight(block.rows.astype(float), y.astype(float), noise, loss == "logistic", full)
+    wanted = straight(block.rows.astype(float), y.astype(float), noise, plan.rounds, loss == "logistic", full)
     np.testing.assert_allclose(silent(plan, {"anna": block}), wanted, rtol=0, atol=2e-3 * np.abs(wanted).max())
 
 

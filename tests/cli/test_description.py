@@ -55,7 +55,7 @@ def test_a_table_with_its_schema(tables: Path, invoke: Any) -> None:
     told = [tables / "people.csv", "--schema", tables / "schema.toml", "--epsilon", "50"]
     files = ["--output", tables / "people.json", "--page", tables / "people.html"]
     said = invoke("describe", *told, "--by", "ill", *files).stdout
-    assert "600 records, epsilon=50" in said
+    assert "600 records, epsilon = 50" in said
     assert "age: mean" in said
     found = json.loads((tables / "people.json").read_text())
     assert found["columns"]["diet"]["all records"]["statistics"]["none of the levels"]["value"] == pytest.approx(
@@ -161,5 +161,5 @@ def test_a_job_with_a_budget_of_its_own_is_described(tables: Path, invoke: Any) 
         '[model]\nestimator = "logistic"\n[privacy]\nepsilon = 1.0\n'
     )
     found = invoke("describe", tables / "job.toml", "--epsilon", "50")
-    assert "600 records, epsilon=50" in found.stdout
+    assert "600 records, epsilon = 50" in found.stdout
     assert "no ledger: nobody counts this run" in found.stderr

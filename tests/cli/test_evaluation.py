@@ -27,7 +27,7 @@ def trained(folder: Path, write_job: Any, invoke: Any) -> Path:
 def test_of_a_file(trained: Path, folder: Path, invoke: Any) -> None:
     (folder / "test.toml").write_text('[privacy]\nepsilon = 50.0\n[data]\nfile = "north.csv"\nlabel = "out"\n')
     said = invoke("evaluate", trained, folder / "test.toml", "--output", folder / "found.json").stdout
-    assert "400 test records, epsilon=50" in said
+    assert "400 test records, epsilon = 50" in said
     assert "accuracy: 0." in said
     found = json.loads((folder / "found.json").read_text())
     assert found["metrics"]["accuracy"]["low"] < found["metrics"]["accuracy"]["value"]
@@ -47,7 +47,10 @@ def test_of_parties_with_ledgers(trained: Path, folder: Path, invoke: Any) -> No
     for name in ("north", "south"):
         text = text.replace(f'file = "{name}.csv"', f'file = "{name}.csv"\nledger = "{name}.ledger"')
     (folder / "test.toml").write_text("[privacy]\nepsilon = 1.0\n" + text)
-    invoke("evaluate", trained, folder / "test.toml")
+    invoke("evaluate", trained, folder / "test.toml", "--page", folder / "test.html")
+    page = (folder / "test.html").read_text()
+    for text in ("<h1>Evaluation: job</h1>", "account north of north.ledger", "account south of", "9 at 1e-05"):
+        assert text in page
     spent = [account.balance().spent for account in accounts]
     assert spent == pytest.approx([1.0, 1.0], rel=1e-2)
     assert set(json.loads((folder / "test.receipts.json").read_text())) == {"north", "south"}
@@ -78,7 +81,7 @@ def test_what_is_protected_is_as_in_the_fit_unless_said_otherwise(folder: Path, 
 
 def test_people_of_the_fit(trained: Path, folder: Path, invoke: Any) -> None:
     (folder / "test.toml").write_text('people = "same"\n' + TEST)
-    assert "together epsilon=51" in invoke("evaluate", trained, folder / "test.toml").stdout
+    assert "together epsilon = 51" in invoke("evaluate", trained, folder / "test.toml").stdout
     (folder / "test.toml").write_text('people = "all"\n' + TEST)
     assert "people = 'all' is not allowed" in invoke("evaluate", trained, folder / "test.toml", code=2).stderr
 
@@ -108,14 +111,16 @@ def test_a_table_is_read_by_the_schema_of_the_model(folder: Path, write_job: Any
     refused = invoke("evaluate", folder / "job.json", folder / "test.toml", "--by", "size", code=2).stderr
     assert "by='size' is a number" in refused
     (folder / "test.toml").write_text('by = "colour"\n[privacy]\nepsilon = 50.0\n[data]\nfile = "test.csv"\n')
-    output = ("--output", folder / "found.json", "--plot", folder / "found.svg")
+    output = ("--output", folder / "found.json", "--plot", folder / "found.svg", "--page", folder / "found.html")
     said = invoke("evaluate", folder / "job.json", folder / "test.toml", *output).stdout
     assert "colour=red" in said
     found = json.loads((folder / "found.json").read_text())
     assert [group["name"] for group in found["groups"]] == ["red", "blue", "none of these"]
     assert found["groups"][0]["records"]["value"] == pytest.approx(red[400:].sum(), abs=5)
     invoke("card", folder / "job.json", "--evaluation", folder / "found.json")
-    assert "By colour, with 95% intervals" in (folder / "job.card.html").read_text()
+    for name in ("job.card.html", "found.html"):
+        assert "By colour, with 95% intervals" in (folder / name).read_text()
+    assert "No ledger is known here." in (folder / "found.html").read_text()
 
 
 def test_a_job_of_ordered_classes(folder: Path, write_job: Any, invoke: Any) -> None:

@@ -131,7 +131,7 @@ def test_an_entry_of_the_registry_has_its_form(model: Any) -> None:
 
 def test_what_was_said_stands_in_the_sheet_and_what_was_not_is_marked(model: Any) -> None:
     answers = {each.question: each for group in protection_answers(Facts(model)).values() for each in group}
-    assert answers["Controller"].text == ABOUT.controller
+    assert answers["Controller and processors"].text == ABOUT.controller
     assert answers["What is done"].text == ABOUT.withdrawal
     assert answers["Columns that need care"].text == "sex"
     assert model.privacy_.withdrawal() in answers["What the model still shows"].text
@@ -178,7 +178,7 @@ def test_the_command_names_what_nobody_said(model: Any, tmp_path: Path, invoke: 
     sv.Ledger.create(ledger).open("people", epsilon=3, delta=1e-5)
     told = invoke("sheet", tmp_path / "m.json", "--ledger", ledger)
     assert "not said: Quality, By group" in told.output
-    assert "of 3 at delta 1e-05, 0 plans" in (tmp_path / "m.protection.html").read_text()
+    assert "epsilon = 0 of epsilon = 3, delta = 1e-05, 0 plans" in (tmp_path / "m.protection.html").read_text()
     assert invoke("sheet", tmp_path / "m.json", code=2).exit_code == 2  # there is a file already
     invoke("sheet", tmp_path / "m.json", "--kind", "registry")
     assert (tmp_path / "m.registry.yaml").exists()

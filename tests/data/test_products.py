@@ -91,7 +91,7 @@ def test_a_schema_with_products_is_written_and_read(tmp_path: Path) -> None:
     assert again == schema
     assert again.row_norm == schema.row_norm
     assert again.of_features(schema.feature_names) == schema
-    assert "the product of age and sex" in schema._repr_html_()
+    assert "the product of age and sex, from -30 to 30, age from 50" in schema._repr_html_()
 
 
 def test_levels_are_told_against_the_reference_and_products_leave_it_out() -> None:
@@ -101,6 +101,7 @@ def test_levels_are_told_against_the_reference_and_products_leave_it_out() -> No
     assert not [name for name in names if name.startswith("sex=f")]
     assert [SCHEMA.feature_names[place] for place in SCHEMA.references] == ["sex=f", "diet=a"]
     assert base[list(SCHEMA.feature_names).index("age*bmi")] == 50 * 30  # of numbers that are 0
+    assert {"age*bmi (age from 50, bmi from 30)", "age*sex=m (age from 50)"} <= set(names)  # where their numbers count
     assert base[-8:].tolist() == [0.0] * 8
     falsy = sv.Schema({"code": {"levels": [1, 0], "reference": 0}})
     assert falsy.table()["columns"]["code"]["reference"] == 0

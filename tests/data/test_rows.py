@@ -16,17 +16,20 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import sottovoce as sv
 from sottovoce import losses
+from sottovoce.algorithms.whitened import rule
 from sottovoce.data import dataset, resources
 from sottovoce.data.block import Block
 from sottovoce.data.block_parts import PartsInMemory
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.kernels import row_loops as kernels
 from sottovoce.data.matrix import Slope, Slopes, exact_weights
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError, LeakError
-from sottovoce.losses.kernels import fill_terms
+from sottovoce.losses.kernels import fill_terms, logistic_weight, logistic_weights
 from sottovoce.transports.base import InProcess
 
 CODED = ["hinge", "huber", "logistic", "sigmoid", "smoothed_hinge", "squared"]
@@ -62,7 +65,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     real = resources.run_parts
 
-    def run_parts(work: Any, cuts: Any, *, blas: bool = False) -> Any:
+    def run_parts(work: Any, cuts: Any, *, blas: int = 0) -> Any:
         seen.append(len(cuts) - 1)
         return real(work, cuts, blas=blas)
 
@@ -239,6 +242,100 @@ def test_every_other_sum_is_the_same_for_any_number_of_threads(form: str, many: 
     for jobs in (2, 3):
         assert everything(jobs) == one
     assert max(many) == 3
+
+
+@pytest.mark.parametrize("features", [1, 63, 64, 150])
+def test_lengths_are_added_in_the_order_of_the_columns(features: int) -> None:
+    block, rng = block_of(np.asarray, 11, features=features), np.random.default_rng(12)
+    rows = block.projected(rng.standard_normal((features + 1, features + 1)))
+    squares = (block.rows.astype(np.float64) @ rows._matrix) ** 2  # products are exact in any order
+    assert not np.triu(rows._matrix, 1).any()
+    orders = (squares.T, squares.T[::-1])
+    found, other = (np.sqrt(np.add.accumulate(np.ascontiguousarray(each), axis=0)[-1]) for each in orders)
+    assert rows.lengths.tobytes() == found.tobytes()
+    assert features == 1 or other.tobytes() != found.tobytes()  # the order is seen
+
+
+@pytest.mark.parametrize("loss", CODED)
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_the_loop_over_few_columns_gives_what_chunks_give(loss: str, columns: int, many: list[int]) -> None:
+    rng = np.random.default_rng(14)
+    block = block_of(np.asarray, 15, records=2500)
+    P, point = rng.standard_normal((8, columns)), rng.standard_normal(columns)
+    for shares in (None, rng.random(len(block))):
+        block.shares = shares
+        rows = block.projected(P, made=True)
+        rows.cut(0.4)
+        for more in ({}, {"most": 0.2, "offset": -0.1}):
+            slope = slope_of(loss, rows.bits, bound=1.0, **more)
+            expected = rows.exact_sum(point, lambda *told, slope=slope: slope(*told))
+            for jobs in (1, 3):
+                with joblib.parallel_config("threading", n_jobs=jobs):
+                    assert rows.exact_sum(point, slope).tobytes() == expected.tobytes()
+    assert {1, 3} <= set(many)
+
+
+def test_numbers_are_cut_and_rounded_toward_zero() -> None:
+    block = block_of(np.asarray, 16)
+    numbers = np.random.default_rng(17).standard_normal(len(block)) * 2
+    numbers[1:4] = math.nan, math.inf, -math.inf
+    for shares in (None, np.random.default_rng(18).random(len(block))):
+        block.shares = shares
+        for low in (0.0, -1.0):
+            cut = [1.0 if x != x else min(max(x, low), 1.0) for x in numbers.tolist()]
+            cut = cut if shares is None else (np.array(cut) * shares).tolist()
+            grid = [Fraction(math.trunc(Fraction(x) * 2**block.sum_bits), 2**block.sum_bits) for x in cut]
+            expected = sum(x for x, usable in zip(grid, block.usable_rows.tolist(), strict=True) if usable)
+            assert Fraction(block.number_sum(lambda given, _: given, low, numbers=numbers)) == expected
+    assert block.null_rows[0]
+
+
+def test_both_labels_have_the_bits_that_each_has_alone() -> None:
+    rng = np.random.default_rng(19)
+    halves = np.log(2) * (np.arange(3000) / 2 - 750)  # near where the whole part changes
+    scores = np.concatenate([rng.standard_normal(4000) * 10.0 ** rng.integers(-3, 4, 4000), halves, [0.0, math.inf]])
+    for t in scores.tolist():
+        assert logistic_weights(t) == (logistic_weight(t), logistic_weight(-t))
+
+
+def blas_threads() -> set[int]:
+    return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+
+def test_the_last_to_leave_gives_blas_its_threads_back() -> None:
+    with threadpool_limits(2, user_api="blas"):
+        assert blas_threads() == {2}
+        with resources.plain_blas(-1):  # there is no limit to lift
+            assert blas_threads() == {2}
+        first, second = resources.plain_blas(), resources.plain_blas()
+        first.close()
+        assert blas_threads() == {1}
+        lifted = resources.plain_blas(-1)
+        assert blas_threads() == {2}
+        second.close()
+        with resources.plain_blas():
+            assert blas_threads() == {2}  # while another has lifted it
+        lifted.close()
+        with pytest.raises(KeyError), resources.plain_blas():
+            raise KeyError
+        assert blas_threads() == {2}
+
+
+@pytest.mark.parametrize(("calm", "light", "threads"), [(1000, 1e9, (1, 1)), (1000, 10, (2, 1)), (5, 1e9, (2, 2))])
+def test_blas_has_one_thread_but_where_many_are_worth_it(
+    calm: int, light: float, threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, set[int]] = {}
+    step = rule.Descent.step
+    monkeypatch.setattr("sottovoce.estimators.fits.CALM", calm)
+    monkeypatch.setattr(resources, "LIGHT", light)
+    monkeypatch.setattr(kernels, "add_squares", lambda *_: seen.__setitem__("lengths", blas_threads()))
+    monkeypatch.setattr(rule.Descent, "step", lambda *told: (seen.__setitem__("step", blas_threads()), step(*told))[1])
+    X = np.random.default_rng(20).standard_normal((300, 6))
+    with threadpool_limits(2, user_api="blas"):
+        sv.PrivateLogisticRegression(row_norm=3.0, classes=(0, 1)).fit(X, X[:, 0] > 0)
+        assert blas_threads() == {2}
+    assert seen == {"lengths": {threads[0]}, "step": {threads[1]}}
 
 
 def test_a_batch_is_not_projected() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,12 @@ from typer.testing import CliRunner
 import sottovoce as sv
 from sottovoce import losses
 from sottovoce.app.cli import app
+from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.estimators.times import concordance
+from sottovoce.federation.party import Party
+from sottovoce.privacy.ledger import Ledger
+from sottovoce.transports.base import InProcess
 
 N, D = 6000, 4
 RANGES = ([-1.0] * D, [1.0] * D)
@@ -145,6 +150,34 @@ def test_a_plan_with_an_exposure_needs_one(claims: Any) -> None:
     X, y, _ = claims
     with pytest.raises((InputError, RefusedError), match="takes exposure beside labels"):
         poisson(epsilon=1.0).fit(X, y)
+
+
+@pytest.mark.parametrize("how", ["arrays", "data set"])
+def test_a_party_elsewhere_without_an_exposure_refuses_before_others_are_charged(
+    claims: Any, tmp_path: Path, how: str
+) -> None:
+    """As it is told what the plan wants, and not when it prepares its rows, which comes with the charge."""
+    X, y, exposure = (array[:400] for array in claims)
+    accounts = [Ledger.create(tmp_path / name).open(name, 9.0, 1e-3) for name in ("anna", "ben")]
+
+    def party(name: str, labels: Any, account: Any) -> Party:
+        rows = Dataset.from_arrays(X, labels) if how == "data set" else X
+        policy = sv.Policy(bounds=None)
+        return Party(name, rows, None if how == "data set" else labels, account=account, policy=policy)
+
+    rated = sv.labels_with(y, exposure=exposure)
+    weighed = sv.labels_with(rated, weight=exposure)
+    for labels, refused in ((y, "takes exposure"), (weighed, "does not take weight"), (rated, "")):
+        parties = [party("anna", rated, accounts[0]), party("ben", labels, accounts[1])]
+        federation = sv.Federation.connect(InProcess(parties))
+        model = poisson(epsilon=1.0, insecure_seed=None)
+        if refused:
+            with pytest.raises(RefusedError, match=f"ben refuses: the plan {refused} beside labels"):
+                model.fit(federation)
+            assert [account.balance().plans for account in accounts] == [0, 0]
+        else:  # the control
+            model.fit(federation)
+            assert [account.balance().plans for account in accounts] == [1, 1]
 
 
 def test_a_ceiling_cuts_weights_and_nothing_else_counts(claims: Any) -> None:
@@ -317,11 +350,45 @@ class TestTimes:
         with pytest.raises(InputError, match=text):
             self.model(**change).fit(*times)
 
-    def test_an_evaluation_is_refused(self, times: Any) -> None:
+    def test_concordance_is_told_privately(self, times: Any, tmp_path: Any) -> None:
+        """In one place from arrays, by a model from a file, by rows, and with secure sums."""
+        X, y = times
+        model = self.model().fit(X[:3000], y[:3000])
+        scores, exact = model.predict(X[:3000]), model.score(X[3000:], y[3000:])
+        np.testing.assert_allclose(model.score_spread_, (scores.mean(), scores.std()), atol=0.1)
+        found = sv.evaluate(model, X[3000:], y[3000:], epsilon=4.0, insecure_seed=2)
+        assert found["concordance"].low < exact < found["concordance"].high
+        assert found["concordance"].width < 0.08
+        assert found["events"].value == pytest.approx(y["event"][3000:].mean(), abs=0.03)
+        expected = float(np.exp(model.predict(X[3000:])) @ model.cumulative_hazard(y["time"][3000:]))
+        ratio = found["observed_to_predicted"]
+        assert ratio.low < y["event"][3000:].sum() / expected < ratio.high
+        assert found.privacy_.epsilon == pytest.approx(4.0, rel=1e-3)
+        assert found.complete
+        assert "concordance: 0." in str(found)
+        assert len(found.calibration) == len(found.nodes) == len(found.cells)
+        figure = found.plot()
+        assert figure.axes[0].get_title() == "events"
+        assert figure.axes[0].get_xticklabels()[-1].get_text() == "3"
+        model.save(tmp_path / "model.json")
+        again = sv.evaluate(sv.load_model(tmp_path / "model.json"), X[3000:], y[3000:], epsilon=4.0, insecure_seed=2)
+        assert again.metrics == found.metrics
+        labels = sv.labels_with(y["event"].astype(float), time=y["time"])
+        parts = [(X[3000:4000], labels[3000:4000]), (X[4000:], labels[4000:])]
+        for sums in ("plain", "secure"):
+            rows = sv.evaluate(model, sv.Federation.by_rows(parts, sums=sums), epsilon=8.0)
+            assert rows["concordance"].value == pytest.approx(exact, abs=0.04)  # 4 deviations of the noisier
+
+    def test_an_evaluation_of_what_it_does_not_tell_is_refused(self, times: Any) -> None:
         X, y = times
         model = self.model().fit(X, y)
-        with pytest.raises(InputError, match="concordance"):
-            sv.evaluate(model, X, y, epsilon=1.0)
+        late = sv.labels_with(y["event"].astype(float), time=y["time"], entry=y["time"] / 2)
+        for change, text in (({"y": late}, "entry"), ({"by": "x0"}, "by="), ({"person": np.arange(N)}, "whose record")):
+            with pytest.raises((InputError, RefusedError), match=text):
+                sv.evaluate(model, X, **{"y": y, "epsilon": 1.0, **change})
+        parts = [(X[:3000], late[:3000]), (X[3000:], late[3000:])]
+        found = sv.evaluate(model, sv.Federation.by_rows(parts), epsilon=4.0)
+        assert not found.complete  # of a federation: they are left out, and that is told
 
 
 def test_concordance_counts_pairs_whose_order_is_known() -> None:
@@ -351,6 +418,33 @@ def test_a_job_of_counts_with_exposures(claims: Any, tmp_path: Any, monkeypatch:
         assert result.exit_code == 0, result.output
         assert said in result.output
     assert type(sv.load_model("job.json")) is sv.PrivatePoissonRegressor
+
+
+def test_a_job_of_times(times: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = (array[:800] for array in times)
+    monkeypatch.chdir(tmp_path)
+    columns = np.column_stack([X, y["event"], y["time"]])
+    np.savetxt("people.csv", columns, delimiter=",", header="a,b,c,d,died,years", comments="")
+    ranges = "".join(f"{name} = {{ range = [-1, 1] }}\n" for name in "abcd")
+    beside = "died = { counts = 1 }\nyears = { time = [0, 3] }\n"
+    schema = f'[schema]\nlabel = "died"\n[schema.columns]\n{ranges}{beside}'
+    privacy = '[privacy]\nepsilon = 20.0\ndelta = 1e-5\n[data]\nfile = "people.csv"\n'
+    model = '[model]\nestimator = "cox"\nperiods = [0, 0.5, 1, 2, 3]\n'
+    (tmp_path / "job.toml").write_text(model + schema + privacy, encoding="utf-8")
+    (tmp_path / "test.toml").write_text(privacy, encoding="utf-8")
+    files = ("--output", "found.json", "--plot", "found.png")
+    for command, said in (
+        (["fit", "job.toml"], "model: job.json"),
+        (["evaluate", "job.json", "test.toml", *files], "concordance"),
+        (["card", "job.json", "--evaluation", "found.json", "--output", "card.md"], "card.md"),
+    ):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+        assert said in result.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    exact = sv.load_model("job.json").score("people.csv")
+    assert found["metrics"]["concordance"]["value"] == pytest.approx(exact, abs=0.05)
+    assert "observed to predicted" in (tmp_path / "card.md").read_text()
 
 
 def test_what_is_bought_beside_a_fit_takes_no_weights(claims: Any) -> None:
@@ -394,9 +488,9 @@ def test_an_evaluation_over_columns_is_refused_before_scores_are_learned(
     model = sv.PrivateLogisticRegression(epsilon=3.0, entry_bound=1.0, classes=(0, 1))
     model.fit(sv.Federation.by_columns(parts, y))
     learned: list[str] = []
-    monkeypatch.setattr(type(model), "predict_for", lambda _, __, recipient: learned.append(recipient))
+    monkeypatch.setattr(type(model), "_joint", lambda _, __, recipient, ___: learned.append(recipient))
     test = sv.Federation.by_columns(parts, sv.labels_with(y, **{beside: rng.random(200)}))
-    with pytest.raises(InputError, match=f"{beside} stands beside the labels"):
+    with pytest.raises(RefusedError, match=f"the plan does not take {beside} beside labels"):
         sv.evaluate(model, test, epsilon=1.0)
     assert learned == []
 

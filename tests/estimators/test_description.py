@@ -169,7 +169,7 @@ def test_how_results_are_shown() -> None:
     assert set(told["columns"]) == set(SCHEMA.columns) | {"ill"}
     assert told["plan"] == found.plan_.digest.hex()
     assert "age: mean" in str(found)
-    assert "3,000 records, epsilon=1" in str(found)
+    assert "3,000 records, epsilon = 1" in str(found)
     frame = found.to_pandas()
     mean = frame[(frame.column == "age") & (frame.group == "yes") & (frame.what == "mean")]
     assert mean.value.item() == found.columns["age"]["yes"]["mean"].value

@@ -243,7 +243,7 @@ def test_people_of_the_fit_pay_for_both() -> None:
     epsilon = model.privacy_.epsilon + same.privacy_.epsilon
     assert same.with_fit == pytest.approx((epsilon, 2e-5))
     assert same.to_dict()["with_fit"] == {"epsilon": epsilon, "delta": pytest.approx(2e-5)}
-    assert "together epsilon=1.5" in str(same)
+    assert "together epsilon = 1.5" in str(same)
     assert same.plan_.numbers.people == "same"
     assert any("costs add" in line for line in same.privacy_.assumptions)
     assert others.with_fit is None
@@ -395,6 +395,19 @@ class TestByColumns:
                 sv.evaluate(model, federation, epsilon=1.0)
         assert parties[1].predictor.scored(bytes.fromhex(model.charged_as_), self.NAMES) is None
 
+    def test_who_refuses_does_so_before_the_holder_of_the_labels_learns_scores(self, model: Any) -> None:
+        """It has no groups, as nobody else knows before; and then another party allows no such cost."""
+        digest = bytes.fromhex(model.charged_as_)
+        for asked, demands, reason in (
+            ({"by": "side", "groups": ("left",)}, {}, "ben has no groups beside its labels"),
+            ({}, {"max_epsilon": 0.1}, "anna refuses: the plan costs epsilon 1"),
+        ):
+            parties, federation = self.elsewhere(model, **demands)
+            with pytest.raises(RefusedError, match=reason):
+                sv.evaluate(model, federation, epsilon=1.0, **asked)
+            assert parties[1].predictor.scored(digest, self.NAMES) is None
+        sv.evaluate(model, self.elsewhere(model)[1], epsilon=1.0)  # the control
+
     def asked(self, model: Any, change: Any, ask: tuple[str, ...] = NAMES) -> Any:
         """What the holder of the labels answers, after a joint prediction, under a changed plan shown to these."""
         _, federation = self.elsewhere(model)
@@ -428,7 +441,9 @@ class TestByColumns:
         self, model: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Planted fault: the plan of one party alone is served, and nobody charges the columns of the other."""
-        monkeypatch.setattr(partial_models.Predictor, "scored", lambda self, digest, parties: self._scored[2])
+        monkeypatch.setattr(
+            partial_models.Predictor, "scored", lambda self, digest, parties: self._scored and self._scored[2]
+        )
         alone = self.ALONE | {"split": "columns", "columns": (2,)}
         cells = self.asked(model, lambda plan: plan.model_copy(update=alone), ("ben",))
         assert cells.sum() == pytest.approx(2000, abs=200)

@@ -11,6 +11,7 @@ import pytest
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app.page import make_card, page
+from sottovoce.app.sheets import SHEETS, Facts
 from sottovoce.app.texts import render
 from sottovoce.estimators import privacy_report
 from sottovoce.federation.policy import Known
@@ -183,6 +184,7 @@ def texts_of(model: Any) -> dict[str, str]:
         "page": page(model),
         "card": render("card.md", title="card", sections=make_card(model, None), picture=""),
         "sentence": model.privacy_.weakest.sentence(),
+        **{name: write(Facts(model)) for name, (_, write) in SHEETS.items()},
     }
 
 

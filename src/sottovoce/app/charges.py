@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sottovoce.app.texts import rests_of
+from sottovoce.errors import InputError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import inside
-from sottovoce.privacy.ledger import Account, Entry
+from sottovoce.privacy.ledger import Account, Balance, Entry
 from sottovoce.privacy.spending import Book
 
 ABOUT = ("analyst", "dataset", "purpose", "note")
@@ -78,6 +79,16 @@ def _promise(fit: Book) -> float:
         return math.fsum(each.epsilon for each in known)
     events = tuple(event for each in known for event in each.events)
     return accounting.epsilon_of(events, inside(terms.delta), terms.relation)
+
+
+def balances_around(account: Account, plan: str) -> tuple[Balance, Balance]:
+    """The balances before and after the charge of a plan, by its name in ledgers."""
+    book = account.book()
+    place = next((place for place, known in enumerate(book.reservations) if known.plan == plan), None)
+    if place is None:
+        raise InputError(f"ledger: account {account.dataset!r} of {account.path} was not charged for plan {plan[:12]}.")
+    before, after = (replace(book, reservations=book.reservations[:end]) for end in (place, place + 1))
+    return before.balance(), after.balance()
 
 
 def mixed_kinds(account: Account) -> str:

@@ -30,6 +30,7 @@ from sottovoce.data.schema import tell_column
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel, plots
 from sottovoce.files import parse_file
+from sottovoce.numerals import count_text, interval_text, number_text, promise_text
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import CHANGES
@@ -77,15 +78,12 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         elif guarantee.promises:
             curves[name] = guarantee
     plans = getattr(model, "plans_", (plan,))  # of a model from a file only its own plan is known
-    ledgers = {party: after for party, _, after in occasion.ledgers}
     queries = {query.name: query for name in plan.names for query in algorithms.of(plan).queries(plan, name)}
     left = [queries[release.query] for release in plan.releases if release.mechanism != "kept"]
     return render(
         "report.html",
         title=title,
         name=type(model).__name__,
-        version=__version__,
-        now=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
         occasion=occasion,
         model=model,
         plan=plan,
@@ -93,8 +91,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         report=report,
         views=views,
         curves=curves,
-        rests=tuple(dict.fromkeys(text for after in ledgers.values() for text in after.rests_on)),
-        unknown=[party for party in plan.names if party not in ledgers],
+        rests=tuple(dict.fromkeys(text for *_, after in occasion.ledgers for text in after.rests_on)),
         declared=public_facts(plan, model),
         ranges=declared_columns(model),
         errors=tuple(_describe_errors(model)) if hasattr(model, "coefficients_") else (),
@@ -115,6 +112,12 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
     )
 
 
+def promise_of(report: PrivacyReport, plan: Plan) -> tuple[Part, ...]:
+    """What is promised against each adversary, in sentences, and what that rests on."""
+    sentences = (view.sentence() for view in report.views(several=plan.split.several))
+    return (*sentences, *report.notes(), "This rests on:", report.assumptions)
+
+
 def releases(plan: Plan) -> Iterator[tuple[str, Release, int, float]]:
     """The title of each release, what it is, how often it is made, and how far a record moves it."""
     times = count_answers(plan, algorithms.of(plan)) if plan.split.same_people else Counter()
@@ -123,7 +126,7 @@ def releases(plan: Plan) -> Iterator[tuple[str, Release, int, float]]:
         yield titles[release.query], release, times[release.query] or release.total, release.charged(plan.relation)
 
 
-def public_facts(plan: Plan, model: PrivateLinearModel) -> list[tuple[str, str]]:
+def public_facts(plan: Plan, model: object = None) -> list[tuple[str, str]]:
     """What was declared, but for the ranges of single features."""
     neighbours = f"{plan.relation}: {changed_text(plan.relation, plan.protects)}"
     if plan.protects == "feature":
@@ -210,8 +213,6 @@ def ledger_page(ledger: Ledger) -> str:
     return render(
         "ledger.html",
         title=f"Ledger {ledger.path.name}",
-        name=ledger.path.name,
-        now=f"{now:%Y-%m-%d %H:%M}",
         accounts=[_describe_account(account, now) for account in accounts],
         entries=entries,
         receipt=accounts[0].receipt(),
@@ -317,38 +318,38 @@ def make_card(model: PrivateLinearModel, told: Told | None) -> dict[str, tuple[P
         ("Software", f"sottovoce {__version__}"),
         ("Written", f"{datetime.now(UTC):%Y-%m-%d} UTC"),
     ]
-    promises = [view.sentence() for view in report.views(several=plan.split.several)]
     ranges = [row for _, *row in declared_columns(model)]
     declared: list[Part] = [CardTable(("", ""), tuple(facts), numbers=False)]
     if ranges:
-        declared.append(CardTable(("column", "what it holds"), tuple(map(tuple, ranges)), numbers=False))
+        declared.append(CardTable(("Column", "What it holds"), tuple(map(tuple, ranges)), numbers=False))
     if estimated := ", ".join(getattr(model, "ranges_", ())):
         declared.append(f"Bought with a part of the fit's budget, and not declared: {estimated}.")
     return {
         "What it is": (CardTable(("", ""), tuple(identity), numbers=False),),
-        "What it promises": (*promises, *report.notes(), "This rests on:", report.assumptions),
+        "What it promises": promise_of(report, plan),
         "What was declared of the data, and is public": tuple(declared),
-        "How good it is": tuple(_describe_evaluation(told)),
+        "How good it is": tuple(describe_evaluation(told)),
         **({"Shapes": shapes} if (shapes := tuple(_describe_shapes(model))) else {}),
         "Coefficients": tuple(_describe_coefficients(model)),
     }
 
 
-def _describe_evaluation(told: Told | None) -> Iterable[Part]:
+def describe_evaluation(told: Told | None) -> Iterable[Part]:
+    """The parts of a page about what `Evaluation.to_dict` told."""
     if told is None:
         yield "Not said here. A private evaluation tells it, on test records and for a budget of their own."
         return
-    epsilon = float(told["privacy"]["epsilon"])
+    own = promise_text(float(told["privacy"]["epsilon"]), told["privacy"]["delta"])
     yield (
-        f"On {told['records']:,} test records, with 95% intervals that include sampling and noise. The evaluation has "
-        f"a promise of its own: epsilon = {epsilon:.4g}, delta = {told['privacy']['delta']:g}."
+        f"On {count_text(told['records'])} test records, with 95% intervals that include sampling and noise. The "
+        f"evaluation has a promise of its own: {own}."
     )
     if told["people"] == "others":
         yield "The test people are declared to be others than those of the fit: each person pays for one of the two."
     elif (both := told.get("with_fit")) is not None:
         yield (
             "The test people are declared to be those of the fit. Fit and evaluation together promise "
-            f"epsilon = {float(both['epsilon']):.4g}, delta = {both['delta']:.3g}"
+            f"{promise_text(float(both['epsilon']), both['delta'])}"
             f"{'; the fit ' + told['fit_mark'] if told.get('fit_mark') else ''}."
         )
     if beyond := told.get("beyond"):
@@ -365,7 +366,7 @@ def _describe_evaluation(told: Told | None) -> Iterable[Part]:
             "is the sum of their counts."
         )
         heads_of = ("", *(f"{group['name']}" for group in groups))
-        counts = ("records, about", *(f"{max(group['records']['value'], 0.0):,.0f}" for group in groups))
+        counts = ("records, about", *(count_text(group["records"]["value"]) for group in groups))
         rows = [
             (plots.title_of(name), *(_one_cell(group["metrics"][name]) for group in groups)) for name in told["metrics"]
         ]
@@ -400,12 +401,11 @@ def _describe_shapes(model: PrivateLinearModel) -> Iterable[Part]:
 
 def _format_interval(metric: Told) -> tuple[str, ...]:
     """Value and interval; what cannot be told is a dash."""
-    return tuple("-" if metric[name] is None else f"{metric[name]:.4g}" for name in ("value", "low", "high"))
+    return tuple("-" if metric[name] is None else number_text(metric[name]) for name in ("value", "low", "high"))
 
 
 def _one_cell(metric: Told) -> str:
-    value, low, high = _format_interval(metric)
-    return value if value == "-" else f"{value} ({low} to {high})"
+    return "-" if None in metric.values() else interval_text(metric["value"], metric["low"], metric["high"])
 
 
 def svg_of(figure: Any, *, fonttype: str = "path") -> Markup:

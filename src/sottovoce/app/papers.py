@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sottovoce import __version__
 from sottovoce.app.page import svg_of
 from sottovoce.app.texts import render
 from sottovoce.estimators.plots import picture
@@ -29,5 +28,5 @@ def write_pages(folder: Path, papers: Sequence[Reproduction], *, quick: bool) ->
             shown = [(table, *table.cells(POINTS)) for table in tables]
             pictures.append((name, svg_of(figure, fonttype="none"), shown))
         parts.append((paper, pictures))
-    text = render("papers.html", title="The papers, re-run", parts=parts, quick=quick, version=__version__)
+    text = render("papers.html", title="The papers, re-run", parts=parts, quick=quick)
     write_text(folder / "index.html", text, "the page")

@@ -19,9 +19,10 @@ from sottovoce import __version__
 from sottovoce.app.page import SIGN, declared_columns, public_facts, raise_belief, releases
 from sottovoce.app.texts import render
 from sottovoce.estimators import PrivateLinearModel, plots
+from sottovoce.numerals import count_text, interval_text, number_text, promise_text
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import CHANGES
-from sottovoce.privacy.guarantee import Guarantee, gaussian_missed, percent
+from sottovoce.privacy.guarantee import VIEWS, Guarantee, gaussian_missed, percent
 from sottovoce.privacy.ledger import Account
 
 NOT_SAID: Final = "not said"
@@ -85,7 +86,15 @@ class Facts:
         weakest = self.weakest
         if not weakest.promises:
             return "no promise"
-        return f"epsilon = {weakest.epsilon:.4g}, delta = {weakest.delta:g}, against everybody"
+        rests = f"; it {weakest.mark}" if weakest.mark else ""
+        return f"{promise_text(weakest.epsilon, weakest.delta)}, against everybody{rests}"
+
+    @property
+    def rests(self) -> str:
+        """All that the promise rests on, and what holds where sums are not as secure as assumed."""
+        weakest = self.weakest
+        secure = (f"nobody breaks the encryption, {'; '.join(weakest.assumes)}",) if weakest.assumes else ()
+        return f"{'; '.join((*self.model.privacy_.assumptions, *secure))}. {weakest.if_broken}".strip()
 
     @property
     def unit(self) -> str:
@@ -104,14 +113,18 @@ class Facts:
         """Who has to be trusted with what."""
         if not self.model.plan_.split.several:
             return "Whoever holds the records sees them in the clear; nobody else sees anything but the results."
-        views = (view.sentence() for view in self.model.privacy_.views(several=True))
-        return " ".join(("Each party sees its own records alone.", *views))
+        views = self.model.privacy_.views(several=True)
+        numbers = (promise_text(view.epsilon, view.delta) if view.promises else "no promise" for view in views)
+        each = (
+            f"Against {view.view or VIEWS[view.adversary]}: {said}." for view, said in zip(views, numbers, strict=True)
+        )
+        return " ".join(("Each party sees its own records alone.", *each))
 
     @property
     def mechanisms(self) -> str:
         plan = self.model.plan_
         each = {
-            f"{title} ({release.mechanism} mechanism, {count} releases)" for title, release, count, _ in releases(plan)
+            f"{title} ({count} by the {release.mechanism} mechanism)" for title, release, count, _ in releases(plan)
         }
         return "; ".join(sorted(each))
 
@@ -120,29 +133,22 @@ class Facts:
         told = self.evaluation
         if told is None:
             return None
-        shown = (
-            f"{plots.title_of(name)} {found['value']:.3g} ({found['low']:.3g} to {found['high']:.3g})"
-            for name, found in told["metrics"].items()
-            if found["value"] is not None
-        )
-        return f"on {told['records']:,} test records, with 95% intervals: {', '.join(shown)}"
+        return f"on {count_text(told['records'])} test records, with 95% intervals: {_metrics_text(told)}"
 
     @property
     def groups(self) -> str | None:
-        """For which groups the quality was told."""
-        found = (self.evaluation or {}).get("groups")
-        return None if not found else f"told by {self.evaluation['by']}: {', '.join(map(str, found))}"  # type: ignore[index]
+        """The quality in each group."""
+        told = self.evaluation or {}
+        return "; ".join(f"{told['by']} {group['name']}: {_metrics_text(group)}" for group in told.get("groups", ()))
 
     @property
     def spent(self) -> str | None:
         """What all releases on the same people add up to, where their ledger is at hand."""
         if self.account is None:
             return None
-        balance = self.account.balance()
-        return (
-            f"epsilon {balance.spent:.4g} of {balance.total:g} at delta {balance.delta:g}, {balance.plans} plans, in "
-            f"the account {self.account.dataset}"
-        )
+        has = self.account.balance()
+        total, plans = promise_text(has.total, has.delta), f"{has.plans} {'plan' if has.plans == 1 else 'plans'}"
+        return f"epsilon = {number_text(has.spent)} of {total}, {plans}, in the account {self.account.dataset}"
 
     def compared(self) -> list[tuple[str, str, str]]:
         """Epsilons, with what an attacker could find at most and how far a belief of 10% can grow, in order."""
@@ -150,7 +156,7 @@ class Facts:
         if not weakest.promises:
             return []
         own = (
-            f"{weakest.epsilon:.3g} (this one)",
+            f"{number_text(weakest.epsilon)} (this one)",
             percent(weakest.detected(0.05)),
             percent(raise_belief(weakest, 0.1)),
         )
@@ -165,17 +171,23 @@ class Facts:
         return [row for _, row in sorted(rows)]
 
 
+def _metrics_text(told: Mapping[str, Any]) -> str:
+    """The metrics that could be told."""
+    known = ((name, found) for name, found in told["metrics"].items() if None not in found.values())
+    return ", ".join(f"{plots.title_of(name)} {interval_text(**found)}" for name, found in known) or "cannot be told"
+
+
 def protection_answers(facts: Facts) -> dict[str, list[Answer]]:
     """What a data protection officer asks, by sections."""
     about, model, plan = facts.about, facts.model, facts.model.plan_
     return {
         "Who and what for": [
-            said("Controller", about.get("controller")),
+            said("Controller and processors", about.get("controller")),
             said("Government, industry or non-profit", about.get("sector")),
             said("Contact for people in the data", about.get("contact")),
             said("Purpose", about.get("purpose")),
             said("Legal basis", about.get("basis")),
-            said("Recipients", about.get("recipients")),
+            said("Recipients, other countries", about.get("recipients")),
             said("Kept for", about.get("retention")),
             said("Run by", about.get("analyst")),
         ],
@@ -220,7 +232,7 @@ def nist_answers(facts: Facts) -> dict[str, list[Answer]]:
         Answer(
             "Bounded or unbounded neighbours",
             f"{weakest.relation}: data sets that differ in one {weakest.unit} that {CHANGES[weakest.relation]}; how "
-            f"many there are ({plan.records:,}) is public",
+            f"many there are ({count_text(plan.records)}) is public",
         ),
         Answer("Mechanisms", facts.mechanisms),
         Answer(
@@ -231,7 +243,7 @@ def nist_answers(facts: Facts) -> dict[str, list[Answer]]:
         said("Utility, with its uncertainty", facts.quality),
         said("Bias: errors by group", facts.groups),
         Answer("Trust model", facts.trust),
-        Answer("What it rests on", "; ".join(facts.model.privacy_.assumptions)),
+        Answer("What it rests on", facts.rests),
         Answer("Floating point", "noise is drawn on an integer grid, and sums over records are exact on public grids"),
         Answer("Timing and other side channels", "not covered: how long an answer takes may follow from the records"),
         Answer("Randomness", weakest.void or "of the operating system, without a seed"),
@@ -262,7 +274,6 @@ def _page(title: str, answers: Callable[[Facts], dict[str, list[Answer]]], facts
         title=title,
         facts=facts,
         sections=answers(facts),
-        now=f"{datetime.now(UTC):%Y-%m-%d}",
         sign=("Name and office", "Place and date", "To be looked at again on", "Signature") if signed else (),
     )
 
@@ -307,7 +318,7 @@ def registry_entry(facts: Facts) -> dict[str, Any]:
             "deployment_model": {
                 "model_name": "Federated" if several else "Central",
                 "model_name_details": facts.place,
-                "trust_assumptions": "; ".join(facts.model.privacy_.assumptions),
+                "trust_assumptions": facts.rests,
                 "actors": facts.trust,
                 "release_type": "One release",
                 "data_source_type": "Static",

@@ -12,13 +12,16 @@ import html
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import markupsafe
 from markupsafe import Markup
 
+from sottovoce import __version__
 from sottovoce.files import toml_key, toml_value
+from sottovoce.numerals import number_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -99,8 +102,9 @@ _ESCAPES: Final[Mapping[str, Callable[[Any], str]]] = {
 
 
 def render(name: str, /, **values: Any) -> str:
-    """The text of a template; a value that it needs and does not get is an error."""
-    return _environment(Path(name).suffix).get_template(name).render(values)
+    """The text of a template; it knows what wrote it and when, and a value that it does not get is an error."""
+    written = {"version": __version__, "now": f"{datetime.now(UTC):%Y-%m-%d %H:%M}"}
+    return _environment(Path(name).suffix).get_template(name).render(written | values)
 
 
 @functools.cache
@@ -125,5 +129,6 @@ def _environment(suffix: str) -> Environment:
         auto_reload=False,
     )
     made.filters.update(number=format, key=lambda name: Markup(toml_key(name)))  # noqa: S704  # it escapes
+    made.filters.update(digits=number_text)
     made.globals["style"] = read("style.css")
     return made

@@ -440,17 +440,15 @@ class Block:
         """
         if numbers is None:
             numbers = np.zeros(len(self)) if weights is None else self.scores(weights)
-        bits, usable = self.sum_bits, self.usable_rows
+        usable, scale = self.usable_rows, 2.0**self.sum_bits
 
         def part(start: int, stop: int) -> float:
             total = 0.0
             for first in range(start, stop, NUMBERS):
                 own = slice(first, min(first + NUMBERS, stop))
-                cut = np.fmax(np.fmin(term(numbers[own], self.labels[own]).astype(np.float64), 1.0), low)
-                cut = cut if self.shares is None else cut * self.shares[own]
-                found = toward_zero(cut, bits)
-                found[~usable[own]] = 0.0
-                total += float(found.sum())
+                found = np.ascontiguousarray(term(numbers[own], self.labels[own]), dtype=np.float64)
+                shares = NONE if self.shares is None else self.shares[own]
+                total += kernels.number_sum(found, low, shares, usable[own], scale)
             return total
 
         return float(sum_parts(part, self.resources.cuts(len(self), COSTLY * len(self))))
@@ -486,7 +484,7 @@ class Block:
         rows = self.rows if self.chosen is None else self.rows[self.chosen]
 
         def part(start: int, stop: int) -> Array:
-            total = np.zeros((self.dimension, self.dimension))
+            total, spare = np.zeros((self.dimension, self.dimension)), np.empty((self.dimension, self.dimension))
             for narrow, labels in self.pieces(rows, start, stop, rows_at_once(self.dimension, product=True)):
                 own = slice(start, start + len(labels))
                 piece, start = narrow.astype(np.float64, copy=False), own.stop  # products of float32 would be rounded
@@ -497,11 +495,12 @@ class Block:
                     factor = term(piece @ weights, labels)
                     factor = (factor if self.shares is None else factor * self.shares[own])[:, None]
                     scaled = piece.multiply(factor) if is_sparse(piece) else piece * factor
-                total += dense(piece.T @ scaled)
+                total += dense(piece.T @ scaled) if is_sparse(piece) else np.matmul(piece.T, scaled, out=spare)
             return total
 
         most = None if self._fused and term is None else 1
-        return np.asarray(sum_parts(part, self.resources.cuts(len(self), len(self) * self.dimension, most), blas=True))
+        cuts = self.resources.cuts(len(self), len(self) * self.dimension, most)
+        return np.asarray(sum_parts(part, cuts, blas=self.dimension**2))
 
     def _by_share(self, piece: Matrix, roots: Array) -> Matrix:
         """Rows times the roots of their shares, rounded toward zero on their grid: no row is longer than it was."""

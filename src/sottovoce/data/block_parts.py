@@ -350,7 +350,9 @@ def _one_block(blocks: Sequence[Block]) -> Block:
     labels = np.concatenate([block.labels for block in blocks])
     shares = [block.shares for block in blocks if block.shares is not None]
     usable = np.concatenate([block.usable_rows for block in blocks])
-    return blocks[0].with_rows(rows, labels, usable, shares=np.concatenate(shares) if shares else None)
+    beside = {name: np.concatenate([block.beside[name] for block in blocks]) for name in blocks[0].beside}
+    joined = np.concatenate(shares) if shares else None
+    return blocks[0].with_rows(rows, labels, usable, beside=beside, shares=joined)
 
 
 class PartOfFile(BlockPart):

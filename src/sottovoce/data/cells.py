@@ -101,7 +101,7 @@ def class_places(labels: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.int
     places = np.full(labels.shape, -1)
     for key, place in keys.items():
         if isinstance(key, float):
-            places[labels == key] = place
+            np.copyto(places, place, where=labels == key)
     return places
 
 

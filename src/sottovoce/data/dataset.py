@@ -7,7 +7,7 @@ a list of sources; each of them can be read anywhere, from its beginning, as oft
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -185,6 +185,14 @@ class Dataset:
     _before: Mapping[Path, Any] = MappingProxyType({})  # the files as they were when they were opened
     _distinct: tuple[int, NDArray[Any]] | None = None  # how many labels were looked for, and those that occur
     _told: bool = False  # whether the holder was told of lines that cannot be read
+
+    @property
+    def beside(self) -> Collection[str] | None:
+        """What stands beside the labels, by name; None where that is known once they are read."""
+        if self.schema is not None:
+            return self.schema.names_beside
+        labels = [source.y for source in self.sources if isinstance(source, ArraySource) and source.y is not None]
+        return {*(labels[0].dtype.names or ())} - {"label"} if labels else None
 
     def pieces(self, rows: int | None = None) -> Iterator[Piece]:
         """Rows and labels in their order, at most `rows` at once."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -349,8 +349,10 @@ class Preparation:
         people = (self.most_records or self.counted) is not None
         return frozenset({*found, *self.also, *(["person"] if people else [])})
 
-    def check_beside(self, given: Mapping[str, NDArray[Any]]) -> None:
-        """Refuse labels without what the plan counts on beside them, whatever they are."""
+    def check_beside(self, given: Collection[str]) -> None:
+        """Refuse labels without what the plan counts on beside them, or with more, whatever they are."""
+        if strange := {*given} - self.beside:
+            raise InputError(f"the plan does not take {', '.join(sorted(strange))} beside labels; leave it out.")
         declared = {"exposure": self.bounds.exposure_bound, "weight": self.bounds.weight_bound, "time": self.until}
         if lacking := [name for name in sorted(self.beside) if declared.get(name) and name not in given]:
             raise InputError(

@@ -46,6 +46,15 @@ class ProductColumn(Column):
         return [(-most, most)] * len(self.features)
 
     @property
+    def counted(self) -> str:
+        """From where its numbers count: "age from 50"."""
+        return ", ".join(f"{each.column.name} from {each.middle:g}" for each in self.factors if each.middle)
+
+    def contrasts(self) -> list[tuple[str, Array]]:
+        said = f" ({self.counted})" if self.counted else ""
+        return [(f"{name}{said}", way) for name, way in super().contrasts()]
+
+    @property
     def whole(self) -> bool:  # type: ignore[override]
         """Whether both are."""
         return all(parent.whole for parent in self.parents)
@@ -82,13 +91,13 @@ class Factor:
     """What a column gives to a product: a number from the middle of its range, or a feature for each other level."""
 
     def __init__(self, column: Column) -> None:
-        self._column, features = column, column.features
-        self._chosen, self.names, self._middle, self.most = [0], features[:1], 0.0, 1.0
+        self.column, features = column, column.features
+        self._chosen, self.names, self.middle, self.most = [0], features[:1], 0.0, 1.0
         self.at_base = np.zeros(1)
         if isinstance(column, Number):
             low, high = column.ranges[0]
-            self._middle, self.most = (low + high) / 2, (high - low) / 2
-            self.at_base = np.array([-self._middle])
+            self.middle, self.most = (low + high) / 2, (high - low) / 2
+            self.at_base = np.array([-self.middle])
         elif isinstance(column, Category):
             self._chosen = [place for place in range(len(features)) if place != column.first]
             self.names = tuple(features[place] for place in self._chosen)
@@ -96,9 +105,9 @@ class Factor:
 
     def made(self, codes: Array) -> Array:
         """Of what the column read."""
-        column = self._column
+        column = self.column
         if isinstance(column, Number):
-            return column.made(codes)[:, :1] - self._middle
+            return column.made(codes)[:, :1] - self.middle
         if isinstance(column, Category):
             return column.made(codes.astype(np.int64))[:, self._chosen]
         return (column.made(codes)[:, :1] > 0).astype(np.float64)

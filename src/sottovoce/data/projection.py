@@ -8,16 +8,17 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.blas import dtrmm
 
 from sottovoce.data.kernels import row_loops as kernels
 from sottovoce.data.matrix import (
     COSTLY,
+    NONE,
     NUMBERS,
+    Slope,
     Term,
     dense,
     exact_product,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from sottovoce.data.block import Block
 
 Array = NDArray[np.float64]
+
+PANEL = 64  # columns of a triangular matrix that are taken together
 
 
 class Projected:
@@ -72,17 +75,21 @@ class Projected:
         least = rows_at_once(block.dimension, product=True)
 
         def fill(first: int, last: int) -> None:
+            spare = np.empty((min(PANEL, len(matrix)), min(least, last - first)))
             for piece, labels in block.pieces(rows, first, last, least, block.dimension):
                 own = slice(first, first + len(labels))
-                if matrix.ndim == 1:
-                    part = piece * matrix
-                elif is_sparse(piece):
-                    part = piece @ matrix
-                else:  # half of the work of piece @ matrix; a piece of float64 is no copy of the rows
-                    part = dtrmm(1.0, matrix.T, piece.T, overwrite_b=rows.dtype != np.float64).T
-                lengths[own], first = kernels.lengths_dense(part), own.stop
+                if matrix.ndim == 1 or is_sparse(piece):
+                    lengths[own] = kernels.lengths_dense(piece * matrix if matrix.ndim == 1 else piece @ matrix)
+                else:  # without what is 0, and as NumPy does it, since SciPy's triangular product holds Python's lock
+                    squares = np.zeros(len(labels))
+                    for column in range(0, len(matrix), PANEL):
+                        panel = matrix[column:, column : column + PANEL].T
+                        part = np.matmul(panel, piece[:, column:].T, out=spare[: len(panel), : len(labels)])
+                        kernels.add_squares(part, squares)
+                    lengths[own] = np.sqrt(squares)
+                first = own.stop
 
-        run_parts(fill, block.resources.cuts(len(block), len(block) * block.dimension), blas=True)
+        run_parts(fill, block.resources.cuts(len(block), len(block) * block.dimension), blas=matrix.size)
 
     def number_sum(self, term: Callable[[Array, Array], Array]) -> float:
         """sum_i of term(|z_i|, y_i) clipped to [0, 1], as `Block.number_sum`."""
@@ -153,7 +160,12 @@ class ProjectedRows(Projected):
 
     def exact_sum(self, point: Array, term: Term) -> Array:
         """The score is that of the cut row times what it was divided by."""
-        exact, labels, own_shares = exact_weights(point, self.bits), self._block.labels, self._block.shares
+        block, exact = self._block, exact_weights(point, self.bits)
+        own_shares, cuts = block.shares, block.resources.cuts(len(block), COSTLY * len(block))
+        if isinstance(term, Slope) and term.serves(block.labels):
+            told: Any = (term.code, term.numbers, NONE if own_shares is None else own_shares)
+            work = functools.partial(kernels.slope_sum_few, self._rows, self._shares, block.labels, exact, told)
+            return np.asarray(sum_parts(work, cuts))
 
         def part(start: int, stop: int) -> Array:
             total = np.zeros(self.width)
@@ -161,10 +173,9 @@ class ProjectedRows(Projected):
                 own = slice(first, min(first + NUMBERS, stop))
                 rows = self._rows[own]
                 counted = () if own_shares is None else (own_shares[own],)
-                total += rows.T @ term((rows @ exact) / self._shares[own], labels[own], *counted)
+                total += rows.T @ term((rows @ exact) / self._shares[own], block.labels[own], *counted)
             return total
 
-        cuts = self._block.resources.cuts(len(labels), COSTLY * len(labels))
         return np.asarray(sum_parts(part, cuts, blas=True))
 
     def finished(self, total: Array) -> Array:

@@ -13,10 +13,12 @@ import itertools
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
@@ -25,6 +27,8 @@ from sottovoce.arguments import is_whole
 from sottovoce.errors import InputError
 
 DEVICES: Final = ("cpu", "cuda")
+CALM: Final = 1000  # columns up to which BLAS with one thread is as fast between sums over rows
+LIGHT: Final = 1e9  # multiplications of a sum up to which it is in that
 LEAST = 1 << 19  # entries that are worth a thread: about a tenth of a millisecond of a pass
 BLAS_NEEDS: Final = 96_000_000  # bytes: two libraries with a buffer of 34 MB each, and room to work
 THREAD_NEEDS: Final = 68_000_000  # bytes for each further thread that calls them at the same time
@@ -34,6 +38,7 @@ SHARE: Final = 4  # rows take at most this part of the memory that is left
 UNKNOWN: Final = 1 << 32  # bytes that are taken for free where the system does not say
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _UNLIMITED: Final = 1 << 60
+_BLAS: Final[dict[int, Any]] = {}  # by process: who wants it with one thread
 
 Hear = Callable[[str, int, int], None]  # what is done, records done, records in all: public counts
 Result = TypeVar("Result")
@@ -120,11 +125,15 @@ def check_resources(resources: Any) -> None:
         cupy()
 
 
-def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int], *, blas: bool = False) -> list[Result]:
-    """work(start, stop) between every two neighbouring cuts, side by side; results in order; `blas`: it calls that."""
+def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int], *, blas: int = 0) -> list[Result]:
+    """work(start, stop) between every two neighbouring cuts, side by side; results in order.
+
+    `blas`: it calls that, for so many multiplications for each row. One heavy part has all threads of it.
+    """
     parts = list(itertools.pairwise(cuts))
     if len(parts) == 1:
-        return [work(*parts[0])]
+        with plain_blas(-1) if blas * cuts[-1] > LIGHT else contextlib.nullcontext():
+            return [work(*parts[0])]
     if blas:
         with plain_blas():
             return run_parts(work, cuts)
@@ -143,7 +152,7 @@ def run_parts(work: Callable[[int, int], Result], cuts: Sequence[int], *, blas: 
     return [first, *(other.result() for other in others)]
 
 
-def sum_parts(work: Callable[[int, int], Any], cuts: Sequence[int], *, blas: bool = False) -> Any:
+def sum_parts(work: Callable[[int, int], Any], cuts: Sequence[int], *, blas: int = 0) -> Any:
     """The sum of what `run_parts` gives; no zero of it has a sign."""
     total, *others = run_parts(work, cuts, blas=blas)
     for part in others:
@@ -152,9 +161,29 @@ def sum_parts(work: Callable[[int, int], Any], cuts: Sequence[int], *, blas: boo
     return total
 
 
-def plain_blas() -> Any:
-    """Where several parts call BLAS, each call has one thread: pools of BLAS would wait for one another."""
-    return _controller(os.getpid()).limit(limits=1, user_api="blas")
+def plain_blas(more: int = 1, *, leaving: bool = False) -> contextlib.ExitStack:
+    """BLAS with one thread, since pools of BLAS would wait for one another; with -1, inside, with all that it had.
+
+    That begins with the call and ends with the context. The first to enter sets the limit of the process, and the last
+    to leave takes it back, in whatever order.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    own = _BLAS.setdefault(os.getpid(), SimpleNamespace(lock=threading.Lock(), inside=0, controller=None))
+    with own.lock:
+        before, after = own.inside, own.inside + more
+        if not leaving and before <= 0 and more < 0:
+            return contextlib.ExitStack()  # there is no limit to lift
+        own.inside = after
+        if before <= 0 < after:
+            own.controller = own.controller or ThreadpoolController()
+            own.limit = own.controller.limit(limits=1, user_api="blas")
+        elif after <= 0 < before:
+            own.limit.restore_original_limits()
+    stack = contextlib.ExitStack()
+    if not leaving:
+        stack.callback(plain_blas, -more, leaving=True)
+    return stack
 
 
 @functools.lru_cache(maxsize=16)
@@ -182,13 +211,6 @@ def take_buffers(_process: int, jobs: int) -> None:
 @functools.lru_cache(maxsize=4)
 def _row_threads(_process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sottovoce-rows")
-
-
-@functools.lru_cache(maxsize=1)
-def _controller(_process: int) -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
 
 
 def fits_in_memory(size: int, *, after: int = 0) -> bool:

@@ -59,6 +59,7 @@ class _Form:
     kind: str  # of an entry
     label: Any = "<f8"
     shared: bool = False  # whether rows have shares
+    beside: tuple[tuple[str, str], ...] = ()  # what stands beside labels: name and kind
 
     def sections(self, piece: _Piece) -> dict[str, tuple[Any, int, int]]:
         """(type, count, offset in the piece) of each array."""
@@ -66,6 +67,7 @@ class _Form:
         parts: list[tuple[str, Any, int]]
         parts = [("labels", self.label, piece.rows), ("data", self.kind, count), ("usable", "|b1", piece.rows)]
         parts += [("shares", "<f8", piece.rows)] if self.shared else []
+        parts += [(f"beside {name}", kind, piece.rows) for name, kind in self.beside]
         if piece.entries >= 0:
             parts += [("indptr", "<i4", piece.rows + 1), ("indices", "<i4", piece.entries)]
         found, offset = dict[str, tuple[Any, int, int]](), 0
@@ -86,7 +88,8 @@ class _Form:
         }
         shape = (piece.rows, self.dimension)
         rows: Matrix = found["data"].reshape(shape) if piece.entries < 0 else _csr(found, shape)
-        return about.with_rows(rows, found["labels"], found["usable"], shares=found.get("shares"))
+        beside = {name: found[f"beside {name}"] for name, _ in self.beside}
+        return about.with_rows(rows, found["labels"], found["usable"], beside=beside, shares=found.get("shares"))
 
 
 def _csr(found: dict[str, NDArray[Any]], shape: tuple[int, int]) -> Matrix:
@@ -131,10 +134,11 @@ class RowFile:
         values = rows.data if is_sparse(rows) else rows
         if not self.pieces:
             kind = values.dtype.newbyteorder("<").str if values.dtype.kind == "f" else "<f8"
-            self.form = _Form(int(rows.shape[1]), kind, block.labels.dtype, block.shares is not None)
+            beside = tuple((name, column.dtype.str) for name, column in block.beside.items())
+            self.form = _Form(int(rows.shape[1]), kind, block.labels.dtype, block.shares is not None, beside)
         piece = _Piece(offset, len(block), int(rows.nnz) if is_sparse(rows) else -1)
         arrays: dict[str, Any] = {"labels": block.labels, "data": values, "usable": block.usable_rows}
-        arrays["shares"] = block.shares
+        arrays |= {"shares": block.shares, **{f"beside {name}": column for name, column in block.beside.items()}}
         if is_sparse(rows):
             arrays |= {"indptr": rows.indptr, "indices": rows.indices}
         raw = np.zeros(self.form.size(piece), np.uint8)

@@ -498,6 +498,8 @@ def tell_column(column: Column) -> str:
     """What a column holds, in words: "5 levels (a, b, c, d, e), missing counted"."""
     if isinstance(column, ProductColumn):
         said = f"the product of {' and '.join(parent.name for parent in column.parents)}"
+        low, high = column.ranges[0]
+        said += f", from {low:g} to {high:g}" + (f", {column.counted}" if column.counted else "")
     elif isinstance(column, Number):
         kind = "a count" if isinstance(column, CountColumn) else "a number"
         said = kind if column.unknown else f"{kind} from {column.low:g} to {column.high:g}"

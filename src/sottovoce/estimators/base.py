@@ -354,14 +354,14 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         """
         self._joint(federation, recipient)
 
-    def _joint(self, federation: Federation, recipient: str) -> Array | None:
+    def _joint(self, federation: Federation, recipient: str, session: Session | None = None) -> Array | None:
         check_is_fitted(self, "plan_")
         if not self.plan_.split.same_people or not federation.split.same_people:
             raise InputError(
                 "a joint prediction is for a model and a federation by columns; where a party has whole rows, it "
                 "predicts with predict(X) on its own."
             )
-        session, digest = Session(federation), bytes.fromhex(self.charged_as_)
+        session, digest = session or Session(federation), bytes.fromhex(self.charged_as_)
         if self.plan_.models == "shared":
             weights = self.coef_.ravel(), float(np.ravel(self.intercept_)[0])
             federation.learn(digest, parts_of(self.plan_, *weights, self._feature_names))

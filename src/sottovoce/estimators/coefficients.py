@@ -26,6 +26,7 @@ from sottovoce.plan.problem import Problem
 Array = NDArray[np.float64]
 
 LEVEL = 0.95  # of intervals, where nothing else is said
+LEAST = 1e-4  # of the p-values that a table says
 INTERCEPT = "intercept"
 LOST = "not identified at this epsilon"
 BY_COLUMNS = 200  # features: above, the rounds cost far more than a fit
@@ -128,6 +129,8 @@ class CoefficientTable:
         rows = []
         for row in self.rows:
             numbers = [f"{getattr(row, column):.4g}" for column in self._columns] if row.identified else [LOST]
+            if row.p_value is not None and row.p_value < LEAST:
+                numbers[self._columns.index("p_value")] = f"<{LEAST:g}"
             rows.append([row.name, *numbers])
         return ["", *titles], rows
 

@@ -26,6 +26,7 @@ from sottovoce.estimators.fits import Session
 from sottovoce.estimators.report import warn_of_repeats
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
+from sottovoce.numerals import count_text, promise_text
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.events import Relation, check_relation
@@ -114,7 +115,7 @@ class Description:
     def heading(self) -> str:
         own = self.privacy_.weakest
         rests = f" ({own.mark})" if own.mark else ""
-        return f"{self.plan_.records:,} records, epsilon={own.epsilon:.4g}, delta={self.plan_.delta:g}{rests}"
+        return f"{count_text(self.plan_.records)} records, {promise_text(own.epsilon, own.delta)}{rests}"
 
     def __str__(self) -> str:
         """A line for each statistic and each level, groups side by side."""

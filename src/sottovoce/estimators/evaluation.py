@@ -26,6 +26,7 @@ from sottovoce.algorithms.evaluation import (
 )
 from sottovoce.algorithms.evaluation.counts import CountCells, EvaluatedCounts
 from sottovoce.algorithms.evaluation.groups import Groups
+from sottovoce.algorithms.evaluation.times import EvaluatedTimes, TimeCells, TimeEstimates
 from sottovoce.data.beside import columns_beside, labels_with
 from sottovoce.data.cells import table_columns
 from sottovoce.data.dataset import Dataset
@@ -38,9 +39,11 @@ from sottovoce.estimators.declarations import check_budget, common_names, label_
 from sottovoce.estimators.fits import Session
 from sottovoce.estimators.groups import read_groups, warn_of_small_groups
 from sottovoce.estimators.report import UNPROTECTED_FIT, warn_of_repeats
+from sottovoce.estimators.times import PrivateCoxRegressor
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.notebooks import html_table
+from sottovoce.numerals import count_text, interval_text, number_text, promise_text
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.events import Relation, check_relation
@@ -59,7 +62,8 @@ class Evaluation:
     the records that is of one class and predicted to be of another. `cells` are the noisy counts: of a classifier at
     `nodes`, first of the negative class, then of the positive one; of several classes the K x K counts by class and
     predicted class, then the losses at `nodes`; of a regressor of the residuals' sizes at `nodes`, of
-    counts of the records' deviances; their `calibration` has observed rates. `complete` says
+    counts of the records' deviances; their `calibration` has observed rates. Of times they are the events in each
+    interval up to `nodes`, of which `calibration` has the shares that were predicted and observed. `complete` says
     whether all test records could be used, as far as the noise tells. `beyond` is the share of the scores at the end
     nodes, where so many lie there or farther out that metrics may be off; else 0. `model` is the plan of the fit, as in
     ledgers; `with_fit` what fit and evaluation promise together, (epsilon, delta), where they were of the same people.
@@ -166,10 +170,10 @@ class Evaluation:
     def _rows(self) -> list[tuple[str, ...]]:
         """A line for each metric, of all records and of each group."""
         every = [dict(own._named()) for own in (self, *self.groups.values())]
-        text = _short_text if self.groups else _metric_text
-        rows = [(name, *(text(own[name]) for own in every)) for name in every[0]]
-        counts = [f"about {max(own.records.value, 0.0):,.0f}" for own in self.groups.values() if own.records]
-        return [("records", f"{self.plan_.records:,}", *counts), *rows] if counts else rows
+        short = bool(self.groups)
+        rows = [(name, *(_metric_text(own[name], short=short) for own in every)) for name in every[0]]
+        counts = [f"about {count_text(own.records.value)}" for own in self.groups.values() if own.records]
+        return [("records", count_text(self.plan_.records), *counts), *rows] if counts else rows
 
     def _named(self) -> Iterator[tuple[str, estimates.Metric]]:
         for name, metric in self.metrics.items():
@@ -181,12 +185,11 @@ class Evaluation:
     def _remarks(self) -> list[str]:
         """The first line of the text, and those below its numbers."""
         unit = "records" if self.plan_.most_records is None else "people"
-        lines = [f"{self.plan_.records} test {unit}, epsilon={self.privacy_.epsilon:.4g}, delta={self.plan_.delta:g}"]
-        if own := self.privacy_.weakest.mark:
-            lines[0] += f" ({own})"
+        own = self.privacy_.weakest
+        promise = promise_text(own.epsilon, own.delta) + (own.mark and f" ({own.mark})")
+        lines = [f"{count_text(self.plan_.records)} test {unit}, {promise}"]
         if self.with_fit is not None:
-            epsilon, delta = self.with_fit
-            both = "no promise" if math.isinf(epsilon) else f"epsilon={epsilon:.4g}, delta={delta:.3g}"
+            both = "no promise" if math.isinf(self.with_fit[0]) else promise_text(*self.with_fit)
             both += f"; the fit {self.fit_mark}" if self.fit_mark else ""
             lines.append(f"the people are those of the fit, and fit and evaluation add up: together {both}")
         if self.beyond:
@@ -196,16 +199,12 @@ class Evaluation:
         return lines
 
 
-def _metric_text(metric: estimates.Metric) -> str:
+def _metric_text(metric: estimates.Metric, *, short: bool) -> str:
     if not math.isfinite(metric.value + metric.width):
-        return "cannot be told at this epsilon"
-    return f"{metric.value:.4g}, 95% from {metric.low:.4g} to {metric.high:.4g}"
-
-
-def _short_text(metric: estimates.Metric) -> str:
-    if not math.isfinite(metric.value + metric.width):
-        return "cannot be told"
-    return f"{metric.value:.3g} ({metric.low:.3g} to {metric.high:.3g})"
+        return "cannot be told" if short else "cannot be told at this epsilon"
+    if short:
+        return interval_text(metric.value, metric.low, metric.high)
+    return f"{number_text(metric.value)}, 95% from {number_text(metric.low)} to {number_text(metric.high)}"
 
 
 def plain_numbers(value: Any) -> Any:
@@ -268,18 +267,17 @@ def evaluate(  # noqa: PLR0913
     """
     _check_arguments(model, epsilon, delta, people)
     fit, by_columns = model.plan_, model.plan_.split.same_people
-    if by_columns and fit.most_records is not None and people == "same":
-        raise InputError('people="same": by columns records are evaluated, and the fit protects people; take others.')
     relation = check_relation(relation or fit.relation)
     declared = read_groups(model, by, groups)
     if person is not None and y is None:
         raise InputError("person: give y with it; a table says it by its schema, and a party beside its labels.")
+    loss, y = model.tested(y) if isinstance(model, PrivateCoxRegressor) else (fit.loss, y)
     y = y if person is None else labels_with(y, person=person)
     if isinstance(X, Federation):
         _check_holder(fit, X, declared, by)
     elif declared is not None and not declared.places:
         y = _labels_beside(model, X, y, by)
-    federation = (_score_test_people if by_columns else _take_test_records)(model, X, y, ledger)
+    federation = (_take_test_people if by_columns else _take_test_records)(model, X, y, ledger)
     session = Session(
         federation,
         insecure_seed=insecure_seed,
@@ -301,7 +299,7 @@ def evaluate(  # noqa: PLR0913
                     "the columns of X are named or ordered otherwise than those of the fit; give the same."
                 )
         problem = Problem(
-            loss=fit.loss,
+            loss=loss,
             regulariser=Named(name="none"),
             split=federation.split,
             parties=tuple((name, facts[name]["records"]) for name in (fit.names if by_columns else facts)),
@@ -323,13 +321,16 @@ def evaluate(  # noqa: PLR0913
             coefs, intercepts = model.model_rows()
             rows = list(map(problem.preparation.weights_of, coefs, intercepts.tolist()))
             weights = np.array(rows) if several else rows[0]
-        every = (EvaluatedNumbers(), EvaluatedCounts(), EvaluatedSeveral(), EvaluatedClasses())
-        loss = problem.scaled_loss
-        form = next(each for each in every if each.takes_scores(loss) and all(need.met(loss) for need in each.needs))
+        every = (EvaluatedNumbers(), EvaluatedCounts(), EvaluatedTimes(), EvaluatedSeveral(), EvaluatedClasses())
+        scaled = problem.scaled_loss
+        form = next(each for each in every if each.takes_scores(scaled) and all(n.met(scaled) for n in each.needs))
         spread, scale = getattr(model, "score_spread_", None), getattr(model, "label_scale_", None)
         own = model.charged_as_ if by_columns else ""
         subject = Subject(weights, spread, people, own, groups=declared, labels=scale)
         plan = session.plan(form, problem, subject)
+        if by_columns and not (isinstance(X.journal, Journal) and X.journal.answered):  # else the cells are there
+            session.coordinator.check(plan)  # a party that refuses does so before anybody learns scores
+            model._joint(X, X.names[X.label_party], session)
         report, fitted = _add_fit(model, session.report(plan), people)
         journal = session.coordinator.journal
         if journal.path is not None and not journal.begun and len(plan.names) == 1:
@@ -350,11 +351,6 @@ def _check_arguments(model: Any, epsilon: Any, delta: Any, people: Any) -> None:
         raise InputError(f"model={type(model).__name__} must be a fitted estimator of this library.")
     check_is_fitted(model, "plan_")
     check_budget(epsilon, delta)
-    if model.plan_.scaled_loss.kind == "time":
-        raise InputError(
-            "a model of times is not evaluated privately here; model.score(X, y) is its concordance on test people of "
-            "your own, exact and without noise."
-        )
     if people not in get_args(People):
         raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
     fit = model.privacy_.weakest
@@ -366,6 +362,8 @@ def _check_arguments(model: Any, epsilon: Any, delta: Any, people: Any) -> None:
             "model that tells of them do not either. Evaluate on other people, or fit with privacy; or evaluate with "
             "epsilon=float('inf')."
         )
+    if people == "same" and fit.unit == "person" and model.plan_.split.same_people:
+        raise InputError('people="same": by columns records are evaluated, and the fit protects people; take others.')
     if model.plan_.models == "kept" and fit.promises:
         raise InputError(
             "models='kept': what the fit promises rests on nobody being shown predictions, and an evaluation shows "
@@ -410,7 +408,13 @@ def estimate_metrics(plan: Plan, cells: Array, report: PrivacyReport) -> Evaluat
 def _estimate(plan: Plan, cells: Array, noise: float, report: PrivacyReport, *, grouped: bool = False) -> Evaluation:
     """Of all records, or of those of a group, whose number is not known."""
     records = None if grouped else plan.records
-    if isinstance(query := algorithms.of(plan).queries(plan, plan.names[0])[0], CountCells):
+    query = algorithms.of(plan).queries(plan, plan.names[0])[0]
+    if isinstance(query, TimeCells):
+        of_times = TimeEstimates(cells, noise, plan.records, query)
+        nodes, counts, noise = of_times.histogram()
+        complete, bins = of_times.counts.complete, tuple(of_times.calibration())
+        return Evaluation(of_times.metrics(), nodes, counts, noise, complete, plan, report, calibration=bins)
+    if isinstance(query, CountCells):
         of_counts = estimates.CountEstimates(cells, noise, plan.records, query)
         nodes, counts = of_counts.histogram()
         complete, bins = of_counts.deviances.complete, tuple(of_counts.calibration())
@@ -460,9 +464,6 @@ def _check_holder(fit: Plan, federation: Federation, groups: Groups | None, by: 
         raise InputError("by: in a federation cells stand beside the labels, sv.labels_with(y, group=...).")
     if not fit.split.same_people or not federation.split.same_people:
         return
-    own = federation._parties[federation.label_party].labels if federation._parties else None  # else nobody here knows
-    if strange := columns_beside(own).keys() - (set() if groups is None else {"group"}):
-        raise InputError(f"y: {min(strange)} stands beside the labels of the test people, and nothing takes it.")
     if groups is None:
         return
     holder = federation.names[federation.label_party]
@@ -475,8 +476,8 @@ def _check_holder(fit: Plan, federation: Federation, groups: Groups | None, by: 
         )
 
 
-def _score_test_people(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
-    """Have the holder of the labels learn the scores of the test people, which it then counts."""
+def _take_test_people(_model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
+    """Test people, of whom the holder of the labels is to learn scores, which it then counts."""
     if not isinstance(X, Federation) or not X.split.same_people or y is not None or ledger is not None:
         raise InputError(
             "model was fitted over columns: give the test people as X, a Federation.by_columns of the same parties "
@@ -484,8 +485,6 @@ def _score_test_people(model: PrivateLinearModel, X: Any, y: ArrayLike | None, l
         )
     if X.unlabelled:
         raise InputError("y=None: nobody of the federation knows the labels; give them: by_columns(parts, y).")
-    if not isinstance(X.journal, Journal) or not X.journal.answered:  # else the cells of one that was stopped are there
-        model.predict_for(X, X.names[X.label_party])
     return X
 
 

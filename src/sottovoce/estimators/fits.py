@@ -18,7 +18,7 @@ from sottovoce.algorithms import NEWTON_FEATURES, Algorithm, Solution
 from sottovoce.algorithms.ranges import CountedRanges, Range, share_of, wanted
 from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.data.column_kinds import Number
-from sottovoce.data.resources import NO_RESOURCES, Resources
+from sottovoce.data.resources import CALM, NO_RESOURCES, Resources, plain_blas
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError, warn
 from sottovoce.estimators.declarations import (
     Facts,
@@ -108,7 +108,9 @@ class Session:
         before = self.plans
         self.plans = (*before, plan)
         try:
-            return self.coordinator.run(plan, form, progress, last=last)[0]
+            # elsewhere its threads would spin beside those that share rows
+            with plain_blas() if plan.dimension <= CALM else contextlib.nullcontext():
+                return self.coordinator.run(plan, form, progress, last=last)[0]
         except BaseException:
             if plan.digest not in self.coordinator.begun:  # nothing was asked, so nothing released
                 self.plans = before

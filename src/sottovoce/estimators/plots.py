@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from sottovoce.errors import InputError
+from sottovoce.numerals import count_text, interval_text, number_text
 
 Results = Mapping[str, Any]
 
@@ -26,6 +27,7 @@ _TITLES: Final = {
     "log_loss": "log-loss",
     "positives": "share of positives",
 }
+_COUNTED: Final = {"deviance": ("deviance of a record", "deviances"), "concordance": ("end of the interval", "events")}
 _MOST_NAMES: Final = 20  # levels that are named below their bars
 _COLOURS: Final = ("#2f5d8c", "#b8741a")
 
@@ -81,8 +83,8 @@ def draw(results: Results, figure: Any) -> Any:
         panels = [_draw_metrics, _draw_roc, *([_draw_calibration] if results["calibration"] else []), _draw_scores]
         for place, panel in enumerate(panels):
             panel(results, figure.add_subplot(2, 2, place + 1))
-    epsilon = results["privacy"]["epsilon"]
-    figure.suptitle(f"{results['records']:,} test records, epsilon = {float(epsilon):.3g}, 95% intervals", fontsize=11)
+    count, epsilon = count_text(results["records"]), number_text(float(results["privacy"]["epsilon"]))
+    figure.suptitle(f"{count} test records, epsilon = {epsilon}, 95% intervals", fontsize=11)
     return figure
 
 
@@ -144,8 +146,8 @@ def draw_description(results: Results, figure: Any) -> Any:
         axis.set_title(_plain(name), fontsize=8)
         if len(shown) > 1 and place == 0:
             axis.legend(fontsize=6, frameon=False)
-    epsilon = float(results["privacy"]["epsilon"])
-    figure.suptitle(f"{results['records']:,} records, epsilon = {epsilon:.3g}, 95% intervals", fontsize=11)
+    epsilon = number_text(float(results["privacy"]["epsilon"]))
+    figure.suptitle(f"{count_text(results['records'])} records, epsilon = {epsilon}, 95% intervals", fontsize=11)
     return figure
 
 
@@ -187,7 +189,7 @@ def _draw_interval(axis: Any, metric: Results, height: float) -> None:
         axis.text(0.5, height, "cannot be told", transform=axis.get_yaxis_transform(), ha="center", fontsize=8)
         return
     axis.plot([low, high], [height, height], color=_COLOURS[0], lw=2, alpha=0.6 if value is None else 1.0)
-    text = "cannot be told" if value is None else f"{value:.3g} ({low:.3g} to {high:.3g})"
+    text = "cannot be told" if value is None else interval_text(value, low, high)
     if value is not None:
         axis.plot([value], [height], "o", color=_COLOURS[0], ms=5)
     axis.annotate(text, ((low + high) / 2, height), (0, 5), textcoords="offset points", ha="center", fontsize=7)
@@ -289,10 +291,11 @@ def _draw_regression(results: Results, figure: Any) -> None:
     grid = figure.add_gridspec(len(results["metrics"]), 2)
     axis = figure.add_subplot(grid[:, 0])
     _draw_bars(axis, results["cells"], results["noise"], 0.0, (_COLOURS[0], None))
-    _name_nodes(axis, results["nodes"])
-    counts = "deviance" in results["metrics"]
-    axis.set(xlabel="deviance of a record" if counts else "size of the residual", ylabel="records at the node")
-    axis.set_title("deviances" if counts else "residuals", fontsize=10)
+    told = [_COUNTED[name] for name in results["metrics"] if name in _COUNTED]
+    along, title = told[0] if told else ("size of the residual", "residuals")
+    axis.set(xlabel=along, ylabel="events" if title == "events" else "records at the node")
+    axis.set_title(title, fontsize=10)
+    _name_nodes(axis, results["nodes"], more=title != "events")
     for place, (name, metric) in enumerate(results["metrics"].items()):
         axis = figure.add_subplot(grid[place, 1])
         _draw_interval(axis, metric, 0.0)
@@ -312,13 +315,13 @@ def _draw_bars(axis: Any, cells: Any, noise: float, shift: float, look: tuple[st
     axis.axhline(0.0, color="black", lw=0.6)
 
 
-def _name_nodes(axis: Any, nodes: Any) -> None:
-    """0 is there twice where scores have two sides."""
+def _name_nodes(axis: Any, nodes: Any, *, more: bool = True) -> None:
+    """0 is there twice where scores have two sides; the last has also what is beyond, or no `more`."""
     names = [f"{node:.2g}" for node in nodes]
     for place in range(1, len(nodes)):
         if nodes[place - 1] == nodes[place] == 0:
             names[place - 1 : place + 1] = ["≤ 0", "> 0"]
-    names[-1] = f"≥ {names[-1]}"
+    names[-1] = f"≥ {names[-1]}" if more else names[-1]
     if nodes[0] < 0:
         names[0] = f"≤ {names[0]}"
     axis.set_xticks(range(len(nodes)), names, fontsize=7, rotation=45)

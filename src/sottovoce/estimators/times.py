@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.algorithms import Solution
 from sottovoce.data.beside import labels_with
+from sottovoce.data.bounds import LARGEST
 from sottovoce.data.cells import cell_key, column_cells, read_numbers
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
@@ -65,8 +66,19 @@ class PrivateCoxRegressor(PrivateLinearModel):
             raise InputError("radius and alpha='auto' are not for times; give alpha, 0 for no penalty.")
         return Named(name="none") if self.alpha == 0 else penalty_named("l2", alpha=self.alpha)
 
+    def tested(self, y: Any) -> tuple[Named, Any]:
+        """The loss with the hazards of the fit, and labels, for an evaluation."""
+        rates = np.minimum(self.baseline_hazard_, LARGEST).tolist()
+        known = None if y is None else events_of(y)
+        if known is not None and "entry" in (known.dtype.names or ()):
+            raise InputError("entry: people who were seen only from some time on are not evaluated; leave them out.")
+        return Named(name=self.plan_.loss.name, parameters=self.plan_.loss.parameters | {"rates": rates}), known
+
     def _keep(self, fit: Fit, solution: Solution) -> None:
         super()._keep(fit, solution)
+        if self.score_spread_ is not None:
+            mean, deviation = self.score_spread_
+            self.score_spread_ = mean - float(self.intercept_), deviation
         rates = np.array(solution.baseline) * np.exp(np.clip(float(self.intercept_), -REACH, REACH))
         self._set_baseline(rates)
 

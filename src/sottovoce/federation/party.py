@@ -82,6 +82,8 @@ class Party(Answering):
         self.name, self.resources = name, Resources(n_jobs, device)  # for work on its rows
         self.rows, self.labels = self.all_rows = check_rows(X, y, name)  # all: also those that an alignment leaves out
         self._codes = codes
+        # What stands beside its labels, by name, public; None if that is known once they are read.
+        self.beside = X.beside if isinstance(X, Dataset) else tuple(columns_beside(self.labels))
         self.of_people = "person" in columns_beside(self.labels)  # whether it was told whose record each is; public
         # How many records it serves or, where people have several, how many people; public.
         self.records = count_people(self.labels) if self.of_people else int(self.rows.shape[0])

@@ -279,6 +279,10 @@ def check_plan(plan: Plan, own: Party, known: Known) -> tuple[Algorithm, Mapping
         if plan.channel.secure:
             check_sums(form, plan, queries)
         form.pricing.check_served(form, plan, name)
+        recipe, groups = plan.part(name).preparation, getattr(plan.numbers, "groups", None)
+        beside = set() if own.beside is None else {*own.beside} - ({"group"} if groups is not None else set())
+        if own.beside is not None and own.records and plan.layout != "raw" and beside | recipe.beside:
+            recipe.check_beside(beside)  # whatever the cells are
         if plan.private:
             form.pricing.check_samplers(form, plan, own.policy.relation or plan.relation, plan.delta)
         reason = own.policy.refuse(plan, form, name, known)

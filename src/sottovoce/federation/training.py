@@ -169,7 +169,7 @@ class Training:
         plan = read_plan(frame.text, frame.plan)
         if own.run is not None and own.run.plan.digest == frame.plan:
             return self.sign(plan)
-        matrix, labels, recipe = self._select_rows(plan)
+        matrix, labels, recipe = self._select_rows(plan, told=frame.query != "check")
         alone = plan.names == (own.name,)
         if own.identity is None and not alone:
             raise RefusedError(
@@ -192,7 +192,7 @@ class Training:
         if frame.query == "check":
             own.keys.hold(plan)
             self._check_charge(form, plan)
-            if own.resources.holder == "elsewhere" or isinstance(own.rows, Dataset):
+            if own.resources.holder == "elsewhere" or isinstance(own.rows, Dataset) or matrix is None:
                 return ACCEPTED
         elif masker is not None:
             own.keys.check_agreed(plan)
@@ -248,13 +248,13 @@ class Training:
                 "remove its receipt (of a job: in NAME.receipts.json)."
             ) from error
 
-    def _select_rows(self, plan: Plan) -> tuple[Matrix, NDArray[Any], Preparation]:
+    def _select_rows(self, plan: Plan, *, told: bool) -> tuple[Matrix, NDArray[Any], Preparation]:
         """The rows and labels that a plan is about and how they become a block, or a refusal.
 
         They are this party's or, of an evaluation by columns at the holder of the labels, the scores that it received
         as the recipient of predictions; codes, of a description, are made later. Columns of other parties are in such
         a score. They let this one learn it (`Policy.predict_for`); that counts of it are released each of them allows
-        by charging the plan and signing it.
+        by charging the plan and signing it. Before it was `told` them a plan is only checked, and there are no rows.
         """
         own, rows = self._holder, self._holder.rows
         if not own.policy.trains:
@@ -265,8 +265,8 @@ class Training:
                 "this plan was run before, and a party without a ledger does not remember what it released."
             )
         described, count = isinstance(plan.numbers, Described), rows.shape[0] if plan.split.same_people else own.records
-        told = own.of_people or (plan.most_records and plan.split.same_people and plan.label_party_name != own.name)
-        if (plan.most_records is not None) != bool(told):  # as declared, whatever the identifiers are
+        whose = own.of_people or (plan.most_records and plan.split.same_people and plan.label_party_name != own.name)
+        if (plan.most_records is not None) != bool(whose):  # as declared, whatever the identifiers are
             mine = "knows whose record each is" if own.of_people else "was not told whose record each is (person)"
             other = "no people with several records" if own.of_people else "people with several records"
             raise RefusedError(f"{own.name} {mine}, and the plan is about {other} (most_records).")
@@ -275,9 +275,9 @@ class Training:
         scored = scored and plan.split.same_people and plan.label_party_name == own.name
         if scored:
             scores = self._holder.predictor.scored(bytes.fromhex(plan.numbers.scores), plan.names)
-            if scores is None:
+            if scores is None and told:
                 raise RefusedError(f"{own.name} has received no joint predictions of that model; ask for them first.")
-            rows = scores[:, None]
+            rows = None if scores is None else scores[:, None]
         try:
             recipe = score_recipe(plan) if scored else plan.part(own.name).preparation
         except InputError as error:

@@ -26,7 +26,7 @@ FIRST = 0.75  # the slope at which those of counts are cut; a count of 1 where m
 VARIANCE = 0.5  # of the scores, before anything is known
 WIDEST = 3.0  # a variance of scores beyond which curvatures say nothing
 FARTHEST = 12.0  # mean residuals from the mean, beyond which counts are all far; of amounts the square
-WIDER = 16.0  # a clip of slopes moves the mean first, so the rescale may have so much more noise
+WIDER = 4.0  # a clip of slopes moves the mean first, so the rescale may have so much more noise
 
 
 class LogMeanLoss(Loss):

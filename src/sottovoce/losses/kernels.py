@@ -39,10 +39,11 @@ def clamp(value: float, low: float, high: float) -> float:
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
-def logistic_weight(t: float) -> float:
-    """1 / (1 + exp(t)) to about 1e-15, t first clipped to [-690, 690]; without branches, so that loops are vectorised.
+def logistic_weights(t: float) -> tuple[float, float]:
+    """1 / (1 + exp(t)) and 1 / (1 + exp(-t)) to about 1e-15, t first clipped to [-690, 690].
 
-    t = k ln 2 + r, and exp(r) = (A + B) / (A - B) by Pade's formula of order 5, whose error is below 1e-15.
+    Without branches, so that loops are vectorised. t = k ln 2 + r, and exp(r) = (A + B) / (A - B) by Pade's formula of
+    order 5, whose error is below 1e-15. Of -t both k and r have the other sign, to the last bit.
     """
     t = clamp(t, -690.0, 690.0)
     shifted = t * _LOG2_E + _SHIFT
@@ -51,9 +52,16 @@ def logistic_weight(t: float) -> float:
     q = r * r
     even = 30240.0 + q * (3360.0 + q * 30.0)
     odd = r * (15120.0 + q * (420.0 + q))
-    power = np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
-    low = even - odd
-    return float(low / (low + power * (even + odd)))
+    whole, low, high = np.float64(shifted).view(np.int64), even - odd, even + odd
+    power = np.int64((whole + 1023) << 52).view(np.float64)
+    inverse = np.int64((1023 - whole) << 52).view(np.float64)
+    return low / (low + power * high), high / (high + inverse * low)
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def logistic_weight(t: float) -> float:
+    """1 / (1 + exp(t)) likewise."""
+    return float(logistic_weights(t)[0])
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
@@ -173,7 +181,12 @@ def fill_terms(
     if offset != 0.0:
         for i in range(len(found)):
             scores[i] = scores[i] + offset
-    for label in range(2 if unit < 0.0 else 1):  # one call in the code, which is then compiled once
+    both = code == LOGISTIC and unit < 0.0
+    if both:
+        for i in range(len(found)):
+            own, other = logistic_weights(labels[i] * scores[i])
+            found[i], spare[i] = -labels[i] * own, labels[i] * other
+    for label in range(0 if both else 2 if unit < 0.0 else 1):  # one call in the code, which is then compiled once
         _fill_terms(code, parameter, scores, labels, 1.0 - 2.0 * label, spare if label == 1 else found)
     if low != 1.0 or high != 1.0:
         for i in range(len(found)):

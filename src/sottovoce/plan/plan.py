@@ -75,24 +75,24 @@ Line = Annotated[str, AfterValidator(_one_line), Field(strict=True, max_length=3
 
 
 class About(Frozen):
-    """Who runs a plan on which data and what for. Public: it is part of the plan, and every party's ledger keeps it.
+    """Who runs a plan on which data and what for, each in at most 300 characters; the plan and all ledgers show it.
 
     Nobody checks these texts; whom a charge is for is decided by the account that a holder lets pay.
     """
 
-    dataset: Line = Field("", description="the name of the data set, in one line of at most 300 characters")
-    purpose: Line = Field("", description="what the model is for, in one line of at most 300 characters")
-    analyst: Line = Field("", description="who runs the job, in one line of at most 300 characters")
-    note: Line = Field("", description="a remark, in one line of at most 300 characters")
-    controller: Line = Field("", description="who answers for the data, in one line of at most 300 characters")
+    dataset: Line = Field("", description="the name of the data set")
+    purpose: Line = Field("", description="what the model is for")
+    analyst: Line = Field("", description="who runs the job")
+    note: Line = Field("", description="a remark")
+    controller: Line = Field("", description="who answers for the data, and who processes them on their behalf")
     sector: Line = Field("", description="what the controller is: Government, Industry or Nonprofit")
-    contact: Line = Field("", description="where people in the data may ask, in one line of at most 300 characters")
-    basis: Line = Field("", description="the legal basis, in one line of at most 300 characters")
-    recipients: Line = Field("", description="who gets the results, in one line of at most 300 characters")
-    retention: Line = Field("", description="how long data and results are kept, in one line of at most 300 characters")
-    region: Line = Field("", description="where the people are, in one line of at most 300 characters")
-    reason: Line = Field("", description="why this epsilon, and which were compared, in at most 300 characters")
-    withdrawal: Line = Field("", description="what is done when somebody withdraws, in at most 300 characters")
+    contact: Line = Field("", description="where people in the data may ask")
+    basis: Line = Field("", description="the legal basis")
+    recipients: Line = Field("", description="who gets the results, and in which other countries")
+    retention: Line = Field("", description="how long data and results are kept")
+    region: Line = Field("", description="where the people are")
+    reason: Line = Field("", description="why this epsilon, and which were compared")
+    withdrawal: Line = Field("", description="what is done when somebody withdraws")
 
     def texts(self) -> dict[str, str]:
         """The texts that are there, by name."""

@@ -18,6 +18,7 @@ from scipy.special import expit, ndtr, ndtri
 
 from sottovoce.errors import InputError
 from sottovoce.notebooks import html_table
+from sottovoce.numerals import number_text, promise_text
 from sottovoce.privacy.accounting import epsilon_of, gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.attack import Attack
 from sottovoce.privacy.events import CHANGES, Event, Relation, inside
@@ -161,8 +162,8 @@ class Guarantee:
                 about, changed = ("a feature of one party", "that feature's column had been blank or any other")
             text = (
                 f"Against {view}: whatever is concluded about {about}, the chance of concluding it is at most "
-                f"{as_power(self.epsilon)} times (epsilon = {self.epsilon:.4g}) the chance if {changed}, plus "
-                f"{self.delta:.3g} (delta); and the same the other way round."
+                f"{as_power(self.epsilon)} times (epsilon = {number_text(self.epsilon)}) the chance if {changed}, "
+                f"plus {number_text(self.delta)} (delta); and the same the other way round."
             )
             if self.trade_off:
                 text += (
@@ -172,7 +173,7 @@ class Guarantee:
         if self.unit == "feature":
             text += " NO PROMISE is made to a person: records are not protected."
         if self.claimed_epsilon is not None:
-            text += f" The published formula claims epsilon = {self.claimed_epsilon:.4g}."
+            text += f" The published formula claims epsilon = {number_text(self.claimed_epsilon)}."
         if self.computational and math.isfinite(self.epsilon):
             conditions = "; if ".join(self.assumes)
             text += (
@@ -315,7 +316,7 @@ class PrivacyReport:
             for names in kinds.values():  # a few points: one party, half of them, all but one
                 for name in (names[place] for place in sorted({0, (len(names) - 1) // 2, len(names) - 1})):
                     epsilon = self.colluding[name]
-                    curve.append(f"{name} {'infinite (in the clear)' if math.isinf(epsilon) else f'{epsilon:.4g}'}")
+                    curve.append(f"{name} {'infinite (in the clear)' if math.isinf(epsilon) else number_text(epsilon)}")
             lines.append("Epsilon against those who collude: " + "; ".join(curve) + ".")
         if self.noise is not None:
             lines.append(f"Noise of a sum over that of data in one place: {self.noise:.3g}.")
@@ -342,8 +343,8 @@ class PrivacyReport:
         whose = "one of them" if most == 1 else f"up to {most:,} of them together"
         return (
             f"If people withdraw: of {whose} a guess, at even chances, whether their records were used is right at "
-            f"most 3 times in 4 (as a group: epsilon = {epsilon:.4g}, delta = {delta:.3g}). By that measure the model "
-            "is due to be fitted anew when more have withdrawn."
+            f"most 3 times in 4 (as a group: epsilon = {number_text(epsilon)}, delta = {number_text(delta)}). By that "
+            "measure the model is due to be fitted anew when more have withdrawn."
         )
 
     def notes(self) -> tuple[str, ...]:
@@ -368,14 +369,14 @@ class PrivacyReport:
         rows = [
             (
                 each.adversary,
-                f"{each.epsilon:.4g}" if each.promises else "no promise",
+                number_text(each.epsilon) if each.promises else "no promise",
                 percent(each.detected(0.05)) if each.trade_off and each.promises else "",
                 each.sentence(),
             )
             for each in self._views()
         ]
         below = f"This rests on: {'; '.join(self.assumptions)}." if self.assumptions else ""
-        caption = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:g}, {self.relation}"
+        caption = f"{promise_text(self.epsilon, self.delta)}, {self.relation}"
         heads = ("against", "epsilon", "found at most, with 5% false alarms", "in words")
         return html_table(heads, rows, caption=caption, below=" ".join((*self.notes(), below)))
 

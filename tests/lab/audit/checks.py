@@ -121,6 +121,9 @@ FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what onl
             "classes": {**EVALUATED["classes"], "bounds": Bounds.declare(row_norm=1.0)},
             "several classes": {**SEVERAL, "bounds": Bounds.declare(row_norm=1.0)},
             "counts": COUNTS,
+            "ordered classes": ORDERED,
+            "classes by groups": {**EVALUATED["classes by groups"], "bounds": Bounds.declare(row_norm=1.0)},
+            "numbers by groups": EVALUATED["numbers by groups"],
         }
         for split in ("central", "rows")
     },

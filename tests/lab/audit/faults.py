@@ -28,6 +28,7 @@ import checks
 from sottovoce.algorithms import Ask, evaluation, sgd
 from sottovoce.algorithms import sgd as named
 from sottovoce.algorithms.cd import walk as cd
+from sottovoce.algorithms.evaluation import groups
 from sottovoce.algorithms.scd import private as scd
 from sottovoce.algorithms.score import queries as score
 from sottovoce.algorithms.sharing import gradients as own_gradients
@@ -44,7 +45,7 @@ from sottovoce.gate.gate import Gate
 from sottovoce.gate.outgoing import GATE, Released
 from sottovoce.gate.query import Query, Round
 from sottovoce.lab.audit import games
-from sottovoce.lab.audit.runner import audit_plan
+from sottovoce.lab.audit.runner import EVALUATED, LABELS, ORDERED, audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy import accounting, calibration, events, guarantee, ledger_file, mechanisms
@@ -103,12 +104,12 @@ def on(check: Callable[..., Any], case: str) -> Check:
     return run
 
 
-def game(solver: str, runs: int, **fields: Any) -> Check:
+def game(solver: str, runs: int, records: Any = (), **fields: Any) -> Check:
     """A distinguishing game of the audit, with a fixed seed; it accuses a correct mechanism less often than ALARM."""
 
     def run() -> None:
         with mock.patch.object(games, "ALARM", ALARM):
-            result = play(games.Game(solver, audit_plan(solver, **fields)), runs=runs, seed=1)
+            result = play(games.Game(solver, audit_plan(solver, **fields), records=records), runs=runs, seed=1)
         assert result.verdict == "holds", (
             f"{result.verdict}: {result.measured:.2f} measured, {result.claimed:.2f} claimed"
         )
@@ -131,6 +132,50 @@ def everywhere(real: Any, instead: Any) -> Iterator[None]:
 
 
 # ------------------------------------------------------------------------------------------------ evaluation
+
+
+@fault(
+    "a record in two groups",
+    "who is in one group counts in the cells of the next one too",
+    sensitivity=on(checks.sensitivity, "evaluation, central, numbers by groups"),
+    game=game("evaluation", 1500, relation="zero-out", **EVALUATED["numbers by groups"]),
+)
+def _(real: Any = groups.ByGroup._cells) -> Iterator[None]:
+    def twice(self: Any, rows: Any) -> Any:
+        found = real(self, rows)
+        return found + np.roll(found, self.query.length)
+
+    with patch(groups.ByGroup, "_cells", twice):
+        yield
+
+
+@fault(
+    "groups charged as one of them",
+    "that a record may move from a group to another is left out of the charge",
+    game=game("evaluation", 300, **EVALUATED["classes by groups"]),
+)
+def _(real: Any = groups.ByGroup.__init__) -> Iterator[None]:
+    def short(self: Any, query: Any, of: Any) -> None:
+        real(self, query, of)
+        self.replacement = 0.5
+
+    with patch(groups.ByGroup, "__init__", short):
+        yield
+
+
+@fault(
+    "ordered classes charged without their losses",
+    "of ordered classes the counts alone are charged",
+    sensitivity=on(checks.sensitivity, "evaluation, central, ordered classes"),
+    game=game("evaluation", 600, **ORDERED, records=LABELS),
+)
+def _(real: Any = evaluation.ClassCells.__init__) -> Iterator[None]:
+    def short(self: Any, weights: Any, loss: Any) -> None:
+        real(self, weights, loss)
+        self.bound = 0.5
+
+    with patch(evaluation.ClassCells, "__init__", short):
+        yield
 
 
 @fault(

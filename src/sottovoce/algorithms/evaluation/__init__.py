@@ -90,6 +90,12 @@ class Line:
             before[j : j + 2] += length / 2
         return found
 
+    @functools.cached_property
+    def above(self) -> Array:
+        """K[a, b]: the projection of 1(s > u) on pairs of hats, s in that of a, u in that of b."""
+        inverse = np.linalg.inv(self.gram())
+        return np.asarray(inverse @ self.order @ inverse)
+
 
 @dataclass(frozen=True)
 class TwoSides:
@@ -131,7 +137,7 @@ class TwoSides:
 
     @functools.cached_property
     def above(self) -> Array:
-        """K[a, b]: the projection of 1(s > u) on pairs of hats, s in that of a, u in that of b."""
+        """As of a line."""
         gram, order = np.zeros((2, len(self), len(self)))
         for place, side in zip((slice(0, self.left), slice(self.left, None)), self.sides, strict=True):
             gram[place, place], order[place, place] = side.gram(), side.order
@@ -500,5 +506,12 @@ def score_weights(problem: Problem) -> Array:
 
 
 from sottovoce.algorithms.evaluation.counts import EvaluatedCounts  # noqa: E402  # which takes its base from here
+from sottovoce.algorithms.evaluation.times import EvaluatedTimes  # noqa: E402  # likewise
 
-FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedSeveral(), EvaluatedNumbers(), EvaluatedCounts())
+FORMS: tuple[Algorithm, ...] = (
+    EvaluatedClasses(),
+    EvaluatedSeveral(),
+    EvaluatedNumbers(),
+    EvaluatedCounts(),
+    EvaluatedTimes(),
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,6 +116,38 @@ class Counts:
         sampling = squares @ self.clamped - (combined @ self.clamped) ** 2 / self.n
         return fieller(value, combined @ self.known, noise + np.maximum(sampling, 0.0))
 
+    def share_of_pairs(self, pairs: Sequence[Array], parts: Sequence[slice], off: Array | None = None) -> Metric:
+        """P'M P / P'M_1 P of the cells P: of the pairs that M_1 counts, those that M does.
+
+        Both are freed of what the noise adds to them in the mean; the interval is Fieller's, with M - A M_1 in the
+        place of a vector. Records are drawn within each of the `parts`. P'L P of `off` counts as an error.
+        """
+        cells, noise, projection = self.known, self.noise**2, self.projection
+        moved, counted = list[Array](), list[float]()
+        for m in pairs:
+            moved.append(m @ projection)
+            counted.append((float(cells @ m @ cells) - noise * float(np.trace(moved[-1]))) / 2)
+        (ordered, total), traces = counted, np.zeros((2, 2))
+        for one, two in np.ndindex(2, 2):
+            traces[one, two] = float(np.trace(moved[one] @ moved[two]))
+        slopes = np.array([pairs[0] @ cells, pairs[1] @ cells])
+        first = noise * slopes @ projection @ slopes.T  # covariances of the two forms, linear and quadratic parts
+        second = noise**2 / 2 * traces
+        value = ordered / total if total else math.nan
+        if total:
+            value += float(np.array([1.0, -value]) @ (first - second)[:, 1]) / total**2
+        shares = tried_values(value)
+        along = np.array([np.ones_like(shares), -shares])
+        quadratic = np.einsum("ig,ij,jg->g", along, second, along)
+        noisy = np.maximum(np.einsum("ig,ij,jg->g", along, first, along) - quadratic, quadratic)
+        # The variance that drawing the records gives to P'M P / 2, for each M: that of a mean within each part.
+        drawn = np.full(len(shares), 0.0 if off is None else float(cells @ off @ cells) ** 2)
+        found = along.T @ np.array([pairs[0] @ self.clamped, pairs[1] @ self.clamped])
+        for part in parts:
+            own, slope = self.clamped[part], found[:, part]
+            drawn += (slope**2) @ own - (slope @ own) ** 2 / max(float(own.sum()), 1.0)
+        return fieller(value, along.T @ [ordered, total], noisy + np.maximum(drawn, 0.0))
+
 
 def around(value: float, deviation: float) -> Metric:
     """Value and interval of an estimate that is nearly normal."""
@@ -180,38 +212,11 @@ class ClassEstimates:
         return self.counts.mean(np.concatenate(values), np.concatenate(squares))
 
     def auc(self) -> Metric:
-        """The share of pairs of a positive and a negative record in which the positive has the higher score.
-
-        With K = `above`, or all ones, positives' K negatives = P'M P / 2 of the cells P counts pairs in order, or all
-        pairs. Both are freed of what the noise adds to them in the mean; the interval is Fieller's, with M - A M_1 in
-        the place of a vector.
-        """
-        cells, noise, projection = self.counts.known, self.counts.noise**2, self.counts.projection
+        """The share of pairs of a positive and a negative record in which the positive has the higher score."""
         above, none, size = self.nodes.above, np.zeros_like(self.nodes.above), len(self.nodes)
-        pairs, moved, counted = list[Array](), list[Array](), list[float]()
-        for m in (above, np.ones_like(none)):
-            pairs.append(np.block([[none, m.T], [m, none]]))
-            moved.append(pairs[-1] @ projection)
-            counted.append((float(cells @ pairs[-1] @ cells) - noise * float(np.trace(moved[-1]))) / 2)
-        (ordered, total), traces = counted, np.zeros((2, 2))
-        for one, two in np.ndindex(2, 2):
-            traces[one, two] = float(np.trace(moved[one] @ moved[two]))
-        slopes = np.array([pairs[0] @ cells, pairs[1] @ cells])
-        first = noise * slopes @ projection @ slopes.T  # covariances of the two forms, linear and quadratic parts
-        second = noise**2 / 2 * traces
-        value = ordered / total if total else math.nan
-        if total:
-            value += float(np.array([1.0, -value]) @ (first - second)[:, 1]) / total**2
-        shares = tried_values(value)
-        along = np.array([np.ones_like(shares), -shares])
-        quadratic = np.einsum("ig,ij,jg->g", along, second, along)
-        noisy = np.maximum(np.einsum("ig,ij,jg->g", along, first, along) - quadratic, quadratic)
-        # The variance that drawing the records gives to P'M P / 2, for each M: that of a mean within either class.
-        drawn, forms = np.zeros(len(shares)), np.tensordot(along.T, pairs, 1) @ self.counts.clamped
-        for part in (slice(0, size), slice(size, None)):
-            own, slope = self.counts.clamped[part], forms[:, part]
-            drawn += (slope**2) @ own - (slope @ own) ** 2 / max(float(own.sum()), 1.0)
-        return fieller(value, along.T @ [ordered, total], noisy + np.maximum(drawn, 0.0))
+        every = np.ones_like(above)
+        pairs = np.block([[none, above.T], [above, none]]), np.block([[none, every], [every, none]])
+        return self.counts.share_of_pairs(pairs, (slice(0, size), slice(size, None)))
 
     def beyond(self, found: Mapping[str, Metric]) -> float:
         """The share of the records at the end nodes if, one step farther out, they would move a metric out of `found`.

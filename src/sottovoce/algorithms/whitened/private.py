@@ -36,6 +36,7 @@ from sottovoce.queries import counts, sums
 from sottovoce.solvers import Whitened
 
 ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are ill-conditioned, 16 are worse
+MORE, MUCH, MANY = 4, 2.0, 32  # up to so many times as many, by mu and the records a column: what is rare is learned
 
 
 NOTHING = KnownLabels()
@@ -91,7 +92,9 @@ class PrivateWhitened(Algorithm):
         queries, numbers = self.queries(problem, problem.names[0]), self.numbers()
         if isinstance(numbers, PriorNumbers) and options.prior is not None:
             queries, numbers = with_prior(queries, problem), PriorNumbers.of(problem, options)
-        rounds = limited("rounds", given(options.rounds, ROUNDS), 2, MOST_ROUNDS - 64)
+        much = min(problem.mu / MUCH, problem.records / problem.dimension / MANY)
+        rounds = round(ROUNDS * min(max(much, 1.0), MORE))
+        rounds = limited("rounds", given(options.rounds, rounds), 2, MOST_ROUNDS - 64)
         times = {"gradient": rounds, "rescale": self.rescales, PriorGradient.name: prior.ROUNDS}
         times |= self.repeats(rounds) if self.renewed else {}
         shares = self.shares(problem.signal, list(map(operator.attrgetter("name"), queries)))

@@ -27,7 +27,6 @@ SPREAD = 2.5  # deviations within which a score is measured
 NORMAL = np.linspace(-6.0, 6.0, 241)  # points of a standard normal number
 DENSITY = np.exp(-(NORMAL**2) / 2) / np.exp(-(NORMAL**2) / 2).sum()
 FAR = 4.5  # beyond which no row (standardised score, 1) of the rescale needs to be
-EASED = 2 / 3  # power of the signal with which clips widen; what is left makes the noise smaller
 SHARPER, FLATTER = 1.0, 30.0  # how much doubt there is of a curvature above and below the one that is known
 LEAST = 0.2  # of the curvature that is known, along any move
 CERTAIN = 4.0  # deviations of the noise by which a class bends more than is known
@@ -160,11 +159,13 @@ class Clips:
         """They grow where the noise costs less than the tolerance, so at large signal they vanish, as it does.
 
         Noise of the standard deviation s on a mean gradient of rows of the mean square `size` costs s^2 size / (2 k).
-        What is left when no row and no slope is clipped lets the sum of a person grow, up to `most` records.
+        Only squares bend alike along all directions: of other losses one may bend `size` times less. Slopes come
+        first: a cut of them is a bias, and one of rows a weight. What is left when no row and no slope is clipped lets
+        the sum of a person grow, up to `most` records.
         """
-        allowed = math.sqrt(2 * units.tolerance * units.curvature / size) / noise
-        growth = max(1.0, allowed / (self.cut * self.slope)) ** EASED
-        steeper = min(units.steepest / self.slope, math.sqrt(growth))
+        costs = noise * (math.sqrt(size) if units.loss.kind == "regression" else size)
+        growth = max(1.0, math.sqrt(2 * units.tolerance * units.curvature) / costs / (self.cut * self.slope))
+        steeper = min(units.steepest / self.slope, growth)
         cut = min(self.cut * growth / steeper, max(longest, self.cut))
         left = growth / (steeper * cut / self.cut)
         return Clips(cut, self.slope * steeper, min(max(left, 1.0), most))

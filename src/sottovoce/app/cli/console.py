@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from sottovoce import __version__
 from sottovoce.app.texts import harmless, readable_size
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.numerals import number_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -345,11 +346,12 @@ def show_summary(
     """What was done and where it is."""
     report: Any = model.privacy_
     sizes, weakest = model.communication_, report.weakest
-    promise = f"epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}, {weakest.relation}"
+    numbers = f"epsilon {number_text(weakest.epsilon)}, delta {number_text(weakest.delta)}"
+    promise = f"{numbers}, {weakest.relation}"
     if weakest.void is not None or math.isinf(weakest.epsilon):
         promise = f"NONE. {weakest.void or 'The values that left had no noise.'}"
     elif weakest.unit == "feature":
-        promise = f"NONE to a person; to a feature of one party epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}"
+        promise = f"NONE to a person; to a feature of one party {numbers}"
     console.print(
         f"trained in {seconds:.1f} s: {sizes.rounds} rounds, {readable_size(sizes.uplink_bytes)} from the parties, "
         f"{readable_size(sizes.downlink_bytes)} to them"

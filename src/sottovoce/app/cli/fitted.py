@@ -208,6 +208,7 @@ def evaluate(
     output: Annotated[
         Path | None, cli_option("Write metrics, curves and the guarantee here, as JSON.", "--output", "-o")
     ] = None,
+    page: Annotated[Path | None, cli_option("Write a page with tables, pictures and the cost here (.html).")] = None,
     plot: Annotated[Path | None, cli_option("Draw metrics, curves and counts to this file (.png, .svg, .pdf).")] = None,
     by: Annotated[str | None, cli_option("Tell the groups of this column apart too; as `by` in TEST.", "--by")] = None,
     overwrite: Overwrite = False,
@@ -225,10 +226,11 @@ def evaluate(
     printed. One that was stopped goes on when it is started again: the same numbers, charged once.
 
     - `sottovoce evaluate job.json test.toml --output evaluation.json`
-    - `sottovoce evaluate job.json test.toml --plot evaluation.png`
+    - `sottovoce evaluate job.json test.toml --page evaluation.html --plot evaluation.png`
     """
     from sottovoce.app import runs
     from sottovoce.app.jobs import load_evaluation_job
+    from sottovoce.app.results import evaluation_page
     from sottovoce.estimators.evaluation import evaluate as evaluate_model
     from sottovoce.estimators.groups import read_groups
     from sottovoce.estimators.model_file import load_model, plain, to_json
@@ -241,10 +243,12 @@ def evaluate(
         with runs.open_test(test, fitted, say, state) as federation:
             budget = test.privacy.model_dump(exclude_unset=True)
             result = evaluate_model(fitted, federation, **budget, people=test.people, by=column)
-        return {"evaluation": json.dumps(plain(result.to_dict()), indent=2) + "\n", "said": str(result)}
+        text = json.dumps(plain(result.to_dict()), indent=2) + "\n"
+        made = evaluation_page(result, state.accounts, title=f"Evaluation: {model.stem}")
+        return {"evaluation": text, "said": str(result), "page": made}
 
     evaluated = hashlib.sha256(to_json(fitted).encode()).hexdigest()
-    paths, asked = {"--output": output, "--plot": plot}, {"evaluated": evaluated}
+    paths, asked = {"--output": output, "--page": page, "--plot": plot}, {"evaluated": evaluated}
     asked |= {} if column is None else {"by": column}
     Telling("evaluation", paths, restart, overwrite, as_json).once(test, asked, ask)
 
@@ -334,6 +338,7 @@ def card(
     - `sottovoce card job.json --output card.md`
     """
     from sottovoce.app import page
+    from sottovoce.app.results import card_page
     from sottovoce.estimators.model_file import load_model
 
     path = output or model.with_name(f"{model.stem}.card.html")
@@ -343,14 +348,16 @@ def card(
     measured = None if evaluation is None else page.load_evaluation(evaluation, fitted)
     if (attack := page.attack_of(model)).exists():
         fitted.privacy_ = page.load_attack(attack, fitted)
-    values = {"title": f"Model card: {model.stem}", "sections": (sections := page.make_card(fitted, measured))}
-    texts = {path: render("card.html", **values)}
+    title = f"Model card: {model.stem}"
     if path.suffix.lower() == ".md":
+        sections = page.make_card(fitted, measured)
         pictures = [part for parts in sections.values() for part in parts if isinstance(part, page.Picture)]
         ends = ("", *(f".{place}" for place in range(2, len(pictures) + 1)))
         names = {part.what: f"{path.stem}{end}.svg" for part, end in zip(pictures, ends, strict=False)}
-        texts = {path: render("card.md", **values, pictures=names)}
+        texts = {path: render("card.md", title=title, sections=sections, pictures=names)}
         texts |= {path.with_name(names[part.what]): part.svg for part in pictures}
+    else:
+        texts = {path: card_page(fitted, measured, title=title)}
     for file in texts:
         check_writable(file, "--output", overwrite=overwrite)
     for file, text in texts.items():

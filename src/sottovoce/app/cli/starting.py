@@ -147,7 +147,7 @@ def describe_tables(
     from sottovoce.app import outputs, runs
     from sottovoce.app.cli.fitted import Telling
     from sottovoce.app.jobs import load_tables_job
-    from sottovoce.app.texts import render
+    from sottovoce.app.results import description_page
     from sottovoce.estimators.description import describe
     from sottovoce.estimators.model_file import plain
 
@@ -168,8 +168,8 @@ def describe_tables(
             finally:
                 outputs.store_receipts(job, federation.receipts)
         text = json.dumps(plain(found.to_dict()), indent=2) + "\n"
-        page = render("description.html", title=data.stem, found=found)
-        return {"description": text, "said": str(found), "page": page}
+        made = description_page(found, state.accounts, title=f"Description: {data.stem}")
+        return {"description": text, "said": str(found), "page": made}
 
     paths = {"--output": output, "--page": page, "--plot": plot}
     asked = {"described": [epsilon, delta, by]}

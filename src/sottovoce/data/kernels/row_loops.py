@@ -25,7 +25,7 @@ from sottovoce.data.kernels import EXACT_SUM, Array, Entries, Integers, SparseRo
 from sottovoce.losses.kernels import fill_terms
 
 TILE = 256  # most rows that get their slopes together
-_NEAR = 6144  # entries of rows that stay in the first cache from their scores to their sum
+_NEAR = 32768  # entries of rows that stay in the second cache from their scores to their sum
 _LINE = 16  # entries of float32; a number that the compiler knows
 _ONE = np.uint64(1)
 
@@ -51,8 +51,8 @@ def _row_place(chosen: Integers | None, row: int) -> Any:
 
 @njit(cache=True, fastmath=False, nogil=True)
 def _rows_near(width: int) -> int:
-    """How many rows of `width` entries are taken together: a multiple of four."""
-    return min(TILE, max(16, _NEAR // max(width, 1) // 4 * 4))
+    """How many rows of `width` entries are taken together: a multiple of 16, so that slopes fill whole vectors."""
+    return min(TILE, max(64, _NEAR // max(width, 1) // 16 * 16))
 
 
 @njit(cache=True, fastmath=False, nogil=True)
@@ -145,6 +145,51 @@ def slope_sum_dense(
     return total
 
 
+@njit(cache=True, fastmath=EXACT_SUM, error_model="numpy", nogil=True)
+def _sum_of_products(a: Array, b: Array) -> float:
+    total = 0.0
+    for place in range(len(a)):
+        total += a[place] * b[place]
+    return total
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def slope_sum_few(rows: Array, cuts: Array, labels: Array, weights: Array, term: Term, start: int, stop: int) -> Array:
+    """sum_i term(z_i'u / cut_i, y_i) z_i of rows z_i of few columns, likewise; a tile of them lies by columns."""
+    (code, numbers, shares), tile = term, 4 * TILE
+    total, part = np.zeros(len(weights)), np.empty((len(weights), tile))
+    scores, spare, terms = np.empty(tile), np.empty(tile), np.empty(tile)
+    for first in range(start, stop, tile):
+        count = min(tile, stop - first)
+        here, by, at = rows[first : first + count], cuts[first : first + count], scores[:count]
+        at[:] = 0.0
+        for column in range(len(weights)):
+            entries = part[column, :count]
+            for row in range(count):
+                entries[row] = here[row, column]
+            for row in range(count):
+                at[row] += entries[row] * weights[column]
+        for row in range(count):
+            at[row] /= by[row]
+        own = shares[first : first + count] if len(shares) > 0 else shares
+        fill_terms(code, numbers, at, labels[first : first + count], own, spare[:count], terms[:count])
+        for column in range(len(weights)):
+            total[column] += _sum_of_products(part[column, :count], terms[:count])
+    return total
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def number_sum(numbers: Array, low: float, shares: Array, usable: NDArray[np.bool_], scale: float) -> float:
+    """The sum of numbers cut to [low, 1], a NaN to 1, times shares if any, on the grid 1 / scale; 0 if not usable."""
+    total = 0.0
+    for row in range(len(numbers)):
+        number = numbers[row] if numbers[row] < 1.0 else 1.0
+        number = number if number > low else low
+        number = number * shares[row] if len(shares) > 0 else number
+        total += np.trunc(number * scale) if usable[row] else 0.0
+    return total / scale
+
+
 @njit(cache=True, fastmath=EXACT_SUM)
 def chosen_scores(rows: Entries, chosen: NDArray[np.int64], weights: Array) -> Array:
     """x_i'w for the chosen rows, for a function that has no code; also of rows on no grid."""
@@ -234,6 +279,14 @@ def lengths_dense(rows: Entries) -> Array:
             total += entry * entry
         found[place] = np.sqrt(total)
     return found
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def add_squares(columns: Array, total: Array) -> None:
+    """Total += the squares of each row's entries, in the order of the columns; what is contiguous is a column."""
+    for column in range(len(columns)):
+        for row in range(len(total)):
+            total[row] += columns[column, row] * columns[column, row]
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)

@@ -222,9 +222,9 @@ def extreme(plan: Plan, sign: float) -> Array:
 def _place_record(plan: Plan, record: Array, rest: Array) -> Data:
     """The first record of the first party or, by columns, of all parties; every other one is `rest`.
 
-    A record without a label of its own has the largest.
+    A record without a label of its own has the largest, or the event.
     """
-    largest = plan.classes[1] if plan.classes is not None else plan.bounds.label_high
+    largest: Any = (plan.classes or (1 if plan.preparation.until else plan.bounds.label_high,))[-1]
     labels = [each[plan.features] if len(each) > plan.features else largest for each in (record, rest)]
     found = {}
     for place, (name, count) in enumerate(plan.parties):
@@ -236,8 +236,18 @@ def _place_record(plan: Plan, record: Array, rest: Array) -> Data:
             times = np.where(np.arange(count) == 0, plan.most_records, 1)
             who, rows = np.repeat(np.arange(count), times), np.repeat(rows, times, axis=0)
             y = labels_with(np.repeat(y, times), person=who)
-        found[name] = (rows, y)
+        found[name] = (rows, _with_beside(plan, rows, y))
     return found
+
+
+def _with_beside(plan: Plan, rows: Array, labels: Any) -> Any:
+    """Labels with all that the plan takes beside them, at its bound; of two groups rows are in that of their sign."""
+    bounds, groups = plan.bounds, getattr(plan.numbers, "groups", None)
+    most = {"exposure": bounds.exposure_bound, "weight": bounds.weight_bound, "time": plan.preparation.until}
+    beside = {name: np.full(len(rows), each) for name, each in most.items() if each is not None}
+    if groups is not None and not groups.places:
+        beside["group"] = np.array([groups.names[0] if first > 0 else None for first in rows[:, 0]], dtype=object)
+    return labels_with(labels, **beside)
 
 
 def play_named_rounds(side: Side, sources: Mapping[str, Randomness]) -> Transcript:

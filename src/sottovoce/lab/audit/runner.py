@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms import forms, make_plan, plan_by
 from sottovoce.algorithms.evaluation import Subject, score_weights
+from sottovoce.algorithms.evaluation.groups import Groups
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.estimators.plots import new_figure
@@ -172,6 +173,7 @@ MANY, SOME, FEW = 400, 240, 160  # runs of each side, as a run is short or long
 
 RIDGE = Named(name="l2", parameters={"alpha": 0.01})
 STIFF = Named(name="l2", parameters={"alpha": 0.2})  # the weights follow slowly
+NONE = Named(name="none")
 BALL = Named(name="l1_ball", parameters={"radius": 0.5})
 UNIT_BALL = Named(name="l1_ball", parameters={"radius": 1.0})
 ENTRIES = Bounds.declare(entry_bound=1.0, label_bound=1.0)
@@ -180,11 +182,19 @@ DECLARED = {"stiff": STIFF, "ball": BALL, "unit ball": UNIT_BALL, "entries": ENT
 GAMES: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("games.toml").read_text(encoding="utf-8"))
 SCORED = "5c" * 32  # by columns: the plan of a model whose scores are evaluated
 COUNTED = ((1.0, 0.0, 9.0), (-1.0, 0.0, 0.0), (math.nan, math.nan, 1.0))
+ORDERED = {"loss": Named(name="ordinal", parameters={"classes": 3.0}), "classes": (0, 1, 2)}
+TIMES = Named(name="hazard", parameters={"periods": [0.0, 1.0, 2.0, 4.0]})
+LABELS = ((1.0, 0.0, 2.0), (1.0, 0.0, 0.0), (math.nan, math.nan, 0.0))  # the last class and the first
+SIDES = Groups(column="side", names=("right", "left"), places=(1, -1))  # of the first feature
 EVALUATED: Mapping[str, Mapping[str, Any]] = {  # what is told of a model decides what is counted
     "numbers": {},
     "classes": {"loss": Named(name="logistic"), "classes": (-1, 1)},
     "several classes": {"loss": Named(name="softmax", parameters={"classes": 3.0}), "classes": (0, 1, 2)},
+    "ordered classes": ORDERED,
     "counts": {"loss": Named(name="poisson"), "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9))},
+    "times": {"loss": TIMES, "bounds": Bounds.declare(row_norm=1.0)},
+    "numbers by groups": {"groups": SIDES},
+    "classes by groups": {"loss": Named(name="logistic"), "classes": (-1, 1), "groups": SIDES},
 }
 
 
@@ -225,19 +235,19 @@ def audit_plan(  # noqa: PLR0913
         }
     )
     if solver == "evaluation":
-        return evaluation_plan(problem, run="audit", coin=coin)
+        return evaluation_plan(problem, run="audit", coin=coin, **changes)
     return make_plan(problem, by_name(solver, **changes), run="audit", coin=coin)
 
 
-def evaluation_plan(problem: Problem, *, run: str, coin: str) -> Plan:
+def evaluation_plan(problem: Problem, *, run: str, coin: str, groups: Groups | None = None) -> Plan:
     """The plan of an evaluation of a model with large weights: scores lie at the nodes, where a record tells most."""
     loss = problem.scaled_loss
-    fits = (form for form in forms("evaluation") if form.several == (loss.outputs > 1))
+    fits = (form for form in forms("evaluation") if form.takes_scores(loss))
     form = next(form for form in fits if all(need.met(loss) for need in form.needs))
     weights = 9.0 * np.random.default_rng(0).standard_normal((loss.outputs, problem.dimension))
-    subject = Subject(weights if form.several else weights[0])
+    subject = Subject(weights if form.several else weights[0], groups=groups)
     if problem.split.same_people:
-        subject = Subject(score_weights(problem), scores=SCORED)
+        subject = Subject(score_weights(problem), scores=SCORED, groups=groups)
     return plan_by(form, problem, subject, run=run, coin=coin)
 
 
@@ -257,6 +267,8 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
             game(f"{solver}, {relation}", {"solver": solver, **plan, "relation": relation}, runs=runs, records=records)
     people = {"solver": "whitened", **GAMES["central"]["whitened"], "most_records": 3}
     game("whitened, all records of a person", people, runs=SOME)
+    ordered = {"solver": "whitened", **GAMES["central"]["whitened"], **ORDERED, "fit_intercept": True}
+    game("whitened of ordered classes, replace-one", {**ordered, "regulariser": NONE}, runs=SOME, records=LABELS)
     game("scd-primal", {"solver": "scd-primal", "rounds": 3, "clip": 0.1, "features": 1}, runs=MANY)
     # Two holders: whoever sees each message, and the world, for whom their noises add.
     for solver in ("newton", "whitened", "gradient", "sgd", "scd", "cd"):
@@ -268,7 +280,7 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
     # A model is told by its plan; what leaves is one vector of cells.
     for what, fields in EVALUATED.items():
         plan, both = {"solver": "evaluation", **fields}, ((1.0, 0.0, 1.0), (1.0, 0.0, -1.0), (math.nan, math.nan, 1.0))
-        others = {"numbers": both, "counts": COUNTED}.get(what, ())  # another label makes another residual too
+        others = {"numbers": both, "counts": COUNTED, "ordered classes": LABELS}.get(what, ())  # labels tell too
         game(f"evaluation of {what}, replace-one", plan, runs=MANY, records=others)
         game(f"evaluation of {what}, zero-out", {**plan, "relation": "zero-out"}, runs=MANY)
         game(f"evaluation of {what} by rows", {**plan, "split": "rows", "parties": 2}, runs=SOME, records=others)

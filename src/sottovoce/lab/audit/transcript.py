@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,9 @@ class Side:
     def __init__(self, plan: Plan, data: Mapping[str, tuple[Matrix, ArrayLike]]) -> None:
         self.plan = plan
         self.form = algorithms.of(plan)
-        self.blocks = {name: Block.prepare(X, y, plan.part(name).preparation) for name, (X, y) in data.items()}
+        also = () if getattr(plan.numbers, "groups", None) is None else ("group",)  # beside labels
+        recipes = {name: replace(plan.part(name).preparation, also=also) for name in data}
+        self.blocks = {name: Block.prepare(X, y, recipes[name]) for name, (X, y) in data.items()}
         if plan.numbers.result == "evaluation" and plan.split.same_people:  # of joint predictions, by a model of ones
             holder = plan.label_party_name
             scores = np.sum([np.sum(X, axis=1) for X, _ in data.values()], axis=0)
