@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -190,6 +191,7 @@ class ColumnsCounts(ColumnsWhitened, PrivateCounts):
 
     form: ClassVar[str] = "columns-counts"
     title: ClassVar[str] = "whitened descent over secure columns for counts and positive amounts"
+    rescales: ClassVar[int] = PrivateCounts.rescales  # as many as in one place: the mean may be far off where it starts
 
     def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
         gram, *others = super().queries(plan, party)
@@ -199,9 +201,12 @@ class ColumnsCounts(ColumnsWhitened, PrivateCounts):
     def slope_and_shift(
         self, plan: Plan, score: FittedScore, at: tuple[float, float, Array, float], units: Units, query: str
     ) -> Asking[Array]:
-        """As of classes, with the variance that the bits of such slopes have."""
-        known = copy.copy(self)
+        """As of classes, with slopes clipped where the variance of their bits, G |l'|, is within the tolerance."""
+        known, size = copy.copy(self), 1 + plan.fit_intercept
         known.ordinary = ordinary(units)
+        most = 2 * units.rescale * units.tolerance * units.curvature / size**2 * plan.records
+        wide = max(units.slope, most * plan.release(query).count / known.ordinary)
+        units = replace(units, steepest=min(units.steepest, wide))
         return (yield from super(ColumnsCounts, known).slope_and_shift(plan, score, at, units, query))
 
 
