@@ -135,7 +135,7 @@ def test_as_good_as_in_one_place(mean: float, records: int) -> None:
     assert (model.plan_.form, model.plan_.channel.products) == ("columns-counts", True)
     alone = poisson(insecure_seed=1).fit(X, y)
     assert np.abs(model.coef_ - TRUE).max() < max(0.05, 2 * np.abs(alone.coef_ - TRUE).max())
-    assert abs(np.exp(model.scores(X)).mean() / y.mean() - 1) < 0.06
+    assert abs(np.exp(model.scores(X)).mean() / y.mean() - 1) < 0.12  # the label's bound is 270 means
     costs = sv.PrivateGammaRegressor(8.0, 1e-6, label_bound=(0, 40), feature_ranges=RANGES, insecure_seed=1)
     costs.fit(federation(X, (1 + y) * np.random.default_rng(1).gamma(2.0, 0.5, len(y))))
     assert np.isfinite(costs.coef_).all()

@@ -414,10 +414,10 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             classes = distinct_classes(labels)
         if classes is not None and len(classes) > 2:
             loss = self._loss_of_several(len(classes))
-        parties, widths = list[tuple[str, int]](), dict[str, int]()
+        parties, widths, counted = list[tuple[str, int]](), dict[str, int](), 0
         for name, fact in facts.items():
             parties.append((name, fact["records"]))
-            widths[name] = fact["features"]
+            widths[name], counted = fact["features"], max(counted, fact.get("people") or 0)
         features = sum(widths.values()) if federation.split.same_people else next(iter(widths.values()))
         if not federation.split.same_people and len(set(widths.values())) != 1:
             raise InputError(f"the parties have {widths} features; by rows every party has the same columns.")
@@ -472,7 +472,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             label_party=federation.label_party,
             aggregation=federation.aggregation() if private else None,
             most_records=people,
-            people=max((fact.get("people") or 0 for fact in facts.values()), default=0) or None if columns else None,
+            people=counted if counted and columns else None,
         )
 
     def _bounds_beside(self) -> dict[str, float | None]:
