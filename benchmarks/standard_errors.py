@@ -10,6 +10,10 @@ one-step estimate and of the model in units of the standard error.
 `--sets clinical` has made-up tables of 20 columns as a clinic has them: 7 correlated numbers in wide ranges, and
 categories with rare levels, some of which nearly follow from others; all columns are asked for, or those of `--names`.
 
+`--sets ratios` has counts that vary more than Poisson's, with and without years of exposure, amounts, and times to an
+event, also where few have one: 14 covariates, two of them correlated, seven of two values, one of these rarely the
+second. Widths are against those without privacy, of times against Cox's partial likelihood.
+
 `--columns` has the made-up records over the columns of two parties. The model is fitted in one place with the same
 budget, and the openings of standard errors are played in one process: rows, levels, bits and noise as the plan has
 them, without the protocol. First one real run shows what it takes, and how far its table is from the played one.
@@ -26,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
+from survival import cox
 
 import sottovoce as sv
 from sottovoce.algorithms import plan_by
@@ -39,6 +44,7 @@ from sottovoce.secure import ring
 
 Array = NDArray[np.float64]
 RECORDS, FEATURES = 20_000, 10
+RATIOS = ("times", "rare times", "counts by years", "counts", "heavy counts", "amounts")
 
 
 def made_up(rng: np.random.Generator, coef: Array, correlation: float, loss: str) -> tuple[Array, Array]:
@@ -168,6 +174,80 @@ def clinical(options: argparse.Namespace, epsilon: float) -> None:
     )
 
 
+class OfRatios:
+    """Made-up people with 14 covariates, and counts, amounts or times by a law of their scores."""
+
+    PERIODS = (0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 5)
+
+    def __init__(self, name: str) -> None:
+        law = np.random.default_rng(1)
+        self.name, self.coef = name, law.standard_normal(14)
+        X = self.covariates(law)
+        self.coef /= X.std(axis=0)
+        self.coef *= (0.5 if "amounts" in name else 0.8) / (X @ self.coef).std()
+        self.middle = float((X @ self.coef).mean())
+
+    def covariates(self, rng: np.random.Generator) -> Array:
+        """Seven numbers, two of them correlated, and seven that are one of two; the last is rarely the second."""
+        X = rng.uniform(-1, 1, (RECORDS, 14))
+        X[:, 1] = 0.7 * X[:, 0] + 0.3 * X[:, 1]
+        X[:, 7:] = np.where(X[:, 7:] > 0.3, 1.0, -1.0)
+        X[:, 13] = np.where(rng.random(RECORDS) < 0.05, 1.0, -1.0)
+        return X
+
+    def draw(self, rng: np.random.Generator) -> tuple[Array, Any, dict[str, Any]]:
+        """Rows, labels, and what stands beside them. Times are Weibull's, counts negative binomial, amounts gamma's."""
+        X = self.covariates(rng)
+        rates = np.exp(X @ self.coef - self.middle)
+        if "times" in self.name:
+            hazard = (0.01 if "rare" in self.name else 0.1) * rates
+            event = (rng.exponential(size=RECORDS) / hazard) ** (1 / 1.3)
+            left = np.minimum(rng.exponential(8.0, RECORDS), 5)
+            y = np.zeros(RECORDS, dtype=[("event", bool), ("time", float)])
+            y["event"], y["time"] = event <= left, np.minimum(event, left)
+            return X, y, {}
+        if "amounts" in self.name:
+            return X, rates * rng.gamma(0.8, 1 / 0.8, RECORDS), {}
+        exposure = rng.uniform(0.1, 1, RECORDS) if "years" in self.name else np.ones(RECORDS)
+        means, size = (0.2 if "years" in self.name else 4.0) * exposure * rates, 0.3 if "heavy" in self.name else 2.0
+        given = {"exposure": exposure} if "years" in self.name else {}
+        return X, rng.negative_binomial(size, size / (size + means)).astype(float), given
+
+    def estimator(self, epsilon: float) -> Any:
+        given: dict[str, Any] = {"delta": 1e-6, "feature_ranges": ([-1.0] * 14, [1.0] * 14), "standard_errors": True}
+        if "times" in self.name:
+            return sv.PrivateCoxRegressor(epsilon, periods=self.PERIODS, **given)
+        if "amounts" in self.name:
+            return sv.PrivateGammaRegressor(epsilon, label_bound=(0, 30), **given)
+        most = {"exposure_bound": 1.0, "label_bound": (0, 10)} if "years" in self.name else {"label_bound": (0, 400)}
+        return sv.PrivatePoissonRegressor(epsilon, **most, **given)
+
+    @property
+    def truth(self) -> Array:
+        if "times" in self.name:
+            return self.coef
+        mean = {"years": 0.2, "amounts": 1.0}.get(self.name.split()[-1], 4.0)
+        return np.append(self.coef, math.log(mean) - self.middle)
+
+    def plain(self, rng: np.random.Generator) -> Array:
+        X, y, given = self.draw(rng)
+        if "times" in self.name:
+            return cox(X, y)[1]
+        return np.array([row.standard_error for row in self.estimator(math.inf).fit(X, y, **given).coefficients()])
+
+
+def of_ratios(options: argparse.Namespace, epsilon: float) -> None:
+    for name in RATIOS:
+        law, rng, tables = OfRatios(name), np.random.default_rng(options.seed), list[Any]()
+        plain = law.plain(np.random.default_rng(options.seed + 1))
+        model = law.estimator(epsilon)
+        for _ in range(options.fits):
+            X, y, given = law.draw(rng)
+            table = list(model.fit(X, y, **given).coefficients())
+            tables.append((table, np.append(model.coef_, model.intercept_)[: len(table)]))
+        report(f"{name}, epsilon {epsilon:g}", tables, law.truth, plain)
+
+
 class Played:
     """What secure columns open of rows and labels: bits looked up at rounded scores, factors by levels, and noise."""
 
@@ -218,7 +298,7 @@ def by_columns(options: argparse.Namespace, epsilon: float) -> None:
             whole = estimator("logistic", epsilon, entry_bound=4.0)
             if number == 0:
                 fit = Fit(whole, parties)
-                problem = fit.purchases[0].problem(fit.plan)
+                problem = fit.purchases[0].problem(fit)
             model = sv.PrivateLogisticRegression(epsilon=fit.plan.epsilon, classes=(0, 1), entry_bound=4.0)
             if number == 0 and options.real:
                 start = time.perf_counter()
@@ -286,7 +366,9 @@ def main() -> None:
                 report(name, tables, np.append(coef, 0.3), plain)
         if "clinical" in options.sets:
             clinical(options, epsilon)
-        for name in [name for name in options.sets if name not in ("made-up", "clinical")]:
+        if "ratios" in options.sets:
+            of_ratios(options, epsilon)
+        for name in [name for name in options.sets if name not in ("made-up", "clinical", "ratios")]:
             loss, X, y, bounds = real(name)
             rng = np.random.default_rng(options.seed)
             free = estimator(loss, math.inf, **bounds).fit(X, y)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from pydantic import ValidationError
 
 import sottovoce as sv
 from plans import small_problem
@@ -30,6 +31,8 @@ from sottovoce.data.block import Block
 from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.party import Party
+from sottovoce.gate.frames import Frame, decode, encode
+from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from support import at
@@ -160,7 +163,32 @@ def test_groups_are_charged_as_one_evaluation(form: Any) -> None:
     assert grouped == alone
 
 
-@pytest.mark.parametrize("places", [(1,), (1, 9), (0, 1), (1, -5)])
+@pytest.mark.parametrize("places", [(1,), (1, 1, 2), (0, 1)])
+def test_a_plan_has_a_feature_for_each_group_or_none(places: tuple[int, ...]) -> None:
+    """Else whether the groups can be counted would depend on who is in them."""
+    with pytest.raises(ValidationError, match="a feature for each of groups"):
+        Groups(column="side", names=("right", "left"), places=places)
+
+
+@pytest.mark.parametrize("asked", ["check", "check before scores", ""])
+@pytest.mark.parametrize("lies", [True, False])
+def test_rows_are_looked_at_for_groups_once_the_plan_is_found_right(
+    monkeypatch: pytest.MonkeyPatch, asked: str, lies: bool
+) -> None:
+    """By columns, where features of the holder of the labels tell them: what rows are would be told for nothing."""
+    rows, labels = table(7)
+    party = Party("party 1", rows[:, :2], labels, policy=sv.Policy(max_epsilon=1e-3))
+    split: dict[str, Any] = {"split": "columns", "parties": 2, "records": 7, "label_party": 0}
+    plan, looked = audit_plan("evaluation", classes=(-1, 1), groups=SIDES, **split), list[int]()
+    monkeypatch.setattr(Groups, "beside", lambda *_: looked.append(1))
+    if lies:
+        lie = SIDES.model_copy(update={"places": (2, -9)})
+        plan = plan.model_copy(update={"numbers": plan.numbers.model_copy(update={"groups": lie})})
+    said = decode(party.handle(encode(Frame("plan", 1, plan.digest, 0, asked, {}, plan.to_json()))).data)
+    assert (said.kind, looked) == ("refuse", [])
+
+
+@pytest.mark.parametrize("places", [(1, 9), (1, -5)])
 def test_a_party_refuses_groups_of_features_that_it_does_not_have(places: tuple[int, ...]) -> None:
     lie = Groups(column="side", names=("right", "left"), places=places)
     with pytest.raises(RefusedError, match="not with the party that counts"):
@@ -175,7 +203,7 @@ def test_a_party_without_groups_beside_its_labels_refuses() -> None:
     party = Party("party-1", rows, labels)
     plan = plan_of(BESIDE)
     with pytest.raises(RefusedError, match="no groups beside its labels"):
-        party.training._labels_by_groups(plan, scored=False)
+        party.training._select_rows(plan, scored=True)
 
 
 class TestUnknownNumbers:

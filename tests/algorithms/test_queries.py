@@ -88,6 +88,7 @@ PARTS: dict[str, tuple[Bounds, tuple[float, ...]]] = {  # how parts of rows may 
 CUT = {"slope_bound": 0.3}
 AMOUNTS = Bounds.declare(row_norm=1.0, label_bound=(0, 3))
 RATED = Bounds.declare(row_norm=1.0, label_bound=(0, 3), exposure_bound=2.0)
+STRETCHED = Named(name="poisson", parameters={"phi": 0.3, "bend": 0.01})
 WEIGHED = Bounds.declare(row_norm=1.0, label_bound=(0, 3), exposure_bound=2.0, weight_bound=2.0)
 HELD: dict[str, Any] = {"labels": "held", "aggregation": SecureAggregation(colluding=1)}
 MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and what only fields and options reach
@@ -213,8 +214,16 @@ MADE: dict[str, Callable[[], Plan]] = {
             "logistic": TWO,
             "class weights": {**TWO, "class_weight": (0.1, 1.0)},
             "huber": {"loss": Named(name="huber", parameters={"threshold": 0.4})},
+            "counts": {**COUNTS, "loss": STRETCHED},
+            "exposures": {**COUNTS, "loss": STRETCHED, "bounds": RATED},
+            "amounts": {**COUNTS, "loss": Named(name="gamma"), "bounds": AMOUNTS},
         }.items()
     },
+    "standard errors, times": bought(
+        PrivateStandardErrors(),
+        Start(1e-9 * WEIGHTS, (2,)),
+        **{**TIMES, "loss": Named(name="hazard", parameters={**TIMES["loss"].parameters, "bend": 0.01})},
+    ),
     "standard errors, secure": bought(
         ColumnsStandardErrors(), Start(1e-9 * np.resize(WEIGHTS, 5)), **{**HELD, **TWO, "split": "columns"}
     ),
@@ -616,6 +625,16 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
     "PartRows": (OPPOSITE, Canary(rows=("all", "-all"))),
     "PartScores": (OPPOSITE, LOUD),
     "PartSums": (OPPOSITE, Canary(rows=("all", "-all"))),
+    "PeriodCurvature": tuple(
+        Canary(("far", "side"), ("mid", "mid"), told={**told, "rates": [1e6, 0.0, 0.0]}) for told in (WHITE, LONG)
+    ),
+    "PeriodGradient": tuple(
+        Canary(("far", "far"), ("high", "mid"), told={**told, "rates": [0.0, 0.0, 0.25], "slope": 1e-3})
+        for told in (WHITE, LONG)
+    ),
+    "PeriodSquares": tuple(
+        Canary(("far", "side"), told={**told, "rates": [0.0, 0.0, 0.25], "slope": 1e-3}) for told in (WHITE, LONG)
+    ),
     "PersonGradient": (Canary(told={"slope": 1e-3, "cut": 1e-3}, before={**WHITE, "radius": 1.0}),),
     "PersonGram": (RIGHT_ANGLE,),
     "PersonScaleGradient": (Canary(told={"projection": 1e6, "unit": 1.0, "cut": 1e-3, "slope": 1e-3}),),
@@ -925,6 +944,14 @@ FAULTS: dict[str, tuple[str, Any, str]] = {  # what is in the place of a piece o
     **{
         f"slopes that are not cut, {kind}": (f"{ERRORS}.ShortRows.pieces", whole_slopes, kind)
         for kind in ("SquaredSlopes", "FittedGradient")
+    },
+    **{
+        f"periods that are not cut together, {kind}": (
+            "sottovoce.algorithms.standard_errors.periods.added",
+            lambda columns: np.zeros(len(columns)),
+            kind,
+        )
+        for kind in ("PeriodSquares", "PeriodGradient")
     },
     "rows cut too late": ("sottovoce.data.projection.Projected._find", shorter_rows, "ProjectedGradient"),
     "slopes cut too late": (

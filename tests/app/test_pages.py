@@ -21,6 +21,7 @@ from browser import PROGRAM, browser
 from sottovoce.app import texts as rendering
 from sottovoce.app.page import Occasion, Picture, ledger_page, make_card, page
 from sottovoce.app.results import card_page, description_page, evaluation_page
+from sottovoce.app.sheets import SHEETS, Facts
 from sottovoce.app.texts import harmless
 from sottovoce.app.view import server as view
 from sottovoce.app.view.watched import Watch
@@ -255,6 +256,8 @@ def test_pages_fit_on_a_phone_and_on_paper(tmp_path: Path) -> None:
         "ledger": ledger_page(ledger),
         "evaluation": evaluation_page(result, {"data": account}),
         "description": description_page(found, {"data": account}),
+        "several parties": page(fitted("a hospital with a long name")),
+        "sheet": SHEETS["protection"][1](Facts(model, evaluation=result.to_dict(), account=account)),
     }
     assert all("<pre>" not in text for text in pages.values())
     pages["control"] = pages["report"].replace("</h1>", f"</h1><pre>{model.coefficients()}</pre>")

@@ -495,6 +495,20 @@ def test_an_evaluation_over_columns_is_refused_before_scores_are_learned(
     assert learned == []
 
 
+def test_nobody_pays_for_an_evaluation_whose_scores_were_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a holder of labels that was started anew once it had learned them: the plan is checked again."""
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-1, 1, (200, 4)), rng.integers(0, 2, 200)
+    accounts = [Ledger.create(tmp_path / f"{name}.ledger").open("people", epsilon=50.0, delta=1e-3) for name in "ab"]
+    federation = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y, ledgers=accounts, label_party=1)
+    model = sv.PrivateLogisticRegression(epsilon=3.0, entry_bound=1.0, classes=(0, 1)).fit(federation)
+    spent = [account.balance().spent for account in accounts]
+    monkeypatch.setattr(type(model), "_joint", lambda *_: None)
+    with pytest.raises(RefusedError, match="has received no joint predictions"):
+        sv.evaluate(model, federation, epsilon=1.0)
+    assert [account.balance().spent for account in accounts] == spent
+
+
 @pytest.mark.parametrize("periods", [3, None, ["0", "1"], [[0, 1]], list(range(10**5))])
 def test_cut_points_that_are_none_are_refused_in_few_words(periods: Any) -> None:
     with pytest.raises(InputError, match="periods") as refused:

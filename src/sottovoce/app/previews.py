@@ -314,6 +314,8 @@ def _expect_errors(run: JobRun) -> list[str]:
     asked, schema = getattr(run.model, "standard_errors", False), run.job.known_schema
     if not asked or not run.training.plan.private or (asked is not True and schema is None):
         return []
+    if isinstance(run.training.plan.scaled_loss, losses.LogMeanLoss):  # of which no records are made up
+        return []
     from sottovoce.lab.simulation import expected_coefficients
 
     told, count = expected_coefficients(run.model, run.training.plan, schema)

@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms import NEWTON_FEATURES, Algorithm, Solution
 from sottovoce.algorithms.standard_errors import MIDDLE, ColumnsStandardErrors, PrivateStandardErrors, Start
-from sottovoce.algorithms.standard_errors.estimates import OneStep
+from sottovoce.algorithms.standard_errors.estimates import OneStep, Sums
+from sottovoce.algorithms.whitened.rule import Units
 from sottovoce.arguments import is_number
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.estimators.fits import Fit, Purchase
 from sottovoce.estimators.plots import axes_for
+from sottovoce.losses import LogMeanLoss
 from sottovoce.notebooks import html_table
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.plan.problem import Named, Problem
 
 Array = NDArray[np.float64]
 
@@ -29,6 +31,7 @@ LEVEL = 0.95  # of intervals, where nothing else is said
 LEAST = 1e-4  # of the p-values that a table says
 INTERCEPT = "intercept"
 LOST = "not identified at this epsilon"
+ODDS = "odds ratio"
 BY_COLUMNS = 200  # features: above, the rounds cost far more than a fit
 
 
@@ -36,7 +39,8 @@ BY_COLUMNS = 200  # features: above, the rounds cost far more than a fit
 class Coefficient:
     """The one-step estimate of a coefficient, its standard error and an interval; None where it is not identified.
 
-    `odds_ratio` and its interval are there where the model is of odds: exp of the three.
+    `odds_ratio` and its interval are there where the model is of odds: exp of the three. Of rates, hazards and means
+    `ratio`, `ratio_low` and `ratio_high` are that.
     """
 
     name: str
@@ -54,6 +58,10 @@ class Coefficient:
         """Whether the noise leaves enough to tell it."""
         return self.estimate is not None
 
+    ratio = property(lambda self: _ratio(self.estimate))
+    ratio_low = property(lambda self: _ratio(self.low))
+    ratio_high = property(lambda self: _ratio(self.high))
+
     @property
     def p_value(self) -> float | None:
         """The chance of an estimate as far from 0 as this one if the coefficient is 0: two-sided, by the normal law."""
@@ -67,10 +75,12 @@ class Coefficient:
             return self
         wide = NormalDist().inv_cdf((1 + level) / 2) * self.standard_error
         ends = self.estimate, self.estimate - wide, self.estimate + wide
-        ratios: list[float | None] = [None] * 3
-        if self.odds_ratio is not None:
-            ratios = [math.exp(min(value, 700.0)) for value in ends]
+        ratios = [None] * 3 if self.odds_ratio is None else list(map(_ratio, ends))
         return replace(self, low=ends[1], high=ends[2], odds_ratio=ratios[0], odds_low=ratios[1], odds_high=ratios[2])
+
+
+def _ratio(value: float | None) -> float | None:
+    return None if value is None else math.exp(min(value, 700.0))
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,22 +91,22 @@ class CoefficientTable:
     """
 
     rows: tuple[Coefficient, ...]
-    odds: bool  # whether exp of a coefficient is an odds ratio
+    ratio: str  # what exp of a coefficient is, such as "odds ratio"; empty: nothing
     knots: tuple[Coefficient, ...] = ()
     level: float = LEVEL  # of the intervals
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]], *, odds: bool) -> CoefficientTable:
+    def of(cls, rows: Iterable[Mapping[str, Any]], *, ratio: str) -> CoefficientTable:
         """The table of rows as a model file has them."""
         several = [Coefficient(**row) for row in rows]
-        return cls(tuple(row for row in several if not row.curve), odds, tuple(row for row in several if row.curve))
+        return cls(tuple(row for row in several if not row.curve), ratio, tuple(row for row in several if row.curve))
 
     def at(self, level: float) -> CoefficientTable:
         """The same table with intervals of another level."""
         if not (is_number(level) and 0 < level < 1):
             raise InputError(f"level={level!r} must be a number between 0 and 1, such as 0.95 or 0.9.")
         rows, knots = (tuple(row.at(level) for row in several) for several in (self.rows, self.knots))
-        return CoefficientTable(rows, self.odds, knots, float(level))
+        return CoefficientTable(rows, self.ratio, knots, float(level))
 
     def __getitem__(self, name: str) -> Coefficient:
         for row in self.rows:
@@ -125,7 +135,7 @@ class CoefficientTable:
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """The table as people read it: titles, and a row of texts for each coefficient."""
         interval = [f"{100 * self.level:g}% from", "to"]
-        titles = ["estimate", "std. error", *interval, "p-value", *(["odds ratio", *interval] if self.odds else [])]
+        titles = ["estimate", "std. error", *interval, "p-value", *([self.ratio, *interval] if self.ratio else [])]
         rows = []
         for row in self.rows:
             numbers = [f"{getattr(row, column):.4g}" for column in self._columns] if row.identified else [LOST]
@@ -137,10 +147,12 @@ class CoefficientTable:
     def __str__(self) -> str:
         titles, rows = self.cells()
         width = max(len(name) for name, *_ in rows)
-        lines = [" " * width + "".join(f"{title:>12}" for title in titles[1:])]
+        wide = max(12, len(self.ratio) + 2)
+        lines = [" " * width + "".join(f"{title:>{wide}}" for title in titles[1:])]
         for name, *numbers in rows:
             lines.append(
-                name.ljust(width) + (f"  {LOST}" if numbers == [LOST] else "".join(map("{:>12}".format, numbers)))
+                name.ljust(width)
+                + (f"  {LOST}" if numbers == [LOST] else "".join(f"{number:>{wide}}" for number in numbers))
             )
         return "\n".join(lines)
 
@@ -150,13 +162,13 @@ class CoefficientTable:
         return html_table(*self.cells())
 
     def plot(self, ax: Any = None) -> Any:
-        """Intervals side by side, of a model of odds on the scale of odds ratios; needs matplotlib (the extra `plots`).
+        """Intervals side by side, as ratios where the table has these; needs matplotlib (the extra `plots`).
 
         What is not identified is named and has no interval. The intercept is left out. Gives the figure.
         """
         shown = [row for row in self.rows if row.name != INTERCEPT][::-1]
         ax = axes_for(ax, figsize=(6.4, 1.2 + 0.28 * len(shown)))
-        columns = ("odds_ratio", "odds_low", "odds_high") if self.odds else ("estimate", "low", "high")
+        columns = ("ratio", "ratio_low", "ratio_high") if self.ratio else ("estimate", "low", "high")
         for height, row in enumerate(shown):
             if not row.identified:
                 at = {"xycoords": ("axes fraction", "data"), "ha": "center", "va": "center"}
@@ -165,20 +177,23 @@ class CoefficientTable:
             middle, low, high = (getattr(row, column) for column in columns)
             ax.plot([low, high], [height, height], color="C0", lw=1.6)
             ax.plot(middle, height, "o", color="C0", ms=4)
-        ax.axvline(1.0 if self.odds else 0.0, color="gray", lw=0.8, ls="--")
-        if self.odds:
+        ax.axvline(1.0 if self.ratio else 0.0, color="gray", lw=0.8, ls="--")
+        if self.ratio:
             ax.set_xscale("log")
             for axis in (ax.xaxis.set_major_formatter, ax.xaxis.set_minor_formatter):
                 axis("{x:g}")  # not as powers of ten
         ax.set_yticks(range(len(shown)), [row.name for row in shown])
         ax.set_ylim(-0.7, len(shown) - 0.3)
-        ax.set_xlabel(f"{'odds ratio' if self.odds else 'coefficient'}, {100 * self.level:g}% interval")
+        ax.set_xlabel(f"{self.ratio or 'coefficient'}, {100 * self.level:g}% interval")
         return ax.figure
 
     @property
     def _columns(self) -> tuple[str, ...]:
         plain = ("estimate", "standard_error", "low", "high", "p_value")
-        return (*plain, "odds_ratio", "odds_low", "odds_high") if self.odds else plain
+        kind = "odds" if self.ratio == ODDS else "ratio"
+        return (
+            (*plain, "odds_ratio" if kind == "odds" else kind, f"{kind}_low", f"{kind}_high") if self.ratio else plain
+        )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -189,7 +204,7 @@ class WithStandardErrors:
     ----------
     standard_errors : bool or list of str
         Buy standard errors for `coefficients()` after the fit, with 40% of the budget (of mu squared). In one place and
-        by rows of two classes or numbers, over secure columns of two classes; without penalty and radius. A list of
+        by rows, of classes two alone; over secure columns of two classes; without penalty and radius. A list of
         columns or features, not over columns, has the noise spent on these; the others are adjusted for, and not told.
     """
 
@@ -256,17 +271,26 @@ class StandardErrors(Purchase):
     def form_for(self, problem: Problem) -> Algorithm:
         return ColumnsStandardErrors() if problem.secure_columns else self.form
 
-    def problem(self, plan: Plan) -> Problem:
-        return plan.changed_problem(epsilon=self.epsilon, layout="rows")
+    def problem(self, fit: Fit) -> Problem:
+        """With the loss as the fit has left it: what it has found of counts and amounts."""
+        units: Units | None = getattr(getattr(fit.solution, "model", None), "units", None)
+        fields = dict[str, Any]()
+        if units is not None and isinstance(units.loss, LogMeanLoss):
+            loss, most = units.loss.for_errors(units.sizes), fit.plan.bounds.exposure_bound
+            given = {} if most is None else {"longest": most}
+            fields["loss"] = Named(name=loss.name, parameters=loss.parameters() | given)
+        return fit.plan.changed_problem(epsilon=self.epsilon, layout="rows", **fields)
 
     def options(self, fit: Fit) -> Start:
         """With an intercept the first level of a category stays as it is: all levels and the constant add up."""
-        problem, model, schema = self.problem(fit.plan), fit.model, fit.model.schema_
+        problem, model, schema = self.problem(fit), fit.model, fit.model.schema_
         weights, fixed = np.zeros(problem.dimension), tuple[int, ...]()
         if fit.solution is not None:
             weights = problem.preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
         if schema is not None and model.fit_intercept:
             fixed = tuple(schema.of_features(fit.names or schema.feature_names).references)
+        if problem.scaled_loss.parts:  # its rates are in the place of the constant
+            fixed, weights[-1] = (*fixed, problem.features), 0.0 if fit.solution is None else fit.solution.weights[-1]
         asked: Any = getattr(model, "standard_errors", True)
         return Start(weights, fixed, () if asked is True else self._places(fit, problem, asked, fixed))
 
@@ -276,7 +300,7 @@ class StandardErrors(Purchase):
         known = {name: [place] for place, name in enumerate(names)}
         if schema is not None:
             known |= {column.name: [*range(len(names))[own]] for own, column in schema.of_features(names).placed}
-        if problem.fit_intercept:
+        if problem.fit_intercept and not problem.scaled_loss.parts:
             known[INTERCEPT] = [problem.dimension - 1]
         found = set[int]()
         for name in asked:
@@ -294,18 +318,27 @@ class StandardErrors(Purchase):
         model: Any = fit.model
         if model.plans_[-1].secure_columns:
             model.charged_as_ = model.plans_[-1].digest.hex()  # which parties know their parts of the model by
-        model.coefficients_ = tabulate(model.plans_[-1], solution.model, fit.names, model.schema_)
+        ratio = ratio_of(model, fit.plan)
+        model.coefficients_ = tabulate(model.plans_[-1], solution.model, fit.names, model.schema_, ratio)
 
 
-def tabulate(plan: Plan, sums: Any, names: tuple[str, ...], schema: Schema | None = None) -> CoefficientTable:
+def ratio_of(model: Any, plan: Plan) -> str:
+    """What exp of its coefficients is."""
+    return str(getattr(model, "ratio", ODDS if plan.loss.name == "logistic" else ""))
+
+
+def tabulate(
+    plan: Plan, sums: Sums, names: tuple[str, ...], schema: Schema | None = None, ratio: str = ODDS
+) -> CoefficientTable:
     """The table that the sums of a plan give, in the units of the columns and the label.
 
     With a schema, levels of a category are compared with its reference, and the intercept belongs to all references.
     """
-    step, zero = OneStep(sums, np.array(plan.numbers.weights)), np.append(*plan.unprepare(np.zeros(plan.dimension)))
+    weights, rates = np.array(plan.numbers.weights), np.zeros(len(sums.projection) - plan.dimension)
+    step, zero = OneStep(sums, np.append(weights, rates)), np.append(*plan.unprepare(np.zeros(plan.dimension)))
     units = np.array([np.append(*plan.unprepare(way)) - zero for way in np.eye(plan.dimension)]).T
     fixed, named = np.array(plan.numbers.fixed, int), plan.numbers.named
-    odds, rows = plan.loss.name == "logistic", list[Coefficient]()
+    rows = list[Coefficient]()
     for name, way, curve in _contrasts(plan, names, schema):
         direction = way @ units
         own = (
@@ -313,15 +346,15 @@ def tabulate(plan: Plan, sums: Any, names: tuple[str, ...], schema: Schema | Non
             if name == INTERCEPT
             else np.setdiff1d(np.flatnonzero(way[: plan.features]), fixed)
         )
-        if named and not np.isin(own, named).any():
+        if (named and not np.isin(own, named).any()) or np.isin(own, fixed).all():
             continue
-        value, error, identified = step.estimate(direction, own)
+        value, error, identified = step.estimate(np.append(direction, rates), own)
         row = Coefficient(name, None, None, None, None, curve=curve)
         if identified:
-            ratio = 1.0 if odds else None
-            row = replace(row, estimate=value + float(way @ zero), standard_error=error, odds_ratio=ratio).at(LEVEL)
+            odds = 1.0 if ratio == ODDS else None
+            row = replace(row, estimate=value + float(way @ zero), standard_error=error, odds_ratio=odds).at(LEVEL)
         rows.append(row)
-    return CoefficientTable(tuple(row for row in rows if not row.curve), odds, tuple(row for row in rows if row.curve))
+    return CoefficientTable(tuple(row for row in rows if not row.curve), ratio, tuple(row for row in rows if row.curve))
 
 
 def _contrasts(plan: Plan, names: tuple[str, ...], schema: Schema | None) -> Iterator[tuple[str, Array, str]]:

@@ -14,6 +14,7 @@ from sottovoce.arguments import is_number
 from sottovoce.data.cells import cell_key, column_cells, read_numbers, table_columns
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
+from sottovoce.estimators.coefficients import WithStandardErrors
 from sottovoce.estimators.declarations import penalty_named
 from sottovoce.federation.federation import Federation
 from sottovoce.losses.counts import REACH
@@ -22,7 +23,7 @@ from sottovoce.plan.split import Split
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class _MeanRegressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
+class _MeanRegressor(WithStandardErrors, RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
     """Labels that are 0 or above.
 
     Parameters

@@ -40,6 +40,7 @@ from sottovoce.estimators.fits import Session
 from sottovoce.estimators.groups import read_groups, warn_of_small_groups
 from sottovoce.estimators.report import UNPROTECTED_FIT, warn_of_repeats
 from sottovoce.estimators.times import PrivateCoxRegressor
+from sottovoce.federation.answering import EARLY
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.notebooks import html_table
@@ -329,7 +330,7 @@ def evaluate(  # noqa: PLR0913
         subject = Subject(weights, spread, people, own, groups=declared, labels=scale)
         plan = session.plan(form, problem, subject)
         if by_columns and not (isinstance(X.journal, Journal) and X.journal.answered):  # else the cells are there
-            session.coordinator.check(plan)  # a party that refuses does so before anybody learns scores
+            session.coordinator.check(plan, EARLY)  # a party that refuses does so before anybody learns scores
             model._joint(X, X.names[X.label_party], session)
         report, fitted = _add_fit(model, session.report(plan), people)
         journal = session.coordinator.journal

@@ -146,9 +146,9 @@ class Purchase(ABC):
         """The form that serves a problem."""
         return self.form
 
-    def problem(self, plan: Plan) -> Problem:
+    def problem(self, fit: Fit) -> Problem:
         """That of the fit's plan, with its own epsilon."""
-        return plan.changed_problem(epsilon=self.epsilon)
+        return fit.plan.changed_problem(epsilon=self.epsilon)
 
     @abstractmethod
     def options(self, fit: Fit) -> Any:
@@ -337,7 +337,7 @@ class Fit:
         """All that this fit charges, in the order in which it runs; what follows the fit as far as it is known."""
         before = () if self.ranges is None else (self.ranges.plan,)
         after = (
-            self.session.draft(purchase.form_for(self.plan), purchase.problem(self.plan), purchase.options(self))
+            self.session.draft(purchase.form_for(self.plan), purchase.problem(self), purchase.options(self))
             for purchase in self.purchases
         )
         return (*before, self.plan, *after)
@@ -392,7 +392,7 @@ class Fit:
     def buy(self, purchase: Purchase) -> Solution:
         """Run a plan after the fit's; the model's report counts it, also if it stops midway."""
         form = purchase.form_for(self.plan)
-        plan = self.session.plan(form, purchase.problem(self.plan), purchase.options(self))
+        plan = self.session.plan(form, purchase.problem(self), purchase.options(self))
         try:
             return self.session.run(plan, form)
         finally:

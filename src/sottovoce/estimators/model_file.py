@@ -20,7 +20,7 @@ from sottovoce import estimators
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
-from sottovoce.estimators.coefficients import CoefficientTable, WithStandardErrors
+from sottovoce.estimators.coefficients import CoefficientTable, WithStandardErrors, ratio_of
 from sottovoce.estimators.times import PrivateCoxRegressor
 from sottovoce.files import parse_file
 from sottovoce.formats import ESTIMATORS, MODEL
@@ -186,7 +186,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     if content.estimated_ranges:
         model.ranges_ = content.estimated_ranges
     if content.coefficients is not None and isinstance(model, WithStandardErrors):
-        model.coefficients_ = CoefficientTable.of(content.coefficients, odds=plan.loss.name == "logistic")
+        model.coefficients_ = CoefficientTable.of(content.coefficients, ratio=ratio_of(model, plan))
     model.score_spread_, model.label_scale_ = content.score_spread, content.label_scale
     if content.baseline_hazard is not None and isinstance(model, PrivateCoxRegressor):
         model._set_baseline(np.array(content.baseline_hazard))

@@ -156,7 +156,7 @@ def draw_bands(axis: Any, places: Sequence[Any], knots: Sequence[Any], *, odds: 
     limits = axis.get_ylim()
     for place, knot in zip(places, knots, strict=False):
         if knot.identified:
-            ends = (knot.odds_low, knot.odds_high) if odds else (knot.low, knot.high)
+            ends = (knot.ratio_low, knot.ratio_high) if odds else (knot.low, knot.high)
             axis.plot([place, place], ends, color="grey", lw=3, alpha=0.35, solid_capstyle="butt")
     axis.set_ylim(limits)
 

@@ -28,7 +28,6 @@ from sottovoce.estimators.declarations import warn_of
 from sottovoce.estimators.fits import Fit, Purchase, check_gaussian
 from sottovoce.estimators.report import assumptions, warn_of_repeats
 from sottovoce.federation.federation import Federation, as_account
-from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.accounting import gaussian_epsilon
 from sottovoce.privacy.calibration import part_of, repeated_mu_for
@@ -55,11 +54,11 @@ class TrialScore(Purchase):
     form = ComparedLosses()
     share = 0.1  # of the mu squared of a trial
 
-    def problem(self, plan: Plan) -> Problem:  # its rows may be prepared otherwise than the fit's
-        return plan.changed_problem(epsilon=self.epsilon, regulariser=Named(name="none"), layout="rows")
+    def problem(self, fit: Fit) -> Problem:  # its rows may be prepared otherwise than the fit's
+        return fit.plan.changed_problem(epsilon=self.epsilon, regulariser=Named(name="none"), layout="rows")
 
     def options(self, fit: Fit) -> Candidates:
-        model, preparation = fit.model, self.problem(fit.plan).preparation
+        model, preparation = fit.model, self.problem(fit).preparation
         weights = preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
         return Candidates(np.array([np.zeros_like(weights), weights]))
 

@@ -15,6 +15,7 @@ from sottovoce.data.bounds import LARGEST
 from sottovoce.data.cells import cell_key, column_cells, read_numbers
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
+from sottovoce.estimators.coefficients import WithStandardErrors
 from sottovoce.estimators.declarations import penalty_named
 from sottovoce.estimators.fits import Fit
 from sottovoce.estimators.plots import axes_for
@@ -26,7 +27,7 @@ from sottovoce.plan.split import Split
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateCoxRegressor(PrivateLinearModel):
+class PrivateCoxRegressor(WithStandardErrors, PrivateLinearModel):
     """Times to an event with the hazard rate_j exp(x'w) in period j, under differential privacy.
 
     It is Cox's model with a baseline hazard that is constant within public periods, a piecewise-exponential model, and

@@ -34,6 +34,9 @@ MOST_DRAWN: Final = 2**22  # rounds, where a public coin draws for each of them 
 MOST_TEXT: Final = 2**24  # characters of a message, and for each column of the party:
 TEXT_OF_A_COLUMN: Final = 256
 ACCEPTED: Final = (declare_public("accepted", True, reason="an acknowledgement"),)  # it did what it was told
+CHECK: Final = "check"  # a plan is only checked: what it would be answered
+EARLY: Final = "check before scores"  # likewise, before the holder of the labels learns the scores that it is about
+CHECKS: Final = (CHECK, EARLY)
 MOST_REASON: Final = 2000  # characters of a refusal
 
 

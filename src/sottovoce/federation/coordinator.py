@@ -20,6 +20,7 @@ from sottovoce.algorithms.base import Rounds
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
 from sottovoce.federation.alignment import AlignmentResult, AlignmentRun
+from sottovoce.federation.answering import CHECK
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.prediction import COORDINATOR, check_aligned, predict_jointly
@@ -201,13 +202,13 @@ class Coordinator:
             return str(error)
         return reason or None
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Plan, query: str = CHECK) -> None:
         """Raise what a party would answer to a plan; nothing is charged.
 
         Then every two members of a plan of secure sums agree on a key: by offers, which nobody else can read.
         """
         members = plan.channel.signers
-        self.propose(plan, members, "check")
+        self.propose(plan, members, query)
         if not plan.channel.secure:
             return
         names, prints = zip(*plan.keys, strict=True)
@@ -217,7 +218,7 @@ class Coordinator:
             said = Frame("plan", 0, plan.digest, round_, PAIR, {PUBLIC_KEYS: publics})
             replies = self.exchange(members, said, each)
             if forgot := _forgot(replies):  # who was restarted checks the plan again first
-                self.propose(plan, forgot, "check")
+                self.propose(plan, forgot, query)
                 replies |= self.exchange(forgot, said, each)
             if round_ == 0:
                 each = crossed_offers(names, {name: reply.frame.arrays for name, reply in replies.items()})

@@ -24,7 +24,7 @@ from sottovoce.data.resources import Resources, check_resources
 from sottovoce.data.schema import TableCodes
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.alignment import Aligner, AlignmentFile
-from sottovoce.federation.answering import Answering, check_text
+from sottovoce.federation.answering import CHECKS, Answering, check_text
 from sottovoce.federation.models import Models, Predictor
 from sottovoce.federation.policy import Policy, left_out
 from sottovoce.federation.prediction import Predictions
@@ -205,7 +205,7 @@ class Party(Answering):
 
         A plan that is only checked gets none.
         """
-        if self.account is None or not frame.plan or frame.query == "check":
+        if self.account is None or not frame.plan or frame.query in CHECKS:
             return ()
         reason = "entries follow from plans; the hash is by a key of the ledger"
         number, hash_ = self.account.receipt()

@@ -19,7 +19,7 @@ from sottovoce.data.beside import columns_beside, labels_of
 from sottovoce.data.block import Block, Matrix, Preparation, RecordRows, is_sparse, prepare_rows
 from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError, LedgerError, RefusedError
-from sottovoce.federation.answering import ACCEPTED, check_plan_size, read_plan, unknown_plan
+from sottovoce.federation.answering import ACCEPTED, CHECKS, EARLY, check_plan_size, read_plan, unknown_plan
 from sottovoce.federation.models import PartialModel, own_part
 from sottovoce.federation.policy import Known, charge_of, check_plan, check_samplers, part_of_fit
 from sottovoce.federation.replies import RECEIPT, unpack_receipt
@@ -147,7 +147,7 @@ class Training:
             run.started = True
             return reply("accept", frame, ACCEPTED)
         content = self.accept(frame) + own.receipt(frame)
-        if own.account is not None and own.policy.tell_budget and frame.query != "check":
+        if own.account is not None and own.policy.tell_budget and frame.query not in CHECKS:
             # What the account had before the plan and has with it.
             book = own.account.book()
             others = tuple(known for known in book.reservations if known.plan != frame.plan.hex())
@@ -159,9 +159,10 @@ class Training:
     def accept(self, frame: Frame) -> tuple[Declared, ...]:
         """Check the plan against this party's policy and ledger, prepare the rows, charge the plan's whole cost; sign.
 
-        A frame with the query "check" ends before the charge, without a signature: so a coordinator learns that one
-        party refuses before another has paid. A holder who runs the job in this process is refused there also for rows
-        that cannot be used. A signature says that this party has charged the plan.
+        A frame with a query of `CHECKS` ends before the charge, without a signature: so a coordinator learns that one
+        party refuses before another has paid, and with `EARLY` before anybody learns scores. A holder who runs the job
+        in this process is refused there also for rows that cannot be used. A signature says that this party has charged
+        the plan.
         """
         own = self._holder
         if RECEIPT in frame.arrays:
@@ -169,7 +170,7 @@ class Training:
         plan = read_plan(frame.text, frame.plan)
         if own.run is not None and own.run.plan.digest == frame.plan:
             return self.sign(plan)
-        matrix, labels, recipe = self._select_rows(plan, told=frame.query != "check")
+        matrix, labels, recipe = self._select_rows(plan, scored=frame.query != EARLY)
         alone = plan.names == (own.name,)
         if own.identity is None and not alone:
             raise RefusedError(
@@ -189,10 +190,10 @@ class Training:
             )
         masker = self._make_masker(plan) if plan.channel.secure else None
         checked, self._checked = self._checked, None
-        if frame.query == "check":
+        if frame.query in CHECKS:
             own.keys.hold(plan)
             self._check_charge(form, plan)
-            if own.resources.holder == "elsewhere" or isinstance(own.rows, Dataset) or matrix is None:
+            if own.resources.holder == "elsewhere" or isinstance(own.rows, Dataset) or frame.query == EARLY:
                 return ACCEPTED
         elif masker is not None:
             own.keys.check_agreed(plan)
@@ -206,6 +207,7 @@ class Training:
                 )
             self._prepared[plan.digest] += 1
         matrix = own.codes() if described else matrix
+        labels = self._with_groups(plan, labels)
         beside = None if own.account is None else own.account.path.parent
         kinds = {RecordRows} if plan.secure_columns else set(map(attrgetter("needs"), queries.values()))
         kept = checked[2] if checked and checked[0] == plan.digest and checked[1] is matrix else None
@@ -219,7 +221,7 @@ class Training:
             sure = alone and plan.within is None and not own.charged(plan)
             error.args = (f"{error} Nothing was charged.",) if sure else error.args
             raise
-        if frame.query == "check":
+        if frame.query in CHECKS:
             self._checked = plan.digest, matrix, rows
             return ACCEPTED
         own.run = self._begin(plan, form, queries, rows, masker)
@@ -248,13 +250,14 @@ class Training:
                 "remove its receipt (of a job: in NAME.receipts.json)."
             ) from error
 
-    def _select_rows(self, plan: Plan, *, told: bool) -> tuple[Matrix, NDArray[Any], Preparation]:
+    def _select_rows(self, plan: Plan, *, scored: bool) -> tuple[Matrix, NDArray[Any], Preparation]:
         """The rows and labels that a plan is about and how they become a block, or a refusal.
 
         They are this party's or, of an evaluation by columns at the holder of the labels, the scores that it received
         as the recipient of predictions; codes, of a description, are made later. Columns of other parties are in such
         a score. They let this one learn it (`Policy.predict_for`); that counts of it are released each of them allows
-        by charging the plan and signing it. Before it was `told` them a plan is only checked, and there are no rows.
+        by charging the plan and signing it. Before it has them (`scored`) its own rows stand in, and a plan is only
+        checked. No cell is looked at: what a plan asks of rows is checked first.
         """
         own, rows = self._holder, self._holder.rows
         if not own.policy.trains:
@@ -271,15 +274,13 @@ class Training:
             other = "no people with several records" if own.of_people else "people with several records"
             raise RefusedError(f"{own.name} {mine}, and the plan is about {other} (most_records).")
         check_plan_size(plan, own.name, own.codes_shape() if described else (count, rows.shape[1]))
-        scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
-        scored = scored and plan.split.same_people and plan.label_party_name == own.name
-        if scored:
-            scores = self._holder.predictor.scored(bytes.fromhex(plan.numbers.scores), plan.names)
-            if scores is None and told:
+        if scores := self._of_scores(plan):
+            found = own.predictor.scored(bytes.fromhex(plan.numbers.scores), plan.names)
+            if found is None and scored:
                 raise RefusedError(f"{own.name} has received no joint predictions of that model; ask for them first.")
-            rows = None if scores is None else scores[:, None]
+            rows = rows if found is None else found[:, None]
         try:
-            recipe = score_recipe(plan) if scored else plan.part(own.name).preparation
+            recipe = score_recipe(plan) if scores else plan.part(own.name).preparation
         except InputError as error:
             raise RefusedError(f"{own.name} refuses: {error}") from None
         if described:  # the label is a column like any other
@@ -289,25 +290,32 @@ class Training:
         if recipe.labelled != own.labelled:
             knows = "knows the labels" if own.labelled else "does not know the labels"
             raise RefusedError(f"{own.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
-        if isinstance(plan.numbers, Evaluated) and plan.numbers.groups is not None:
-            labels = self._labels_by_groups(plan, scored=scored)
-            return rows, labels, dataclasses.replace(recipe, also=("group",))
-        return rows, own.labels, recipe
-
-    def _labels_by_groups(self, plan: Plan, *, scored: bool) -> NDArray[Any]:
-        """Of an evaluation by groups: the labels, and beside them the groups where the rows do not tell them."""
-        own, groups = self._holder, plan.numbers.groups
-        if groups.places and scored:  # the rows are scores
-            part, labels = plan.part(own.name), labels_of(own.labels)
-            block = Block.prepare(own.rows, labels, part.preparation, resources=own.resources)
-            return np.asarray(groups.beside(labels, block, part.start))
-        counts = scored or not plan.split.same_people
+        groups = plan.numbers.groups if isinstance(plan.numbers, Evaluated) else None
+        if groups is None:
+            return rows, own.labels, recipe
+        counts = scores or not plan.split.same_people
         if counts and not groups.places and "group" not in columns_beside(own.labels):
             raise RefusedError(
                 f"{own.name} has no groups beside its labels, by which the plan evaluates; give the party "
                 "sv.labels_with(y, group=...)."
             )
-        return labels_of(own.labels) if groups.places else own.labels
+        return rows, own.labels, dataclasses.replace(recipe, also=("group",))
+
+    def _of_scores(self, plan: Plan) -> bool:
+        """Whether a plan evaluates scores that this party was told, as the holder of the labels."""
+        told = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
+        return told and plan.split.same_people and plan.label_party_name == self._holder.name
+
+    def _with_groups(self, plan: Plan, labels: NDArray[Any]) -> NDArray[Any]:
+        """Labels with the groups that features tell beside them, where the rows are scores and do not tell those."""
+        groups = plan.numbers.groups if isinstance(plan.numbers, Evaluated) else None
+        if groups is None or not groups.places:
+            return labels
+        own, part, plain = self._holder, plan.part(self._holder.name), labels_of(labels)
+        if not self._of_scores(plan):
+            return plain
+        block = Block.prepare(own.rows, plain, part.preparation, resources=own.resources)
+        return np.asarray(groups.beside(plain, block, part.start))
 
     def _make_masker(self, plan: Plan) -> Masker:
         """The own side of secure sums; a plan that has another key for it is refused."""

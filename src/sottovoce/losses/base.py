@@ -66,6 +66,7 @@ class Loss(ABC):
     outputs: ClassVar[int] = 1  # how many scores a record has; of several classes one for each
     exposed: ClassVar[bool] = False  # whether labels may have exposures
     learned: ClassVar[Mapping[str, int]] = MappingProxyType({})  # what a run tells of it, by name: how many numbers
+    parts: ClassVar[int] = 0  # how many rates of its own it has, which are unknown as weights are
 
     def parameters(self) -> dict[str, float]:
         """The public constants of the loss: ``get(loss.name, **loss.parameters()) == loss``."""
@@ -99,6 +100,19 @@ class Loss(ABC):
 
         Negative and positive parts cancel in a non-convex loss: for the sigmoid loss the result is 0.
         """
+
+    def information(self, u: Vector, y: Vector) -> Vector:
+        """What records add to the curvature: l'', or its mean at the score where the loss knows that."""
+        return self.curvature(u, y)
+
+    @property
+    def information_bound(self) -> float:
+        """The most that it is, times the weight."""
+        return self.curvature_bound
+
+    def weight(self, u: Vector) -> Vector:
+        """What a record counts for in standard errors, a function of its score alone: where l'' has no bound, less."""
+        return np.ones_like(u)
 
     def lipschitz(self, label_bound: float = 1.0) -> float:
         """The supremum of |l'(u, y)| over all scores and |y| <= label_bound."""

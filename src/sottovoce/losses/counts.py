@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -26,6 +26,8 @@ FIRST = 0.75  # the slope at which those of counts are cut; a count of 1 where m
 VARIANCE = 0.5  # of the scores, before anything is known
 WIDEST = 3.0  # a variance of scores beyond which curvatures say nothing
 FARTHEST = 12.0  # mean residuals from the mean, beyond which counts are all far; of amounts the square
+STRETCH = 4.0  # times the mean information, beyond which a record weighs less in standard errors
+ORDINARY = 0.5  # slope of counts there, at least: 5 of them are not cut
 WIDER = 4.0  # a clip of slopes moves the mean first, so the rescale may have so much more noise
 
 
@@ -41,6 +43,14 @@ class LogMeanLoss(Loss):
     @abstractmethod
     def deviance(self, u: Vector, y: NDArray[Any]) -> Vector:
         """Twice what the likelihood of Poisson, or gamma, lacks to that of a model which says each label."""
+
+    @abstractmethod
+    def for_errors(self, known: Sizes) -> Self:
+        """The loss for standard errors after a fit that has found these."""
+
+    @abstractmethod
+    def sizes(self, most: float) -> Sizes:
+        """What it then says of slopes and information, of labels up to `most`; no slope below 5 of its slope is cut."""
 
     @abstractmethod
     def gain(self, u: Vector, constant: float) -> tuple[Vector, Vector]:
@@ -94,6 +104,8 @@ class Count(LogMeanLoss):
 
     phi: float = 0.0
     typical: float = 1.0  # mean of exp(score), for mean curvatures alone
+    bend: float = math.inf  # the largest information, in standard errors
+    longest: float = 1.0  # exposure
 
     name: ClassVar[str] = "poisson"
     code: ClassVar[int | None] = None
@@ -106,6 +118,14 @@ class Count(LogMeanLoss):
     def __post_init__(self) -> None:
         check_positive("phi", self.phi, "0 is the likelihood of Poisson", zero=True)
         check_positive("typical", self.typical, "it is the mean of the counts", zero=True)
+        check_positive("longest", self.longest, "it is the largest exposure")
+        if self.bend != math.inf:
+            check_positive("bend", self.bend, "it is the largest information of a record")
+
+    def parameters(self) -> dict[str, Any]:
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        listed = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        return {name: value for name, value in listed.items() if found[name] != getattr(type(self), name)}
 
     def value(self, u: Vector, y: NDArray[Any]) -> Vector:
         """E (2 / phi) (q - log(1 + q)) + 2 y log((1 + q) / q); for phi = 0 half the deviance. None is below 0."""
@@ -128,6 +148,32 @@ class Count(LogMeanLoss):
         (count, exposure), rate = self.counted(y), np.exp(_within(u))
         q = np.sqrt(self.phi * rate)
         return np.asarray(exposure * rate * ((1 + q / 2) / (1 + q) ** 2) + count * (q / 2 / (1 + q) ** 2))
+
+    def information(self, u: Vector, y: NDArray[Any]) -> Vector:
+        """E mu / (1 + q): the mean of l'' where the label has the mean mu; no label moves it."""
+        return np.asarray(self.counted(y)[1] * self._rate(u))
+
+    @property
+    def information_bound(self) -> float:
+        return self.bend if math.isfinite(self.bend) else 1.0
+
+    def weight(self, u: Vector) -> Vector:
+        """Less where the largest exposure would have more information than `bend`; its own has no part in that."""
+        with np.errstate(over="ignore"):
+            return np.asarray(np.fmin(self.bend / (self.longest * self._rate(u)), 1.0))
+
+    def _rate(self, u: Vector) -> Vector:
+        rate = np.exp(_within(u))
+        return np.asarray(rate / (1 + np.sqrt(self.phi * rate)))
+
+    def for_errors(self, known: Sizes) -> Self:
+        return replace(self, bend=STRETCH * known.curvature)
+
+    def sizes(self, most: float) -> Sizes:
+        tau, curvature = 1 + math.sqrt(self.phi * self.typical), self.bend / STRETCH
+        usual = max((tau - 1) / tau, 1e-3)
+        slope = max(usual, ORDINARY)
+        return Sizes(slope, max(most / tau, self.bend, slope), VARIANCE, curvature, usual**2 / curvature)
 
     def mean_curvature(self, variance: float) -> float:
         """E mu / (1 + q), what E l'' is where counts have the mean mu; log mu is normal, and E mu is `typical`."""
@@ -172,9 +218,12 @@ class Count(LogMeanLoss):
 class Positive(LogMeanLoss):
     """l'(s, y) = 1 - y e^-s: the likelihood of the gamma law, whatever its shape is."""
 
+    deviation: float = 1.0  # of slopes, for standard errors alone
+
     name: ClassVar[str] = "gamma"
     power: ClassVar[float] = 2.0
     slope_code: ClassVar[int | None] = kernels.POSITIVE
+    information_bound: ClassVar[float] = 1.0
 
     def value(self, u: Vector, y: NDArray[Any]) -> Vector:
         """Half the deviance, s + y e^-s - 1 - log y."""
@@ -198,6 +247,16 @@ class Positive(LogMeanLoss):
     def evened(self, y: Vector, known: KnownLabels) -> Vector:
         """log(1 + 10 y / mean): slopes follow y over the mean."""
         return np.log1p(10 * y / known.mean)
+
+    def information(self, u: Vector, y: NDArray[Any]) -> Vector:
+        """1, the mean of y / mu."""
+        return np.ones(np.broadcast_shapes(np.shape(u), np.shape(y)))
+
+    def for_errors(self, known: Sizes) -> Self:
+        return replace(self, deviation=math.sqrt(known.spread))
+
+    def sizes(self, most: float) -> Sizes:
+        return Sizes(self.deviation / 1.25, max(most, self.deviation), VARIANCE, 1.0, self.deviation**2)
 
     def units(self, known: KnownLabels) -> Sizes:
         slope = max(known.residual / known.mean, 0.05)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from sottovoce.arguments import is_number
 from sottovoce.errors import InputError
-from sottovoce.losses.base import Kind, KnownLabels, Vector, register
-from sottovoce.losses.counts import Count
+from sottovoce.losses.base import Kind, KnownLabels, Sizes, Vector, register
+from sottovoce.losses.counts import STRETCH, VARIANCE, Count, _within
 
 MOST_PERIODS = 64
 
@@ -41,17 +41,20 @@ class Hazard(Count):
                 raise InputError(f"{name} must be a list of numbers, as periods=[0, 1, 2, 5] is.")
             object.__setattr__(self, name, tuple(map(float, value)))
         check_periods(self.periods)
-
-    def parameters(self) -> dict[str, Any]:
-        found = {"phi": self.phi, "typical": self.typical, "periods": list(self.periods), "rates": list(self.rates)}
-        return {name: value for name, value in found.items() if value != getattr(type(self), name)}
+        if self.rates and (len(self.rates) != self.parts or min(self.rates) < 0):
+            raise InputError("rates must be numbers from 0 on, one for each period.")
 
     @property
     def learned(self) -> Mapping[str, int]:  # type: ignore[override]
-        return {"phi": 1, "rates": len(self.periods) - 1}
+        return {"phi": 1, "rates": self.parts}
+
+    @property
+    def parts(self) -> int:  # type: ignore[override]
+        return len(self.periods) - 1
 
     def hearing(self, told: Mapping[str, Any]) -> Self:
-        return replace(self, phi=float(told["phi"][0]), rates=tuple(told["rates"].tolist()))
+        most = float(np.sum(told["rates"] * np.diff(self.periods)))  # exposure, of somebody who is seen to the end
+        return replace(self, phi=float(told["phi"][0]), rates=tuple(told["rates"].tolist()), longest=max(most, 1e-300))
 
     def knowing(self, known: KnownLabels) -> Self:
         """At rates by which as many events are expected as there are, e^s is 1 and the exposure their mean number."""
@@ -65,6 +68,32 @@ class Hazard(Count):
         for rate, (start, stop) in zip(self.rates, pairwise(self.periods), strict=True):
             found += rate * self.within(y, start, stop)
         return np.asarray(y["label"], dtype=np.float64), found
+
+    def part_slopes(self, u: Vector, y: NDArray[Any]) -> tuple[Vector, Vector]:
+        """By periods the slopes in the logarithms of the rates, E_j e^s - event_j, and E_j e^s, both over 1 + q."""
+        rate, slopes, seen = self._rate(u), np.empty((len(y), self.parts)), np.empty((len(y), self.parts))
+        tau = 1 + np.sqrt(self.phi * np.exp(_within(u)))
+        for place, (own, (start, stop)) in enumerate(zip(self.rates, pairwise(self.periods), strict=True)):
+            seen[:, place] = own * self.within(y, start, stop) * rate
+            slopes[:, place] = seen[:, place] - self.event_within(y, start, stop) / tau
+        return slopes, seen
+
+    def expected_information(self, u: Vector) -> Vector:
+        """About that of records with these scores, in any unit: by the events that are expected of them."""
+        return np.asarray(self.weight(u) * -np.expm1(-self.longest * np.exp(_within(u))))
+
+    def for_errors(self, known: Sizes) -> Self:
+        """The likelihood itself, phi being the mean number of events: slopes are from -1 to `bend`, and none is cut."""
+        return replace(super().for_errors(known), phi=0.0, bend=STRETCH * self.phi, rates=(), longest=1.0)
+
+    def sizes(self, most: float) -> Sizes:
+        steepest = max(most, self.bend)
+        return Sizes(steepest, steepest, VARIANCE, self.bend / STRETCH, 1.0)
+
+    @staticmethod
+    def event_within(y: NDArray[Any], start: float, stop: float) -> Vector:
+        """1 for an event in a period, else 0."""
+        return np.asarray(((y["label"] > 0) & (y["time"] > start) & (y["time"] <= stop)).astype(np.float64))
 
     @staticmethod
     def within(y: NDArray[Any], start: float, stop: float) -> Vector:

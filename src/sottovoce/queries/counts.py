@@ -101,8 +101,7 @@ class EventCounts(Query):
 
 
 def _event_within(start: float, stop: float, _scores: Array, labels: NDArray[Any]) -> Array:
-    found: Array = ((labels["label"] > 0) & (labels["time"] > start) & (labels["time"] <= stop)).astype(np.float64)
-    return found
+    return Hazard.event_within(labels, start, stop)
 
 
 class RiskSums(Query):

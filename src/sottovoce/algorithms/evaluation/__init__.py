@@ -354,6 +354,7 @@ class EvaluatedClassesNumbers(Evaluated):
     right: Side
 
 
+_IN_GROUPS = ("classification", "regression")  # kinds of outcomes that are told by group
 _IN_SEVERAL = "a person with several records may be in several groups, so that cells by group have no bound by person"
 
 
@@ -384,7 +385,7 @@ class _Evaluation(Algorithm):
         """One release; nobody is told a model at the end."""
         if options.groups is not None and problem.most_records is not None:
             raise InputError(f"by={options.groups.column!r}: {_IN_SEVERAL}; leave by out, or person.")
-        if options.groups is not None and problem.scaled_loss.kind not in ("classification", "regression"):
+        if options.groups is not None and problem.scaled_loss.kind not in _IN_GROUPS:
             raise InputError(f"by={options.groups.column!r}: figures by group are of classes or numbers; leave it out.")
         weights = () if options.scores else tuple(options.weights.ravel().tolist())
         subject = {"weights": weights, "people": options.people, "scores": options.scores, "groups": options.groups}
@@ -410,6 +411,8 @@ class _Evaluation(Algorithm):
                 raise RefusedError(f"an evaluation by groups, and {reason}.")
             if plan.most_records is not None:
                 raise RefusedError(f"an evaluation by groups, and {_IN_SEVERAL}.")
+            if plan.scaled_loss.kind not in _IN_GROUPS:
+                raise RefusedError("an evaluation by groups, and not of classes or numbers.")
         query = self.grouped(plan, numbers, score_weights(plan) if by_columns else public_model(plan))
         if by_columns:
             query.answered_by = label_party

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from sottovoce.algorithms.base import Array
 from sottovoce.data.beside import groups_of, labels_with
@@ -39,6 +39,12 @@ class Groups(Frozen):
     names: Annotated[tuple[Label, ...], Field(min_length=1, max_length=MOST_CLASSES), AfterValidator(_distinct)]
     places: tuple[Annotated[int, Field(strict=True)], ...] = ()
 
+    @model_validator(mode="after")
+    def _a_place_for_each(self) -> Self:
+        if self.places and (len(self.places) != len(self.names) or 0 in self.places):
+            raise ValueError(f"places={self.places} must be a feature for each of groups={self.names!r}")
+        return self
+
     @property
     def all_names(self) -> tuple[Label, ...]:
         return (*self.names, NO_GROUP)
@@ -47,7 +53,7 @@ class Groups(Frozen):
         """Why a holder of the features first, ..., last - 1 cannot tell them, or None."""
         if not self.places:
             return None
-        if len(self.places) != len(self.names) or not all(first < abs(place) <= last for place in self.places):
+        if not all(first < abs(place) <= last for place in self.places):
             return f"the features that tell the groups of {self.column!r} are not with the party that counts them"
         return None
 

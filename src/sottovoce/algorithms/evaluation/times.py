@@ -46,7 +46,7 @@ class TimeCells(Query):
         self.loss, self.weights = loss, weights
         self.scores = Line(tuple(np.linspace(numbers.low, numbers.low + numbers.width, numbers.nodes).tolist()))
         along = np.linspace(0.0, len(loss.periods) - 1, numbers.intervals + 1)
-        self.cuts = np.interp(along, range(len(loss.periods)), loss.periods)
+        self.cuts = np.maximum.accumulate(np.interp(along, range(len(loss.periods)), loss.periods))
         self.length = len(self.scores) * (2 * len(self.cuts) - 1)
 
     def value(self, round: Round) -> Array:

@@ -30,6 +30,14 @@ from sottovoce.algorithms.base import (
     total,
 )
 from sottovoce.algorithms.standard_errors.estimates import Belief, Sums
+from sottovoce.algorithms.standard_errors.periods import (
+    PeriodCurvature,
+    PeriodGradient,
+    PeriodSquares,
+    at_risk,
+    sum_noise,
+    with_parts,
+)
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.columns import WHOLE, least_clip, rounding_of, sharpened, whole_projection
 from sottovoce.algorithms.whitened.rule import Clips, Moments, Units, White
@@ -38,8 +46,9 @@ from sottovoce.data.matrix import slopes_of
 from sottovoce.data.projection import short_rows
 from sottovoce.errors import InputError
 from sottovoce.gate.query import Integers, Query, Round
-from sottovoce.losses import KnownLabels, Loss
+from sottovoce.losses import Hazard, Kind, KnownLabels, LogMeanLoss, Loss
 from sottovoce.plan import Design, Numbers, Plan, Problem, Release
+from sottovoce.queries.counts import EventCounts, RiskSums
 from sottovoce.queries.joint import WholeGradient
 from sottovoce.queries.sums import POSITIVE, GramMatrix, ProjectionShape, ResidualSum
 from sottovoce.secure import ring
@@ -55,9 +64,8 @@ class ShortRows(Query):
         self.takes = {**self.shape.takes, "slope": POSITIVE}
 
     def value(self, round: Round) -> Array:
-        return round.rows.over(
-            functools.partial(self.summed, self.shape.matrix(round.told), float(round.told["slope"][0]))
-        )
+        matrix, slope = self.shape.matrix(round.told), float(round.told["slope"][0])
+        return round.rows.over(functools.partial(self.summed, matrix, slope))
 
     @abstractmethod
     def summed(self, matrix: Array, slope: float, block: Block) -> Array:
@@ -99,14 +107,14 @@ class FactorGram(ShortRows, GramMatrix):
 
 
 class FittedCurvature(FactorGram):
-    """sum_i l''(x_i'w, y_i) z_i z_i' in units of the largest l''."""
+    """sum_i I_i z_i z_i' in units of the largest I, the information of a record: l'' or, of counts, its mean."""
 
     name = "curvature"
     title: ClassVar[str] = "the curvature of the loss at the fitted model"
 
     def factors(self, scores: Array, labels: Array, _slope: float) -> Array:
-        found = np.asarray(self.loss.curvature(scores, labels), dtype=np.float64)
-        return np.asarray(np.sqrt(found / self.loss.curvature_bound))
+        found = np.asarray(self.loss.information(scores, labels) * self.loss.weight(scores), dtype=np.float64)
+        return np.asarray(np.sqrt(found / self.loss.information_bound))
 
     def weighed(self, shares: Array) -> Array:
         """All of it: z z' has the share twice already."""
@@ -120,7 +128,7 @@ class SquaredSlopes(FactorGram):
     title: ClassVar[str] = "squares of the slopes of the loss at the fitted model"
 
     def factors(self, scores: Array, labels: Array, slope: float) -> Array:
-        return slopes_of(self.loss, scores, labels) / slope
+        return slopes_of(self.loss, scores, labels) * self.loss.weight(scores) / slope
 
 
 class FittedGradient(ShortRows):
@@ -138,7 +146,7 @@ class FittedGradient(ShortRows):
         self.about(weights, loss)
 
     def factors(self, scores: Array, labels: Array, slope: float) -> Array:
-        return slopes_of(self.loss, scores, labels) / slope
+        return slopes_of(self.loss, scores, labels) * self.loss.weight(scores) / slope
 
     def summed(self, matrix: Array, slope: float, block: Block) -> Array:
         total = np.zeros(self.length)
@@ -148,8 +156,9 @@ class FittedGradient(ShortRows):
 
 
 # Shares of mu^2; the gradient has the rest.
-SHARES = {"residual": 0.02, "gram": 0.18, "curvature": 0.15, "squared-slopes": 0.10}
-OF_NAMED = {"residual": 0.02, "gram": 0.22, "curvature": 0.30, "squared-slopes": 0.05}  # A is then the least known
+SHARES = {"residual": 0.02, "events": 0.03, "risk": 0.05, "gram": 0.18, "curvature": 0.15, "squared-slopes": 0.10}
+OF_NAMED = SHARES | {"gram": 0.22, "curvature": 0.30, "squared-slopes": 0.05}  # A is then the least known
+KNOWN = 0.1, 0.2  # how far the size of the squared slopes may be unknown; of counts, amounts and times
 REACH = 5.0  # mean absolute residuals at which residuals are cut: 4 deviations of a normal one
 NAMED = 0.45  # of the squared length of a row, for the columns that are asked for
 BELIEVED = 4.0  # times the variance of scores that a fit begins with: so much at most
@@ -199,6 +208,7 @@ class PrivateStandardErrors(Algorithm):
     private: ClassVar[bool | None] = None
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
+    kinds: ClassVar[tuple[Kind, ...]] = ("classification", "regression", "count", "time")
     numbers: ClassVar[type[Numbers]] = StandardErrorsNumbers
 
     def design(self, problem: Problem, options: Start) -> Design:
@@ -221,55 +231,78 @@ class PrivateStandardErrors(Algorithm):
         """Whiten, then the sums in units of the loss, as the solution's model."""
         weights, shape = public_model(plan), ProjectionShape(plan.dimension, "triangular")
         free = np.setdiff1d(np.arange(plan.dimension), plan.numbers.fixed)
-        projection, slope, belief = np.eye(plan.dimension), 1.0, None
-        if plan.has("gram"):
-            projection, slope, belief = yield from whiten(plan, weights, free)
-        message, unit = {**shape.message(projection), "slope": np.array([slope])}, plan.scaled_loss.curvature_bound
-        curvature = _matrix(plan, (yield from total("curvature", **message)), free)
-        squares = _matrix(plan, (yield from total("squared-slopes", **message)), free)
+        projection, slope, belief, loss = yield from whiten(plan, weights, free)
+        message = {**shape.message(projection), "slope": np.array([slope])} | (loss.told() if loss.parts else {})
+        unit, used = loss.information_bound, np.append(free, plan.dimension + np.arange(loss.parts))
+        curvature = _matrix((yield from total("curvature", **message)), used)
+        squares = _matrix((yield from total("squared-slopes", **message)), used)
         gradient = yield from total("gradient", **message)
         sums = Sums(
-            projection=shape.matrix(message)[:, free],
+            projection=with_parts(shape.matrix(message)[:, free], loss.parts),
             curvature=unit * curvature,
             squares=slope**2 * squares,
-            gradient=slope * gradient[free],
-            curvature_noise=unit * _sum_noise(plan, "curvature"),
-            squares_noise=slope**2 * _sum_noise(plan, "squared-slopes"),
-            gradient_noise=slope * _sum_noise(plan, "gradient"),
+            gradient=slope * gradient[used],
+            curvature_noise=unit * sum_noise(plan, "curvature"),
+            squares_noise=slope**2 * sum_noise(plan, "squared-slopes"),
+            gradient_noise=slope * sum_noise(plan, "gradient"),
             belief=belief,
         )
         return Solution(weights, model=sums)
 
 
-def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, float, Belief]]:
-    """(P, G, what is believed): how rows are whitened and cut, and slopes, by the Gram matrix and of numbers residuals.
+def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, float, Belief | None, Loss]]:
+    """(P, G, what is believed, the loss with its rates): how rows are whitened and cut, and slopes.
 
-    Both cuts are wider while the noise stays below what sampling does to the gradient. So they vanish as the signal
-    grows, and with them what they do to the target. They stay so narrow that the size of the squared slopes, over all
-    directions, is known to a tenth, and that the curvature stands out of its noise.
+    It follows from the Gram matrix, of numbers from residuals too. Both cuts are wider while the noise stays below what
+    sampling does to the gradient. So they vanish as the signal grows, and with them what they do to the target. They
+    stay so narrow that the size of the squared slopes, over all directions, is known to a tenth, and that the curvature
+    stands out of its noise. Counts and amounts lie to one side: to cut slopes moves their mean, to cut rows does not.
+    So rows are cut, and slopes less.
     """
-    gram = _matrix(plan, (yield from total("gram")), free) / plan.records
-    moments, residual = rule.of_gram(gram, _sum_noise(plan, "gram") / plan.records), 0.0
+    if not plan.has("gram"):
+        return np.eye(plan.dimension), 1.0, None, plan.scaled_loss
+    triangle, parts = (yield from total("gram")), None
+    gram = _matrix(triangle, free) / plan.records
+    if plan.scaled_loss.parts:
+        first = _matrix(triangle, np.append(free, plan.features))[:-1, -1] / plan.records
+        parts = yield from at_risk(plan, gram, first, weights)
+        gram = parts.gram
+    moments, residual = rule.of_gram(gram, sum_noise(plan, "gram") / plan.records), 0.0
     if plan.has("residual"):
         mean = float((yield from total("residual", weights=weights))[0]) / plan.records
-        residual = max(mean, 0.0) + _sum_noise(plan, "residual") / plan.records
+        residual = max(mean, 0.0) + sum_noise(plan, "residual") / plan.records
     # Directions whose mean square the noise hides are stretched no more than those at its level.
     q = 1.0 / np.maximum(moments.values, moments.hidden)
-    units, d = Units.of(plan.scaled_loss, KnownLabels(residual)), plan.dimension
-    steepest, size = units.loss.lipschitz(), units.slope * math.sqrt(plan.records)
-    hidden = units.loss.curvature_bound * _sum_noise(plan, "curvature") * math.sqrt(2 * d)
+    units, d = _units(plan, residual), plan.dimension
+    steepest, size = units.steepest, units.tolerance * math.sqrt(plan.records)
+    hidden = units.loss.information_bound * sum_noise(plan, "curvature") * math.sqrt(2 * d)
     clear, usual = math.sqrt(units.curvature * plan.records / (2 * hidden)), math.sqrt(float(q @ moments.values))
-    first = Clips(min(max(clear, LENGTHS[0] * usual), LENGTHS[1] * usual), min(steepest, REACH * units.slope))
-    known = size * math.sqrt(0.1 * math.sqrt(d) / _sum_noise(plan, "squared-slopes"))
-    allowed = min(size / _sum_noise(plan, "gradient"), known)
-    growth = max(1.0, allowed / (first.cut * first.slope))
-    steeper = min(steepest / first.slope, math.sqrt(growth))
-    longest = min(max(first.cut, clear / 2), math.sqrt(q.max()))
-    cut, projection = min(first.cut * growth / steeper, longest), np.zeros((d, d))
+    one_sided = isinstance(plan.scaled_loss, LogMeanLoss)
+    longer = min(max(clear, LENGTHS[0] * usual), LENGTHS[not one_sided] * usual)
+    start = Clips(longer, min(steepest, REACH * units.slope))
+    known = size * math.sqrt(KNOWN[one_sided] * math.sqrt(d) / sum_noise(plan, "squared-slopes"))
+    allowed = min(size / sum_noise(plan, "gradient"), known)
+    growth = max(1.0, allowed / (start.cut * start.slope))
+    steeper = min(steepest / start.slope, growth if one_sided else math.sqrt(growth))
+    longest = min(max(start.cut, clear / 2), math.sqrt(q.max()))
+    cut, projection = min(start.cut * growth / steeper, longest), np.zeros((d, d))
     named = np.isin(free, plan.numbers.named) if plan.numbers.named else np.ones(len(free), dtype=np.bool_)
     square = White(moments, q / cut**2, units).matrix if named.all() else shared_out(moments, q, named) / cut
     projection[np.ix_(free, free)] = square
-    return projection, first.slope * steeper, _believed(plan, moments, units, square)
+    believed = _believed(plan, moments, units, square, free)
+    if parts is not None:
+        projection[-1, free] = -parts.centre @ square
+        return projection, start.slope * steeper, parts.believed(believed), parts.loss
+    return projection, start.slope * steeper, believed, plan.scaled_loss
+
+
+def _units(plan: Plan, residual: float) -> Units:
+    """By what the fit has found, else by residuals; `tolerance` is the deviation of a slope."""
+    if isinstance(plan.scaled_loss, LogMeanLoss):
+        slope, steepest, variance, curvature, spread, *_ = plan.scaled_loss.sizes(plan.bounds.label_high or 1.0)
+        return Units(slope, steepest, variance, curvature, math.sqrt(spread * curvature), plan.scaled_loss)
+    units = Units.of(plan.scaled_loss, KnownLabels(residual))
+    return replace(units, steepest=units.loss.lipschitz(), tolerance=units.slope)
 
 
 def shared_out(moments: Moments, q: Array, named: NDArray[np.bool_]) -> Array:
@@ -289,19 +322,19 @@ def shared_out(moments: Moments, q: Array, named: NDArray[np.bool_]) -> Array:
     return np.asarray(np.linalg.qr((white @ (vectors * np.sqrt(values))).T, mode="r")).T
 
 
-def _believed(plan: Plan, moments: Moments, units: Units, square: Array) -> Belief:
+def _believed(plan: Plan, moments: Moments, units: Units, square: Array, free: Integers) -> Belief:
     """What `OneStep` believes: scores of at most BELIEVED times the variance that the fit begins with."""
     root = (moments.vectors * np.sqrt(moments.values)).T @ square
-    constant = np.zeros(len(square))
-    constant[-1] = plan.fit_intercept
+    constant = (free == plan.features).astype(np.float64)
     size = BELIEVED * units.variance
     distance = constant * (size / plan.preparation.intercept_entry**2 if plan.fit_intercept else 0.0)
-    noise = _sum_noise(plan, "gram") / plan.records
+    noise = sum_noise(plan, "gram") / plan.records
     return Belief(root.T @ root, noise, (1 - constant) * BELIEVED * rule.prior(moments, units), distance)
 
 
-def _matrix(plan: Plan, triangle: Array, free: Integers) -> Array:
-    return np.asarray(GramMatrix(plan.dimension).matrix(triangle)[np.ix_(free, free)])
+def _matrix(triangle: Array, used: Integers) -> Array:
+    size = math.isqrt(2 * len(triangle))
+    return np.asarray(GramMatrix(size).matrix(triangle)[np.ix_(used, used)])
 
 
 def _fitted_queries(problem: Problem, weights: Array) -> Iterator[Query]:
@@ -310,14 +343,12 @@ def _fitted_queries(problem: Problem, weights: Array) -> Iterator[Query]:
         yield GramMatrix(problem.dimension)
         if loss.kind == "regression":
             yield ResidualSum(problem.dimension)
-    yield FittedCurvature(weights, loss)
-    yield SquaredSlopes(weights, loss)
-    yield FittedGradient(weights, loss)
-
-
-def _sum_noise(plan: Plan, query: str) -> float:
-    """The standard deviation in the sum over the parties, each of which adds its own."""
-    return plan.release(query).std * math.sqrt(plan.channel.variance)
+    if isinstance(loss, Hazard):
+        if problem.private:
+            yield from (EventCounts(loss.periods), RiskSums(loss, problem.dimension))
+        yield from (PeriodCurvature(weights, loss), PeriodSquares(weights, loss), PeriodGradient(weights, loss))
+    else:
+        yield from (FittedCurvature(weights, loss), SquaredSlopes(weights, loss), FittedGradient(weights, loss))
 
 
 OF_GRAM = 0.15  # by columns: its share of mu^2; the gradients have the rest, as much each
@@ -375,8 +406,8 @@ class ColumnsStandardErrors(PrivateStandardErrors):
     def coordinate(self, plan: Plan) -> Coordination:
         """Whiten, then gradients at the model and on both sides of it along each direction, as the solution's model."""
         weights, free = public_model(plan), np.setdiff1d(np.arange(plan.dimension), plan.numbers.fixed)
-        gram = _matrix(plan, (yield from total("gram")), free) / plan.records
-        around = Around.of(plan, free, rule.of_gram(gram, _sum_noise(plan, "gram") / plan.records))
+        gram = _matrix((yield from total("gram")), free) / plan.records
+        around = Around.of(plan, free, rule.of_gram(gram, sum_noise(plan, "gram") / plan.records))
         spread = math.hypot(math.sqrt(max(float(weights[free] @ gram @ weights[free]), 0.0)), around.step)
         level = ring.slope_level(plan.scaled_loss, 1.0, spread)
         table = {"level": np.array([level]), "chances": slope_table(plan, level)}
@@ -411,7 +442,7 @@ class Around:
     @classmethod
     def of(cls, plan: Plan, free: Integers, moments: Moments) -> Around:
         q = 1.0 / np.maximum(moments.values, moments.hidden)
-        units, d, noise = Units.of(plan.scaled_loss, KnownLabels(0.0)), len(q), _sum_noise(plan, "gradient") / WHOLE
+        units, d, noise = Units.of(plan.scaled_loss, KnownLabels(0.0)), len(q), sum_noise(plan, "gradient") / WHOLE
         usual, longest = math.sqrt(float(q @ moments.values)), math.sqrt(float(q.max()))
         allowed = units.slope * math.sqrt(2 * MIDDLE * d * plan.records) / noise
         white = White(moments, q, units)
@@ -448,7 +479,7 @@ class Around:
             curvature_noise=self.curvature_noise,
             squares_noise=0.0,
             gradient_noise=self.noise / math.sqrt(times),
-            belief=_believed(plan, self.moments, self.units, self.projection[used]),
+            belief=_believed(plan, self.moments, self.units, self.projection[used], np.flatnonzero(used)),
         )
 
 

@@ -16,6 +16,7 @@ from scipy.special import log_ndtr
 
 from sottovoce.algorithms.base import Array
 from sottovoce.losses import KnownLabels, Loss
+from sottovoce.losses.base import Sizes
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.penalties.quadratic import DiagonalMetric, QuadraticMetric
 
@@ -110,6 +111,11 @@ class Units:
         loss = loss.knowing(known)
         slope, steepest, variance, curvature, spread, rescale, amount = loss.units(known)
         return cls(slope, steepest, variance, curvature, TOLERANCE * spread, loss, amount, rescale, known)
+
+    @property
+    def sizes(self) -> Sizes:
+        """As the loss has said."""
+        return Sizes(self.slope, self.steepest, self.variance, self.curvature, self.tolerance / TOLERANCE)
 
 
 def prior(moments: Moments, units: Units) -> float:

@@ -30,6 +30,7 @@ from sottovoce.app.view.events import CODES, Event, State, metric_lines, nothing
 from sottovoce.app.view.server import new_token, read_token, serve_view
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
 from sottovoce.estimators.model_file import plain
+from sottovoce.federation.answering import CHECK, EARLY
 from sottovoce.federation.party import Party
 from sottovoce.federation.replies import Accepted, RefusedFacts
 from sottovoce.federation.secure_columns.dealer import Dealer
@@ -174,7 +175,8 @@ _ASKED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {  # by the kind of
         "a plan",
         {
             "": "to charge a plan and sign it",
-            "check": "to check a plan",
+            CHECK: "to check a plan",
+            EARLY: "to check a plan before anybody learns scores",
             "start": "to start a plan that all have signed",
         },
     ),

@@ -21,6 +21,7 @@ from sottovoce.algorithms import check_sums
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
 from sottovoce.federation.answering import (
     ACCEPTED,
+    CHECKS,
     MOST_COLUMNS,
     MOST_RELEASES,
     Answering,
@@ -225,11 +226,11 @@ class Dealer(Answering):
         return reply("answer", frame, run.gate.top_up(query, frame.round, call, frame.arrays, run.masker))
 
     def _accept(self, frame: Frame) -> tuple[Declared, ...]:
-        """Sign a plan that names it as the dealer and has its key; with the query "check" only say what it would."""
+        """Sign a plan that names it as the dealer and has its key; with a query of `CHECKS` only say what it would."""
         plan = read_plan(frame.text, frame.plan)
         if self._run is None or self._run.plan.digest != plan.digest:
             run = self._checked(plan)
-            if frame.query == "check":
+            if frame.query in CHECKS:
                 self._keys.hold(plan)
                 return ACCEPTED
             self._keys.check_agreed(plan)
