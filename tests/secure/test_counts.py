@@ -164,6 +164,13 @@ def test_the_holder_of_the_counts_has_them_evaluated() -> None:
     assert abs(found.metrics["observed_to_predicted"].value - 1) < 0.15
 
 
+def test_times_are_refused() -> None:
+    X, y = table(50, 1.0)
+    labels = sv.labels_with((y > 0).astype(int), time=np.ones(50))
+    with pytest.raises(InputError, match="times are not fitted over columns"):
+        sv.PrivateCoxRegressor(2.0, 1e-6, periods=[0, 1, 2], feature_ranges=RANGES).fit(federation(X, labels))
+
+
 @pytest.mark.parametrize(
     ("about", "changed", "text"),
     [

@@ -172,6 +172,8 @@ def part_norms(
 def check_served_by_columns(loss: Named, bounds: Bounds, most_records: int | None, *, secure: bool) -> None:
     """Refuse what sums over columns do not carry."""
     kind = losses.known(loss.name)
+    if kind is not None and kind.kind == "time":
+        raise InputError(f"loss={loss.name!r}: times are not fitted over columns; give data in one place or by rows.")
     if not secure and (most_records is not None or (kind is not None and kind.kind == "count")):
         raise InputError(
             f"loss={loss.name!r}, most_records={most_records}: over columns counts, amounts and people with several "

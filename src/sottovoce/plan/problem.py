@@ -146,7 +146,9 @@ class Problem(Frozen):
             )
         held = known is not None and known.kind == "count" and self.bounds.exposure_bound is None
         if counts and (self.classes or (self.split.same_people and not held)):
-            raise ValueError(f"the loss {self.loss.name!r} is of counts; over columns of counts without exposures")
+            raise ValueError(
+                f"the loss {self.loss.name!r} is of counts or times; over columns it has no exposures and no times"
+            )
         if self.bounds.weight_bound is not None and self.split.same_people:
             raise ValueError("weight_bound is for rows in one place or by rows")
 
