@@ -3,7 +3,8 @@
 Test deviance on a fifth of the records that no fit saw. The gain is that of the fit without privacy over one mean (one
 rate) for everybody; what is printed is the share of it that the private fit has, and its mean prediction over that of
 the fit without privacy. Each figure is the mean over runs with fresh noise, delta = 1e-6, zero-out. Made-up sets have a
-fixed seed; adult and California come from the folder named by SOTTOVOCE_DATA, else they are downloaded.
+fixed seed; adult and California come from the folder named by SOTTOVOCE_DATA, else they are downloaded. With
+`--columns` two parties share the columns, over secure products, and exposures are left out.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ def deviance(case: Case, means: Array, rows: Any) -> float:
     return float(2 * np.mean(np.where(y > 0, y * np.log(np.where(y > 0, y, 1) / means), 0.0) - y + means))
 
 
-def figures(case: Case, epsilons: list[float], runs: int) -> Iterator[tuple[float, float, float, float]]:
+def figures(
+    case: Case, epsilons: list[float], runs: int, *, columns: bool = False
+) -> Iterator[tuple[float, float, float, float]]:
     """For each epsilon the share of the gain, the ratio of means, and seconds a fit."""
     order = np.random.default_rng(0).permutation(len(case.y))
     test, train = order[: len(order) // 5], order[len(order) // 5 :]
@@ -103,13 +106,17 @@ def figures(case: Case, epsilons: list[float], runs: int) -> Iterator[tuple[floa
     declared: dict[str, Any] = {"label_bound": (0, case.most), "feature_ranges": case.ranges}
     if case.exposure is not None:
         declared["exposure_bound"] = 1.0
+    data: tuple[Any, ...] = (case.X[train], case.y[train])
+    if columns:
+        parts = np.array_split(case.X[train], 2, axis=1)
+        data = (sv.Federation.by_columns(parts, case.y[train], labels="held", products="secure"),)
     plain = means(kind(epsilon=math.inf, **declared).fit(case.X[train], case.y[train], **given))
     one = exposure[test] * case.y[train].sum() / exposure[train].sum()
     constant, best = deviance(case, one, test), deviance(case, plain, test)
     for epsilon in epsilons:
         shares, ratios, begun = [], [], time.perf_counter()
         for _ in range(runs):
-            found = means(kind(epsilon=epsilon, delta=1e-6, **declared).fit(case.X[train], case.y[train], **given))
+            found = means(kind(epsilon=epsilon, delta=1e-6, **declared).fit(*data, **given))
             shares.append((constant - deviance(case, found, test)) / (constant - best))
             ratios.append(found.mean() / plain.mean())
         yield epsilon, float(np.mean(shares)), float(np.mean(ratios)), (time.perf_counter() - begun) / runs
@@ -120,12 +127,14 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 3.0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", nargs="+", default=list(CASES))
+    parser.add_argument("--columns", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     print(f"{'':<28}{'records':>8}{'mean':>8}{'epsilon':>9}{'gain':>7}{'mean ratio':>12}{'seconds':>9}")
     for name in options.only:
         case = CASES[name]()
-        for epsilon, share, ratio, seconds in figures(case, options.epsilons, options.runs):
+        case = case._replace(exposure=None) if options.columns else case
+        for epsilon, share, ratio, seconds in figures(case, options.epsilons, options.runs, columns=options.columns):
             print(
                 f"{name:<28}{len(case.y):>8}{case.y.mean():>8.3f}{epsilon:>9g}{share:>7.0%}{ratio:>12.3f}{seconds:>9.2f}",
                 flush=True,

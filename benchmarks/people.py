@@ -1,6 +1,6 @@
 """People with several records: a person's sum cut as a whole, against one record of each and against a smaller epsilon.
 
-    python benchmarks/people.py [repeated | informative | convergence]
+    python benchmarks/people.py [repeated | informative | convergence | columns]
 
 Points: 0 is the log-loss without privacy, 100 that of the constant, on all records of other people.
 """
@@ -63,6 +63,27 @@ def one_record(table: Table, epsilon: float, seed: int, _most: int) -> sv.Privat
     return model(epsilon, seed).fit(X[kept], y[kept])
 
 
+def split(table: Table) -> sv.Federation:
+    """Two parties with half of the columns each; the first knows the labels, and whose each record is."""
+    X, y, who = table
+    parts = np.array_split(X, 2, axis=1)
+    labels = sv.labels_with(y, person=who) if len(np.unique(who)) < len(who) else y
+    return sv.Federation.by_columns(parts, labels, labels="held", products="secure")
+
+
+def weighed(table: Table, epsilon: float, seed: int, most: int) -> sv.PrivateLogisticRegression:
+    """By secure columns: each record of a person weighs 1 / n."""
+    return model(epsilon, seed).fit(split(table), most_records=most)
+
+
+def one_by_columns(table: Table, epsilon: float, seed: int, _most: int) -> sv.PrivateLogisticRegression:
+    """The same of one record of each person."""
+    X, y, who = table
+    order = np.random.default_rng(seed).permutation(len(y))
+    kept = order[np.unique(who[order], return_index=True)[1]]
+    return model(epsilon, seed).fit(split((X[kept], y[kept], who[kept])))
+
+
 def divided(table: Table, epsilon: float, seed: int, _most: int) -> sv.PrivateLogisticRegression:
     """A record's epsilon is a person's by the largest number of records, which is taken as known."""
     X, y, who = table
@@ -74,6 +95,7 @@ WAYS: dict[str, Callable[..., sv.PrivateLogisticRegression]] = {
     "one record": one_record,
     "epsilon / most": divided,
 }
+BY_COLUMNS = {"joint, one place": jointly, "weighed, columns": weighed, "one record, columns": one_by_columns}
 
 
 def compare(name: str, people: int, cap: int, epsilons: tuple[float, ...], ways: list[str], **about: float) -> None:
@@ -89,7 +111,7 @@ def compare(name: str, people: int, cap: int, epsilons: tuple[float, ...], ways:
     for epsilon in epsilons:
         line = f"  epsilon {epsilon:g}, N mu {people * mu_for(epsilon, inside(DELTA)):.0f}:"
         for way in ways:
-            found = [WAYS[way](table, epsilon, seed, cap) for seed in range(SEEDS)]
+            found = [{**WAYS, **BY_COLUMNS}[way](table, epsilon, seed, cap) for seed in range(SEEDS)]
             losses = [log_loss(y, one.predict_proba(X)[:, 1]) for one in found]
             mean = np.mean([one.predict_proba(X)[:, 1].mean() for one in found]) / plain.predict_proba(X)[:, 1].mean()
             slope = np.mean([np.polyfit(slopes, one.decision_function(X), 1)[0] for one in found])
@@ -115,7 +137,14 @@ def convergence() -> None:
     compare("few people, 20 records each", 4000, 20, (8.0, 30.0), ["joint"], mean=20.0, most=20.0, shift=-3.5)
 
 
+def columns() -> None:
+    for people in (2000, 5000, 20_000):
+        compare("by secure columns", people, 32, (1.0, 3.0), list(BY_COLUMNS))
+
+
+PARTS = {"repeated": repeated, "informative": informative, "convergence": convergence, "columns": columns}
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    for part in sys.argv[1:] or ("repeated", "informative", "convergence"):
-        {"repeated": repeated, "informative": informative, "convergence": convergence}[part]()
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()

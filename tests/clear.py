@@ -23,12 +23,12 @@ from sottovoce.secure.ring import (
     CHANCE_BITS,
     CLIP_LEVELS,
     FINE,
-    LEVELS,
     ROW_BITS,
     UNIT_BITS,
     LookUp,
     exponent_of,
     factors,
+    section_centres,
 )
 
 Array = NDArray[np.float64]
@@ -157,6 +157,8 @@ class Clear:
         else:
             value = self.usable.astype(np.int64)[:, None]
         found = 2 * value * bits - value if table.twice else value * bits
+        if table.nodes is not None:
+            return np.asarray(found[:, : len(table.scales)] - found[:, len(table.scales) :])
         return found - value * (self.labels == 1.0)[:, None] if table.minus_label else found
 
     def looked_up(self, table: LookUp, weights: Array) -> Integers:
@@ -166,7 +168,7 @@ class Clear:
 
     def index(self, table: LookUp, weights: Array) -> Integers:
         """The level of every record: dithers round each party's part of the score, and a mask the sum, at random."""
-        fine, levels, holder = 2**FINE, LEVELS, self.plan.label_party
+        fine, levels, holder = 2**FINE, table.chances.shape[1], self.plan.label_party
         total = np.full(len(self.rows), fine - 1, dtype=np.int64) - self.rng.integers(0, fine, len(self.rows))
         dithers = self.rng.random(len(self.rows))
         for place, (start, stop) in enumerate(itertools.pairwise(np.cumsum((0, *self.plan.columns)))):
@@ -177,7 +179,9 @@ class Clear:
             if place == holder and table.index == "residual":
                 own = own - self.labels * fine / table.level
             total += np.floor(own + (dithers + place / len(self.parts)) % 1.0).astype(np.int64)
-        if table.index == "label":
+        if table.nodes is not None:
+            total += section_centres(self.labels, table.nodes, self.rng.integers(0, 256, len(self.rows))).astype(int)
+        elif table.index == "label":
             total += np.where(self.labels == 1.0, levels // 4, -(levels // 4)) * fine
         else:
             total += levels // 2 * fine

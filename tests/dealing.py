@@ -210,12 +210,13 @@ class Run:
         masks = sum(
             int_of(self.masks(name, asked.label("look-up 0", self.whole()), (opened,))[0]) for name in self.names
         )
-        first = int_of(opened) >> FINE
-        return np.asarray((first + ((masks & 0xFF) >> FINE)) % LEVELS)
+        below = (lookup.chances.shape[1] << FINE) - 1
+        first = (int_of(opened) & below) >> FINE
+        return np.asarray((first + ((masks & below) >> FINE)) % lookup.chances.shape[1])
 
 
 def int_of(numbers: NDArray[Any]) -> Integers:
-    return np.asarray(numbers.astype(np.int64) & 0xFF)
+    return np.asarray(numbers.astype(np.int64))
 
 
 def look_up(  # a table of tests
@@ -229,10 +230,11 @@ def look_up(  # a table of tests
     minus_label: bool = True,
     scales: Sequence[int] = (1,),
     projection: Projection | None = None,
+    nodes: Any = None,
 ) -> LookUp:
     chances = np.rint(np.atleast_2d(chances) * 65536).astype(np.int64)
     matrix_of = None if projection is None else projection.matrix
-    return LookUp(chances, level, index, weight, matrix, twice, minus_label, np.array(scales), matrix_of)
+    return LookUp(chances, level, index, weight, matrix, twice, minus_label, np.array(scales), matrix_of, nodes)
 
 
 def logistic(**more: Any) -> LookUp:

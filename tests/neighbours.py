@@ -28,7 +28,7 @@ from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.events import Relation
 from sottovoce.queries.joint import JointGradient, JointScores, JointSquares, ScaleLookup, WholeGradient, WholeLength
 from sottovoce.queries.sums import GramMatrix
-from sottovoce.secure.ring import ROW_BITS, LookUp, Projection, fits_clip, step_of
+from sottovoce.secure.ring import ROW_BITS, SECTIONS, WIDE, LookUp, Projection, fits_clip, step_of
 from sottovoce.secure.streams import RoundLabels, add_fields
 
 Array = NDArray[Any]
@@ -205,8 +205,36 @@ class Terms:
             opened = run.look_up(number, told.weights, lookup)
             bits = run.bits_of(number, lookup)
             yield query, 2.0**-8, n * (2 * bits - 1 if twice else bits) * np.array(scales), opened
+        if not told.classes:
+            yield from self._counts(z, n, f)
         total = run.length(told.projection, LENGTH)
         yield WholeLength(problem), 2.0**-8, 256 * self._length_bits(), np.array([total])
+
+    def _counts(self, z: Array, n: Array, f: Array) -> Iterator[tuple[Query, float, Array, Array]]:
+        """Sums of t - t', looked up by score and label; here labels are from -1 to 1."""
+        rng, nodes = np.random.default_rng([self.told.seed, 5]), np.linspace(-1.0, 1.0, SECTIONS)
+        queries: tuple[tuple[Query, float, str, tuple[int, ...]], ...] = (
+            (WholeGradient(self.told.problem), step_of(self.told.exponent), "projected", (1,)),
+            (ScaleLookup(self.told.problem), 2.0**-8, "one", (181, 181)),
+        )
+        for number, (query, step, matrix, scales) in enumerate(queries, 9):
+            sides = np.repeat([0.0, 1.0], WIDE // 2)
+            chances = np.vstack([sides, 1 - sides]).repeat(len(scales), axis=0)
+            if not self.told.extreme:
+                chances = rng.random(chances.shape)
+            lookup = look_up(
+                chances,
+                weight="factor" if matrix == "projected" else "null",
+                matrix=matrix,
+                minus_label=False,
+                scales=scales,
+                projection=self.told.projection if matrix == "projected" else None,
+                nodes=nodes,
+            )
+            opened = self.run.look_up(number, self.told.weights, lookup)
+            bits = self.run.bits_of(number, lookup)
+            slopes = bits[:, : len(scales)] - bits[:, len(scales) :]
+            yield query, step, f * slopes * z if matrix == "projected" else n * slopes * np.array(scales), opened
 
     def _slopes(self, number: int, matrix: str) -> Array:
         """r of each record: t - y', or 2 t - 1."""

@@ -87,17 +87,17 @@ class Coins:
 @contextlib.contextmanager
 def coins_seen() -> Iterator[Coins]:
     """Of one fit in this process."""
-    coins, rounded, looked_up = Coins(), party.round_to_integers, ring.looked_up
+    coins, columns, looked_up = Coins(), party.Columns, ring.looked_up
 
-    def rows(block: Any, plan: Plan, name: str, randomness: Any) -> Integers:
-        coins.rows[name] = rounded(block, plan, name, randomness)
-        return coins.rows[name]
+    def rows(place: Any, integers: Integers, *more: Any) -> Any:
+        coins.rows[place.name] = integers
+        return columns(place, integers, *more)
 
     def bits(*arguments: Any) -> NDArray[np.uint8]:
         coins.shares.append(looked_up(*arguments))
         return coins.shares[-1]
 
-    with mock.patch.object(party, "round_to_integers", rows), mock.patch.object(ring, "looked_up", bits):
+    with mock.patch.object(party, "Columns", rows), mock.patch.object(ring, "looked_up", bits):
         yield coins
 
 

@@ -40,6 +40,7 @@ COUNTS: dict[str, Any] = {
     "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 3)),
     "fit_intercept": True,
 }
+ENTRIES = Bounds.declare(entry_bound=1.0, label_bound=(0, 3))
 TIMES: dict[str, Any] = {
     "loss": Named(name="hazard", parameters={"periods": [0.0, 1.0, 2.0, 4.0]}),
     "bounds": Bounds.declare(row_norm=1.0),
@@ -106,11 +107,11 @@ def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
     if form.ordered:
         options |= ORDERED
     if "count" in form.kinds and form.private is not False:
-        options |= COUNTS
+        options |= COUNTS | ({"bounds": ENTRIES} if split == "columns" else {})
     if "time" in form.kinds:
         options |= TIMES
     if form.name == "evaluation" and not form.several:
-        options |= EVALUATED[form.form]
+        options = EVALUATED[form.form] | options
     if form.published:
         options["calibration"] = "paper"
     elif form.private is False:

@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from neighbours import Terms, draw
 from neighbours import table_of as columns_of
-from plans import COUNTS, FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, TIMES, plan_for
+from plans import COUNTS, ENTRIES, FORMS, ONE_VS_REST, OPTIONS, PLANS, SECURE, SEVERAL, TIMES, plan_for
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.cd.private import GreedyScores
 from sottovoce.algorithms.description import CountedColumns, Cut, Described
@@ -144,6 +144,11 @@ MORE: dict[str, tuple[str, str, dict[str, Any]]] = {  # a solver, a split, and w
     "score, three parties": ("score", "columns", {"labels": "held", "label_party": 2, "parties": 3}),
     "one-shot, rademacher": ("one-shot", "columns", {"sketch": "rademacher", "sketch_size": 2}),
     "whitened, secure, classes": ("whitened", "columns", {**HELD, **TWO, "class_weight": (1e-3, 1.0)}),
+    "whitened, secure, amounts": (
+        "whitened",
+        "columns",
+        {**HELD, **COUNTS, "loss": Named(name="gamma"), "bounds": ENTRIES, "fit_intercept": False},
+    ),
     "whitened, secure, intercept": ("whitened", "columns", {**HELD, "fit_intercept": True}),
     "frank-wolfe, exact, labels held": ("frank-wolfe", "columns", {"labels": "held", "epsilon": math.inf}),
     "frank-wolfe, rademacher": ("frank-wolfe", "columns", {"sketch": "rademacher", "labels": "held"}),
@@ -595,6 +600,9 @@ CANARIES: dict[str, tuple[Canary, ...]] = {
         Canary(rows=("far", "far"), labels=("high", "low"), others="far", told={"curvatures": curvature})
         for curvature in (1e-3, 0.3, 1.0)
     ),
+    "HeldAmounts": (FLIPPED,),
+    "HeldCountResiduals": (Canary(("far", "far"), ("high", "low"), told={"range": 1e-3, "weights": ("along", -1e4)}),),
+    "HeldCounts": (FLIPPED,),
     "HeldLabels": (FLIPPED,),
     "HeldResiduals": (Canary(labels=("low", "mid")),),
     "HeldWeights": (FLIPPED,),
@@ -676,6 +684,7 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
     "PartGram": (0.99, 0.35),  # likewise
     "PartScores": (0.59, 0.59),  # entries of a row norm
     "PrimalState": (0.3, 0.3),  # without the penalty
+    "HeldAmounts": (0.99, 0.0),  # a record that is replaced weighs as much
     "RecordCount": (0.33, 0.0),
     "ResidualCells": (0.99, 0.86),
     "ScoreCells": (0.93, 0.93),  # of scores between nodes
@@ -684,6 +693,7 @@ LOOSE = {  # where a canary does not attain the bound in every plan: the least s
 }
 TOGETHER = {
     "FeatureWithinNorm": 0.79,  # the bound is of all columns of all parties (test_frank_wolfe_columns.py)
+    "HeldAmounts": 0.0,  # the same (secure/test_people.py)
     "RecordCount": 0.0,  # of all records of a person (test_people.py)
     "CountCells": 0.8,
 }

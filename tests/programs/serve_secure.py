@@ -20,8 +20,9 @@ if __name__ == "__main__":
     end: sv.Party | sv.Dealer = sv.Dealer(name)
     if own:
         rows, account = np.load(own[0]), sv.Ledger(Path(own[1])).account()
-        policy, aligned = sv.Policy(secure=True), AlignmentFile(Path(own[0]).with_suffix(".aligned"))
-        labels, ids = rows.get("y"), rows.get("ids")
+        policy = sv.Policy(secure=True, tell_records="person" in rows)
+        aligned, labels, ids = AlignmentFile(Path(own[0]).with_suffix(".aligned")), rows.get("y"), rows.get("ids")
+        labels = sv.labels_with(labels, person=rows["person"]) if "person" in rows else labels
         end = sv.Party(name, rows["X"], labels, account=account, policy=policy, ids=ids, aligned=aligned)
     pins = dict(pin_in(path) for path in Path(certificates).glob("[!c]*.pem") if path.stem != "authority")
     serve_party(end, address, Credentials.load(certificates, name), give_up_after=20.0, pins=pins)

@@ -85,7 +85,7 @@ def _cells() -> Iterator[Cell]:
         ):
             continue
         fields = {**OPTIONS[form.name], **LOSSES[loss], "relation": relation}
-        if loss in ("poisson", "hazard") and by_columns:
+        if loss == "hazard" and by_columns:
             continue
         fields |= {"most_records": 3} if form.people else {}
         fields["aggregation"] = SecureAggregation(**{"colluding": parties - 1, **knobs})
@@ -102,7 +102,8 @@ def _cells() -> Iterator[Cell]:
 
 
 def bounds_of(loss: str) -> Bounds:
-    return Bounds.declare(row_norm=1.0, **({"label_bound": 1.0} if loss == "squared" else {}))
+    labels: dict[str, Any] = {"squared": {"label_bound": 1.0}, "poisson": {"label_bound": (0, 3)}}
+    return Bounds.declare(row_norm=1.0, **labels.get(loss, {}))
 
 
 # What is true, by the proofs

@@ -244,17 +244,17 @@ def test_planted_charges_that_are_said_wrongly_are_found(
         restarted(tmp_path / "run", at, keys=False)
 
 
-def laid_out(folder: Path, **terms: Any) -> list[sv.Account]:
+def laid_out(folder: Path, table: Any = None, **terms: Any) -> list[sv.Account]:
     """Certificates of all ends, the columns, the alignment and the accounts of two holders."""
-    X, y = data()
+    X, y, *beside = table or data()
     create_authority(folder)
     for name in ("coordinator", *Sites.names):
         issue(folder, name)
-    ids, digest = np.arange(RECORDS), secrets.token_bytes(32)
-    np.savez(folder / "a.npz", X=X[:, :2], y=y, ids=ids)
+    ids, digest = np.arange(len(y)), secrets.token_bytes(32)
+    np.savez(folder / "a.npz", X=X[:, :2], y=y, ids=ids, **dict(zip(("person",), beside, strict=False)))
     np.savez(folder / "b.npz", X=X[:, 2:], ids=ids.astype(float))
     for name in ("a", "b"):
-        listed = fingerprint(identifiers(ids, RECORDS, name), "usual")
+        listed = fingerprint(identifiers(ids, len(ids), name), "usual")
         AlignmentFile(folder / f"{name}.aligned").keep(("a", "b"), digest, ids, listed)
     return [sv.Ledger.create(folder / f"{name}.db").open(name, **terms) for name in ("a", "b")]
 
@@ -271,9 +271,9 @@ class Sites:
     names = ("a", "b", NOTARY)
     wire: Any  # what has the port
 
-    def __init__(self, folder: Path, timeout: float = 60.0) -> None:
+    def __init__(self, folder: Path, timeout: float = 60.0, table: Any = None) -> None:
         self.folder, self.processes = folder, dict[str, Program]()
-        self.accounts = laid_out(folder, epsilon=9.0, delta=1e-4)
+        self.accounts = laid_out(folder, table, epsilon=9.0, delta=1e-4)
         credentials = Credentials.load(folder, "coordinator")
         self.wire = GrpcCoordinator("localhost:0", self.names, credentials, timeout=timeout)
         for name in self.names:

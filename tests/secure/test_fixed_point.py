@@ -17,7 +17,7 @@ from sottovoce.secure.ring import (
     MOST_FACTOR,
     exponent_of,
     factors,
-    finest_exponent,
+    finest_step,
     fits_clip,
     has_room,
     ring_bits,
@@ -138,4 +138,4 @@ def test_a_row_has_the_norms_of_its_parts() -> None:
 def test_the_finest_grid_leaves_room() -> None:
     plan = plan_for(400, (2, 2))
     wide: Release = plan.release("gradient").model_copy(update={"std": 2.0**40})
-    assert finest_exponent(plan, wide) == 10  # which the words then refuse
+    assert finest_step(plan, wide) == step_of(10)  # which the words then refuse

@@ -207,13 +207,16 @@ def _without_form(solver: str, problem: Problem) -> InputError:
 def _without_people(solver: str, problem: Problem) -> InputError:
     """Why a problem about people with several records is not served."""
     what = f"most_records={problem.most_records} (a person has several records)"
-    if problem.split.same_people:
+    if problem.split.same_people and not problem.channel.secure:
         return InputError(
-            f"{what}: over columns no party sees the whole of a person's records, so that their sum cannot be cut, and "
-            "sums of looked-up slopes would move by each of them. Give one record of each person, or data by rows."
+            f"{what}: over columns records are weighed within secure products alone; take products='secure', give one "
+            "record of each person, or data by rows."
         )
     if math.isinf(problem.epsilon):
         return InputError(f"{what} with epsilon=inf: nothing is protected, of whom a record is; leave person out.")
+    if problem.scaled_loss.kind in ("count", "time"):
+        loss = problem.scaled_loss.name
+        return InputError(f"{what}: the loss {loss!r} has no rule for people; give one record of each person.")
     others = ", ".join(dict.fromkeys(form.name for form in every_form() if form.people))
     return InputError(
         f"{what}: solver={solver!r} with calibration={problem.calibration!r} bounds records, and not people; those "

@@ -84,7 +84,7 @@ def read_facts(job: Job) -> tuple[list[PartyFacts], list[str]]:
         common = len(set(lists[0]).intersection(*lists[1:]))
         facts = [replace(fact, records=common) for fact in facts]
         notes.append(f"{IDS_READ}: the {common:,} people that all files have are used, in the order of the first")
-    if schema is not None and (person := schema.person) is not None:
+    if schema is not None and (person := schema.person) is not None and not job.split.same_people:
         people = {name: sources.people_in(job.resolve(each.file), person) for name, each in job.sources.items()}
         facts = [replace(fact, records=people.get(fact.party, fact.records)) for fact in facts]
         notes += [f"{IDS_READ}: people are counted, of whom records are"] if people else []

@@ -46,6 +46,7 @@ from sottovoce.data.matrix import (
     rows_at_once,
     toward_zero,
 )
+from sottovoce.data.people import ROOT_BITS, root_weights
 from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
 from sottovoce.data.projection import Projected, ProjectedRows
 from sottovoce.data.resources import NO_RESOURCES, Resources, run_parts, sum_parts, take_buffers
@@ -244,6 +245,8 @@ class Block:
                 raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
             beside = columns_beside(y)
             shares = recipe.shares(beside, usable) if "weight" in beside and "weight" in recipe.beside else None
+            if recipe.counted is not None:
+                shares = root_weights(beside["person"], recipe.counted) ** 2 / 4.0**ROOT_BITS
             rows = recipe.prepared(X, usable, resources)
         if count and recipe.beside:
             recipe.check_beside(beside)

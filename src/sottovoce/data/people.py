@@ -25,6 +25,7 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MOST: Final = 1024  # records of a person that a plan may let count
+ROOT_BITS: Final = 6  # over columns: u, a record's weight being u^2 / 4^6
 
 
 def check_person(person: Any, most: Any) -> tuple[str | None, int | None]:
@@ -72,6 +73,23 @@ def put_together(
     counts = np.diff(np.append(firsts, len(own)))
     kept = np.arange(len(own)) - np.repeat(firsts, counts) < most
     return order[kept], np.append(0, np.cumsum(np.minimum(counts, most))).astype(np.int64)
+
+
+def root_weights(person: Integers, most: int) -> Integers:
+    """The u of each record, over columns: the largest whole number with n u^2 <= 4^6, n records of the person counting.
+
+    The first `most` of a person count, in the order of the rows, no others and none of nobody: so weights follow from
+    whose the records are, and from no cell. Those of a person add up to 1 at most.
+    """
+    order = np.argsort(person, kind="stable")
+    own = person[order]
+    firsts = np.flatnonzero(np.append(True, own[1:] != own[:-1])[: len(own)])
+    counts = np.diff(np.append(firsts, len(own)))
+    roots = np.sqrt(4**ROOT_BITS // np.repeat(np.minimum(counts, most), counts)).astype(np.int64)
+    counted = (np.arange(len(own)) - np.repeat(firsts, counts) < most) & (own != NOBODY)
+    found = np.empty(len(own), dtype=np.int64)
+    found[order] = np.where(counted, roots, 0)
+    return found
 
 
 def read_whole(data: Any) -> tuple[Matrix, NDArray[Any]] | None:

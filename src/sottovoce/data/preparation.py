@@ -106,6 +106,7 @@ class Preparation:
     also: tuple[str, ...] = ()  # what else the plan uses of what stands beside labels
     most_bits: int | None = None  # a coarser grid than the records need, where wide noise needs the room
     most_records: int | None = None  # of a person, of whom `records` has so many; None: a record is a person
+    counted: int | None = None  # over columns, at the holder of the labels: so many of a person's records count
     counts: bool = False  # whether labels are counts or amounts: 0 or above, in their own units
     exposed: bool = False  # whether they may have exposures
     until: float | None = None  # of events: the time after which nobody is followed; None: labels are no events
@@ -293,7 +294,7 @@ class Preparation:
         """
         y = np.asarray(y)
         columns = columns_beside(y)
-        if self.most_records is not None and "person" not in columns:
+        if (self.most_records or self.counted) is not None and "person" not in columns:
             raise InputError("the labels do not say whose record each is, and the plan is about people; give person.")
         labels, usable = self._labels(labels_of(y))
         if self.layout == "raw":  # cells are counted, whatever stands beside labels
@@ -345,7 +346,8 @@ class Preparation:
         if self.until is not None:
             declared |= {"time": self.until, "entry": self.until}
         found = {name for name, bound in declared.items() if bound is not None or not self.exact}
-        return frozenset({*found, *self.also, *([] if self.most_records is None else ["person"])})
+        people = (self.most_records or self.counted) is not None
+        return frozenset({*found, *self.also, *(["person"] if people else [])})
 
     def check_beside(self, given: Collection[str]) -> None:
         """Refuse labels without what the plan counts on beside them, or with more, whatever they are."""

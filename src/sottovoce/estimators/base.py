@@ -414,10 +414,10 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             classes = distinct_classes(labels)
         if classes is not None and len(classes) > 2:
             loss = self._loss_of_several(len(classes))
-        parties, widths = list[tuple[str, int]](), dict[str, int]()
+        parties, widths, counted = list[tuple[str, int]](), dict[str, int](), 0
         for name, fact in facts.items():
             parties.append((name, fact["records"]))
-            widths[name] = fact["features"]
+            widths[name], counted = fact["features"], max(counted, fact.get("people") or 0)
         features = sum(widths.values()) if federation.split.same_people else next(iter(widths.values()))
         if not federation.split.same_people and len(set(widths.values())) != 1:
             raise InputError(f"the parties have {widths} features; by rows every party has the same columns.")
@@ -441,8 +441,10 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
         if schema is not None and (filled := tuple(place for place in schema.estimated if place < features)):
             bounds = bounds.model_copy(update={"filled": filled})
         columns, norms = tuple[int, ...](), tuple[float, ...]()
+        people = getattr(self, "_most_records", None) or getattr(self._schema, "most_records", None)
         if federation.split.same_people:
-            check_served_by_columns(loss, bounds)
+            secure = self.epsilon != math.inf and (federation.secure or federation.undecided)
+            check_served_by_columns(loss, bounds, people, secure=secure)
             check_people(dict(parties))
             check_aligned(facts)
             columns = tuple(widths.values())
@@ -469,7 +471,8 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             labels=federation.labels,
             label_party=federation.label_party,
             aggregation=federation.aggregation() if private else None,
-            most_records=getattr(self, "_most_records", None) or getattr(self._schema, "most_records", None),
+            most_records=people,
+            people=counted if counted and columns else None,
         )
 
     def _bounds_beside(self) -> dict[str, float | None]:

@@ -169,12 +169,21 @@ def part_norms(
     return ()
 
 
-def check_served_by_columns(loss: Named, bounds: Bounds) -> None:
+def check_served_by_columns(loss: Named, bounds: Bounds, most_records: int | None, *, secure: bool) -> None:
     """Refuse what sums over columns do not carry."""
-    if (kind := losses.known(loss.name)) is not None and kind.kind == "count":
+    kind = losses.known(loss.name)
+    if kind is not None and kind.kind == "time":
+        raise InputError(f"loss={loss.name!r}: times are not fitted over columns; give data in one place or by rows.")
+    if not secure and (most_records is not None or (kind is not None and kind.kind == "count")):
         raise InputError(
-            f"loss={loss.name!r}: counts and amounts are not served over columns, where nobody sees a whole score and "
-            "its exponential; give data in one place or by rows."
+            f"loss={loss.name!r}, most_records={most_records}: over columns counts, amounts and people with several "
+            "records need privacy and products='secure'; take these, or data in one place or by rows."
+        )
+    if bounds.exposure_bound is not None:
+        raise InputError(
+            f"exposure_bound={bounds.exposure_bound!r}: over columns slopes are looked up by score and count, and with "
+            "exposures they would be weighed by these, which may end with an event; leave exposures out, or give data "
+            "in one place or by rows."
         )
     if bounds.weight_bound is not None:
         raise InputError(

@@ -311,7 +311,7 @@ def evaluate(  # noqa: PLR0913
             relation=relation,
             fit_intercept=fit.fit_intercept,
             classes=fit.classes,
-            most_records=fit.most_records,
+            most_records=None if by_columns else fit.most_records,
             **columns,
         )
         warn_of(problem, fits=False)
@@ -363,6 +363,8 @@ def _check_arguments(model: Any, epsilon: Any, delta: Any, people: Any) -> None:
             "model that tells of them do not either. Evaluate on other people, or fit with privacy; or evaluate with "
             "epsilon=float('inf')."
         )
+    if people == "same" and fit.unit == "person" and model.plan_.split.same_people:
+        raise InputError('people="same": by columns records are evaluated, and the fit protects people; take others.')
     if model.plan_.models == "kept" and fit.promises:
         raise InputError(
             "models='kept': what the fit promises rests on nobody being shown predictions, and an evaluation shows "

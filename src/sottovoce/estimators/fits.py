@@ -211,6 +211,8 @@ def share_budget(problem: Problem, columns: Mapping[int, Number]) -> tuple[Probl
     asked = wanted(len(columns), problem.signal)
     if problem.calibration == "paper":
         raise InputError("calibration='paper': ranges are estimated with calibration='tight' alone; declare them.")
+    if problem.most_records is not None and problem.split.same_people:
+        raise InputError("ranges over columns are bought of records, and people have several here; declare them.")
     if asked > 1:
         raise InputError(
             f"the ranges of {len(columns)} columns cannot be bought: with {problem.records} records at epsilon "

@@ -181,12 +181,11 @@ class Federation:
         the columns of all parties together, the label column of the tables.
 
         `products="secure"`: only sums over the whole table are opened (`secure_aggregation`). `"none"`: each party adds
-        noise to all that it says, which costs far more accuracy. "auto" takes the first where every party's policy and
-        the model allow it. A `dealer` deals what the products need instead of the coordinator. `ids` has for each party
-        a list that identifies its records: lists that differ are refused. `journal` as in `connect`.
+        noise to all that it says, which is far less accurate. "auto" takes the first where all policies and the model
+        allow it. A `dealer` deals in the coordinator's place. `ids` identify the records of each party: lists that
+        differ are refused. `journal` as in `connect`.
         """
-        names = _party_names(names, len(parts))
-        accounts = _open_accounts(ledgers, len(parts))
+        names, accounts = _party_names(names, len(parts)), _open_accounts(ledgers, len(parts))
         rows, parties, tables = dict[str, Any](), list[Party](), list[dict[str, Any]]()
         for X in parts:
             if isinstance(X, Dataset):
@@ -379,7 +378,8 @@ class Federation:
         for end in self._ends:
             end.randomness = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, end.name)
         for party in self._parties:
-            party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.names))
+            others = (COORDINATOR, *self.names)
+            party.permit(without_privacy=without_privacy, predict_for=others, tell_records=self.split.same_people)
         own = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, COORDINATOR)
         journal = self.journal if fits and insecure_seed is None else None
         return Coordinator(

@@ -168,12 +168,15 @@ class Party(Answering):
 
         Row counts do not differ between neighbours.
         """
+        count = int(self.rows.shape[0]) if self.policy.tell_records else self.records
         facts = [
-            declare_public("records", self.records, reason="the count is the same for neighbours"),
+            declare_public("records", count, reason="the count is the same for neighbours"),
             declare_public("features", int(self.rows.shape[1]), reason="the schema is public"),
             declare_public("feature_names", list(map(str, self.feature_names)), reason="the schema is public"),
             *self.alignment_fact(),
         ]
+        if self.of_people and self.policy.tell_records:
+            facts.append(declare_public("people", self.records, reason="whose a record is is the same for neighbours"))
         kind = kind_of_rows(self.resources, by_pieces=isinstance(self.rows, Dataset))
         if kind is not RecordRows:
             reason = "where the rows lie is the holder's choice"
@@ -212,15 +215,16 @@ class Party(Answering):
         """Set by its own end of a wire: how this party signs, and knows the others."""
         self.identity = identity
 
-    def permit(self, *, without_privacy: bool, predict_for: tuple[str, ...] = ()) -> None:
+    def permit(self, *, without_privacy: bool, predict_for: tuple[str, ...] = (), tell_records: bool = False) -> None:
         """What the holder may do with its own rows in its process: read the classes, run without privacy, predict.
 
-        A policy that was given holds as it is.
+        `tell_records` is for columns. A policy that was given holds as it is.
         """
         if not self.agreed:
             self.policy = Policy(
                 allow_without_privacy=without_privacy,
                 tell_classes=True,
+                tell_records=tell_records,
                 predict_for=predict_for,
                 predict_training=True,
                 approve_models=True,

@@ -56,7 +56,8 @@ class Policy:
     A limit on epsilon holds at the plan's delta, and at 1/N at most where delta has no limit: above it any leak is
     cheap. The cost is taken under `relation` (None: the plan's own), of secure sums against the worst adversary that
     the plan declares. `tell_classes` lets a coordinator ask which labels occur, without noise; `tell_budget` lets it
-    report what the account had before a plan and has after it.
+    report what the account had before a plan and has after it. `tell_records` is for columns, where people have several
+    records: it lets a party tell how many there are and, to the other parties alone, how many each person has.
 
     `predict_for` names who may learn joint predictions about the people here: parties, or "coordinator". No epsilon
     covers them, and counts of them leave under a plan alone. With `trains=False` these people are predicted for and
@@ -83,6 +84,7 @@ class Policy:
     bounds: Bounds | None = None
     relation: Relation | None = None
     tell_classes: bool = False
+    tell_records: bool = False
     predict_for: tuple[str, ...] = ()
     predict_training: bool = False
     tell_budget: bool = False
@@ -115,6 +117,11 @@ class Policy:
             for key, demand in DEMANDS.items():
                 if key in keys and (reason := demand(proposal)):
                     return reason
+        tells = plan.most_records is not None and plan.split.same_people and plan.label_party_name == party
+        if tells and not self.tell_records:
+            return (
+                "the plan tells the other parties how many records each person has; Policy(tell_records=True) allows it"
+            )
         counted = isinstance(plan.numbers, Described)  # codes, in cells: nothing is cut by the plan's bounds
         named = (plan.bounds, plan.part(party).preparation.bounds)
         if self.bounds is not None and not counted and self.bounds not in named:

@@ -49,6 +49,7 @@ class Introduced(ReplyFacts):
     """Who a party is."""
 
     records: Count
+    people: Count | None = None
     features: Annotated[Count, Field(le=MOST_COLUMNS)]
     feature_names: list[str]
     aligned: Digest | None = None

@@ -267,12 +267,13 @@ class Training:
             raise RefusedError(
                 "this plan was run before, and a party without a ledger does not remember what it released."
             )
-        described = isinstance(plan.numbers, Described)
-        if (plan.most_records is not None) != own.of_people:  # as declared, whatever the identifiers are
+        described, count = isinstance(plan.numbers, Described), rows.shape[0] if plan.split.same_people else own.records
+        whose = own.of_people or (plan.most_records and plan.split.same_people and plan.label_party_name != own.name)
+        if (plan.most_records is not None) != bool(whose):  # as declared, whatever the identifiers are
             mine = "knows whose record each is" if own.of_people else "was not told whose record each is (person)"
             other = "no people with several records" if own.of_people else "people with several records"
             raise RefusedError(f"{own.name} {mine}, and the plan is about {other} (most_records).")
-        check_plan_size(plan, own.name, own.codes_shape() if described else (own.records, rows.shape[1]))
+        check_plan_size(plan, own.name, own.codes_shape() if described else (count, rows.shape[1]))
         if scores := self._of_scores(plan):
             found = own.predictor.scored(bytes.fromhex(plan.numbers.scores), plan.names)
             if found is None and scored:

@@ -37,6 +37,7 @@ class PublicName(NamedTuple):
 # What a party may say without noise. A name that is not here cannot leave.
 PUBLIC_NAMES: Final[Mapping[str, PublicName]] = {
     "records": PublicName("row counts are fixed between neighbours", (int,)),
+    "people": PublicName("over columns, how many people rows are of: told where the policy says so", (int,)),
     "features": PublicName("the schema is public", (int,)),
     "feature_names": PublicName("the schema is public", most=10**9),
     "classes": PublicName("the class labels are schema", (bool, int, float, str), MOST_CLASSES),
@@ -109,6 +110,7 @@ class Share(_Guarded):
 MASKED_NAMES: Final[Mapping[str, str]] = {
     "offers": "ciphertexts of random secrets for later members, by which two ends agree on a key",
     "group": "a random key of the holder of the labels, in an envelope for each other party",
+    "roots": "how much each record of a person weighs, by whose it is alone, in an envelope for the other parties",
     "columns": "whole numbers less a stream that no reader has, once a plan",
     "message": "bits and whole numbers less streams that no reader has, one content a label",
     "total": "the sum of such messages of all parties, each less a stream of its own",

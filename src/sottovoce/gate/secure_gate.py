@@ -173,6 +173,15 @@ class SecureGate(Gate):
             self._group = Masked("group", self._masker.group_envelopes(), made_by=GATE)
         return self._group
 
+    def roots(self, label: Label, roots: NDArray[np.int64]) -> Masked:
+        """The roots of the weights of records, in an envelope for the other parties alone.
+
+        Guarantee: they follow from whose each record is and from no cell, so they are the same for neighbours; a holder
+        tells them by `Policy.tell_records`.
+        """
+        with self._one_at_a_time:
+            return self._enveloped("roots", label, (roots.astype(np.int16),), self._column_masker("roots"))
+
     def share(
         self, query: Query, round: Round, call: Call, product: Callable[[Own], NDArray[np.int64]] | None = None
     ) -> Share:

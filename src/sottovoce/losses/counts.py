@@ -25,6 +25,7 @@ WEIGHTS = WEIGHTS / WEIGHTS.sum()
 FIRST = 0.75  # the slope at which those of counts are cut; a count of 1 where means are small has the slope 1
 VARIANCE = 0.5  # of the scores, before anything is known
 WIDEST = 3.0  # a variance of scores beyond which curvatures say nothing
+FARTHEST = 12.0  # mean residuals from the mean, beyond which counts are all far; of amounts the square
 STRETCH = 4.0  # times the mean information, beyond which a record weighs less in standard errors
 ORDINARY = 0.5  # slope of counts there, at least: 5 of them are not cut
 WIDER = 4.0  # a clip of slopes moves the mean first, so the rescale may have so much more noise
@@ -34,6 +35,7 @@ class LogMeanLoss(Loss):
     """A loss of labels whose mean is exp(score); what it is told in a run is in `learned`, by name."""
 
     kind: ClassVar[Kind] = "count"
+    whole: ClassVar[bool] = False  # whether labels are whole numbers
     power: ClassVar[float]  # of the mean, to which the variance is in proportion by the likelihood
     slope_bound: ClassVar[float] = math.inf
     curvature_bound: ClassVar[float] = math.inf
@@ -57,6 +59,21 @@ class LogMeanLoss(Loss):
     def counted(self, y: NDArray[Any]) -> tuple[Vector, Vector]:
         """Labels, and the exposure of each."""
         return count_and_exposure(y)
+
+    @abstractmethod
+    def evened(self, y: Vector, known: KnownLabels) -> Vector:
+        """A rising function of labels along which slopes at their mean change evenly, as far as it is known."""
+
+    def nodes(self, known: KnownLabels, count: int) -> Vector:
+        """So many rising labels from 0 on, between which slopes may be interpolated: evenly along `evened`.
+
+        Of counts they are whole, and where means are small the first ones. Larger labels count as the last.
+        """
+        last = min(known.most, known.mean + FARTHEST**self.power * known.residual)
+        fine = np.linspace(0.0, last, 1 + 256 * count)
+        along = self.evened(fine, known)
+        found = np.interp(np.linspace(0.0, along[-1], count), along, fine)
+        return np.maximum.accumulate(np.rint(found) - np.arange(count)) + np.arange(count) if self.whole else found
 
     def told(self) -> dict[str, Vector]:
         return {name: np.atleast_1d(np.asarray(getattr(self, name), dtype=np.float64)) for name in self.learned}
@@ -95,6 +112,7 @@ class Count(LogMeanLoss):
     slope_code: ClassVar[int | None] = kernels.COUNT
     learned: ClassVar[Mapping[str, int]] = MappingProxyType({"phi": 1})
     exposed: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
     power: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
@@ -173,6 +191,11 @@ class Count(LogMeanLoss):
         phi = min(max((1.25 * known.residual) ** 2 / known.mean, 0.1), known.most)
         return replace(self, phi=phi * known.exposure, typical=known.mean / known.exposure)
 
+    def evened(self, y: Vector, known: KnownLabels) -> Vector:
+        """(2 / phi) (q - log(1 + q)), q = sqrt(phi y): slopes at y have one spread along it."""
+        q = np.sqrt(self.phi * y / known.exposure)
+        return np.asarray(2 / self.phi * (q - np.log1p(q)))
+
     def units(self, known: KnownLabels) -> Sizes:
         tau = 1 + math.sqrt(self.phi * self.typical)
         bend = known.exposure * self.mean_curvature(VARIANCE)
@@ -220,6 +243,10 @@ class Positive(LogMeanLoss):
         """E y / mu, which is 1 where amounts have the mean mu."""
         check_positive("variance", variance, "pass the mean square of the scores", zero=True)
         return 1.0
+
+    def evened(self, y: Vector, known: KnownLabels) -> Vector:
+        """log(1 + 10 y / mean): slopes follow y over the mean."""
+        return np.log1p(10 * y / known.mean)
 
     def information(self, u: Vector, y: NDArray[Any]) -> Vector:
         """1, the mean of y / mu."""

@@ -204,8 +204,8 @@ class Plan(Problem, Design):
             )
         if (self.protects == "person") != (self.most_records is not None):
             raise RefusedError("the plan protects people if and only if it says how many records of a person count.")
-        if self.most_records is not None and self.split.same_people:
-            raise RefusedError("people with several records count in one place and by rows, and not over columns.")
+        if self.most_records is not None and self.split.same_people and not self.secure_columns:
+            raise RefusedError("over columns people with several records count by secure products alone.")
         rows = [release for release in self.releases if release.mechanism == "kept"]
         fine = all(r.total == 1 and r.rate is None and (r.std == 0 or 8 <= r.std / r.step <= 2**25) for r in rows)
         if len(rows) > 1 or not fine:
@@ -265,7 +265,7 @@ class Plan(Problem, Design):
     def to_json(self) -> str:
         """Canonical text: the same plan gives the same text everywhere."""
         fields = self.model_dump(mode="json", exclude={"about"})
-        for optional in ("class_weight", "within", "aggregation", "keys", "most_records"):
+        for optional in ("class_weight", "within", "aggregation", "keys", "most_records", "people"):
             if not fields[optional]:
                 del fields[optional]
         for optional in self.numbers.left_out:

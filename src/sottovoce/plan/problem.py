@@ -20,6 +20,7 @@ from sottovoce.data.block import Layout, Preparation
 from sottovoce.data.bounds import SMALLEST, Bounds
 from sottovoce.data.cells import is_class
 from sottovoce.data.people import MOST as MOST_RECORDS
+from sottovoce.data.people import ROOT_BITS
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.base import ScaledRegulariser
@@ -51,8 +52,9 @@ class Problem(Frozen):
 
     `layout` is how the rows are prepared for the algorithm that solves it. From the fields follow `names` of the
     parties, `records`, N, a public constant, `dimension`, the `channel` by which the parties' answers come together,
-    `secure_columns`, whether sums over the columns of all parties are opened, and nothing else, and `private`, False
-    where nothing is protected: then no slope is clipped and nothing rounded.
+    `secure_columns`, whether sums over the columns of all parties are opened, and nothing else, `root_bits`, of the
+    roots of records' weights where people have several, and `private`, False where nothing is protected: then no slope
+    is clipped and nothing rounded.
     """
 
     names: ClassVar[tuple[str, ...]]
@@ -60,6 +62,7 @@ class Problem(Frozen):
     dimension: ClassVar[int]
     channel: ClassVar[Channel]
     secure_columns: ClassVar[bool]
+    root_bits: ClassVar[int]
     private: ClassVar[bool]
     _parts: ClassVar[dict[str, RowPart]]
 
@@ -82,6 +85,7 @@ class Problem(Frozen):
     label_party: int = Field(default=0, ge=0)  # by columns: the party that has them, and the column of the intercept
     layout: Layout = "rows"
     most_records: int | None = Field(default=None, ge=1, le=MOST_RECORDS)  # of a person that count; None: has one
+    people: Count | None = None  # over columns: how many the records are of, where a person has several
     aggregation: SecureAggregation | None = (
         None  # how sums over the parties are opened; None: each party says its own, with noise
     )
@@ -101,10 +105,12 @@ class Problem(Frozen):
             records=sum(counts[:1] if self.split.same_people else counts),
             dimension=self.features + self.fit_intercept,
             secure_columns=self.channel.products,
+            root_bits=0 if self.most_records is None else ROOT_BITS,
             _parts={},
         )
         self.__dict__.setdefault("private", math.isfinite(self.epsilon))  # a plan knows better
-        if self.most_records is not None and self.records * self.most_records >= 2**31:
+        each = 1 if self.split.same_people else self.most_records or 1
+        if self.most_records is not None and self.records * each >= 2**31:
             raise ValueError(f"{self.records} people with {self.most_records} records each are too many")
         if self.most_records is not None and {self.bounds.weight_bound, self.bounds.exposure_bound} != {None}:
             raise ValueError("people with several records are counted without weights and exposures")
@@ -138,8 +144,11 @@ class Problem(Frozen):
             raise ValueError(
                 f"label_bound begins at {self.bounds.label_low!r}, and {self.loss.name!r} has no label below 0"
             )
-        if counts and (self.classes or self.split.same_people):
-            raise ValueError(f"the loss {self.loss.name!r} is of counts, of rows in one place or by rows")
+        held = known is not None and known.kind == "count" and self.bounds.exposure_bound is None
+        if counts and (self.classes or (self.split.same_people and not held)):
+            raise ValueError(
+                f"the loss {self.loss.name!r} is of counts or times; over columns it has no exposures and no times"
+            )
         if self.bounds.weight_bound is not None and self.split.same_people:
             raise ValueError("weight_bound is for rows in one place or by rows")
 
@@ -151,7 +160,7 @@ class Problem(Frozen):
     @functools.cached_property
     def signal(self) -> float:
         """N mu, less by what replace-one, and parties by rows that each add noise, cost: how far a mean is known."""
-        return self.records * self.mu / (distance(self.relation) * math.sqrt(self.channel.variance))
+        return (self.people or self.records) * self.mu / (distance(self.relation) * math.sqrt(self.channel.variance))
 
     @property
     def label_party_name(self) -> str:
@@ -170,18 +179,19 @@ class Problem(Frozen):
             self.bounds.require(self.features, labels=False)
         largest = float(self.bounds.columns(self.features).max())
         loss = losses.get(self.loss.name, **self.loss.parameters)
+        people = None if self.split.same_people else self.most_records  # over columns records have their places
         return Preparation(
             self.bounds,
             self.features,
             self.fit_intercept,
-            self.records * (self.most_records or 1),
+            self.records * (people or 1),
             self.classes,
             self.private,
             self.layout,
             unit=largest if math.isfinite(largest) else 1.0,  # 1 where nothing is declared
             units=self.private or math.isfinite(self.epsilon),
             most_bits=self.channel.bits,
-            most_records=self.most_records,
+            most_records=people,
             counts=loss.kind in ("count", "time"),
             exposed=loss.exposed,
             until=loss.periods[-1] if isinstance(loss, losses.Hazard) else None,
@@ -208,6 +218,8 @@ class Problem(Frozen):
             features=stop - start,
             fit_intercept=constant,
             labelled=self.labels != "held" or holds,
+            counted=self.most_records if holds else None,
+            also=() if self.most_records is None else ("person",),
             centred=self.fit_intercept,
             whole=float(self.preparation.scale) if secure and rows else None,
         )

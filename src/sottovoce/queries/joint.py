@@ -16,14 +16,17 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, LeakError
 from sottovoce.gate.query import Array, Integers, MessageArrays, Query, Reals, Round, Wholes
 from sottovoce.losses import Loss
 from sottovoce.plan import Plan, Problem
 from sottovoce.plan.split import RowPart
+from sottovoce.queries.counts import AmountSum, CountResidualSum, CountSum
 from sottovoce.queries.sums import (
     POSITIVE,
     GradientSum,
+    GramMatrix,
     LabelSum,
     NumberSum,
     ResidualSum,
@@ -43,27 +46,30 @@ class JointSum(Query):
     Its values are whole numbers of the grid: nothing is rounded.
     """
 
+    by_person: ClassVar[bool] = True  # each record counts by its weight
+    roots: int = 0  # bits of the roots of weights
     program: ClassVar[Literal["length", "look-up"]] = "look-up"
     factored: ClassVar[bool] = False  # whether rows are whitened and clipped: P is told in the first of its rounds
     rounding_entries = 0.0
     loss: Loss  # whose slopes are looked up
 
     def joint_step(self, _bits: int) -> float | None:
-        return None if self.factored else float(2.0**-ring.UNIT_BITS)
+        return None if self.factored else float(2.0 ** -(ring.UNIT_BITS + 2 * self.roots))
 
     def lookup(self, told: MessageArrays) -> LookUp:
         """What is looked up, of public numbers; P where this message tells it.
 
-        Slopes of classes, t - y', or of numbers, 2 t - 1, times rows.
+        Slopes of classes, t - y', of numbers, 2 t - 1, or of counts, t - t', times rows.
         """
         if self.program != "look-up":
             raise LeakError(f"query {self.name!r} looks nothing up.")
         classes = self.loss.kind == "classification"
-        index: Literal["label", "residual"] = "label" if classes else "residual"
+        index: Literal["label", "residual"] = "residual" if self.loss.kind == "regression" else "label"
         matrix: Literal["projected", "rows"] = "projected" if self.factored else "rows"
         weight: Literal["factor", "null"] = "factor" if self.factored else "null"
-        level, one, told_projection = float(told["level"][0]), np.ones(1, dtype=np.int64), self.projection(told)
-        return LookUp(told["chances"], level, index, weight, matrix, not classes, classes, one, told_projection)
+        about = (np.ones(1, dtype=np.int64), self.projection(told), told.get("nodes"))
+        level, twice = float(told["level"][0]), index == "residual"
+        return LookUp(told["chances"], level, index, weight, matrix, twice, classes, *about)
 
     def projection(self, _told: MessageArrays) -> Integers | None:
         """P, (dimension, width), where this message tells it."""
@@ -73,12 +79,14 @@ class JointSum(Query):
         raise LeakError(f"query {self.name!r} is opened over all parties; no party has a value of it.")
 
 
-def slope_takes(dimension: int, outputs: int = 1) -> dict[str, Reals]:
-    """What a message has of a look-up: the weights of the score, how far apart levels are, and chances."""
+def slope_takes(dimension: int, loss: Loss, outputs: int = 1) -> dict[str, Reals]:
+    """What a message has of a look-up: weights, how far apart levels are, chances; of counts the sections' labels."""
+    counts = loss.kind == "count"
     return {
         "weights": Reals((dimension,)),
         "level": POSITIVE,
-        "chances": Wholes((outputs, ring.LEVELS), 0, 2**ring.CHANCE_BITS),
+        "chances": Wholes((2 * outputs, ring.WIDE) if counts else (outputs, ring.LEVELS), 0, 2**ring.CHANCE_BITS),
+        **({"nodes": Reals((ring.SECTIONS,), 0.0, LARGEST)} if counts else {}),
     }
 
 
@@ -91,13 +99,14 @@ class JointGradient(JointSum, GradientSum):
     """
 
     samples: ClassVar[bool] = False
+    by_person: ClassVar[bool] = False
 
     def __init__(self, problem: Problem, slope_bound: float) -> None:
         super().__init__(problem.dimension, slope_bound, problem.scaled_loss)
         self.slope_bound = 2.0 ** math.ceil(math.log2(slope_bound))
         self.bound = self.slope_bound * math.sqrt(problem.row_square)
         self.records, self.rounding_entries = problem.records, 0.0
-        self.takes = slope_takes(self.length)
+        self.takes = slope_takes(self.length, self.loss)
 
     def joint_step(self, bits: int) -> float | None:
         return float(self.slope_bound * 2.0**-bits)
@@ -161,7 +170,7 @@ class WholeLength(WhitenedSum):
     length = 1
 
     def __init__(self, problem: Problem) -> None:
-        self.plan = cast("Plan", problem)
+        self.plan, self.roots = cast("Plan", problem), problem.root_bits
 
 
 class WholeGradient(WhitenedSum):
@@ -179,7 +188,7 @@ class WholeGradient(WhitenedSum):
 
     def __init__(self, problem: Problem) -> None:
         self.plan, self.length, self.loss = cast("Plan", problem), problem.dimension, problem.scaled_loss
-        self.takes = slope_takes(self.length)
+        self.takes = slope_takes(self.length, self.loss)
         ring.check_slopes(self.loss)
 
 
@@ -195,7 +204,7 @@ class ScoreSums(JointSum):
     twice: ClassVar[bool] = True
 
     def __init__(self, problem: Problem) -> None:
-        self.takes = {"weights": Reals((problem.dimension,))}
+        self.takes, self.roots = {"weights": Reals((problem.dimension,))}, problem.root_bits
 
     def lookup(self, _told: MessageArrays) -> LookUp:
         """Of scores clipped to +-1, whose kinks are on levels, or of squares less what rounding to levels adds."""
@@ -234,8 +243,8 @@ class ScaleLookup(ScoreSums):
     level: ClassVar[float] = 0.5
 
     def __init__(self, problem: Problem) -> None:
-        self.length = 1 + problem.fit_intercept
-        takes = slope_takes(problem.dimension, self.length)
+        self.length, self.roots = 1 + problem.fit_intercept, problem.root_bits
+        takes = slope_takes(problem.dimension, problem.scaled_loss, self.length)
         del takes["level"]
         self.takes = {**takes, "scales": Wholes((self.length,), 0, 2**ring.UNIT_BITS)}  # b
 
@@ -246,7 +255,8 @@ class ScaleLookup(ScoreSums):
         return wrong
 
     def lookup(self, told: MessageArrays) -> LookUp:
-        return LookUp(told["chances"], self.level, "label", "null", "one", True, False, told["scales"])
+        about = ("nodes" not in told, False, told["scales"], None, told.get("nodes"))
+        return LookUp(told["chances"], self.level, "label", "null", "one", *about)
 
 
 class HeldSum(NumberSum):
@@ -274,6 +284,27 @@ class HeldLabels(HeldSum, LabelSum):
 
 class HeldResiduals(HeldSum, ResidualSum):
     """sum_i min(1, |x_i'w - y_i|) by the columns of the party that has the labels."""
+
+
+class HeldCounts(HeldSum, CountSum):
+    """sum_i y_i / B of counts in [0, B], of the party that has them."""
+
+
+class HeldCountResiduals(HeldSum, CountResidualSum):
+    """sum_i min(1, |exp(x_i'w) - y_i| / R) by the columns of the party that has the labels; R is told."""
+
+
+class HeldAmounts(HeldSum, AmountSum):
+    """sum_i of the weights of records, those of a person 1 at most, of the party that knows whose each is."""
+
+
+class PeopleGram(GramMatrix):
+    """sum_i w_i x_i x_i', the weights of a person's records 1 at most.
+
+    Guarantee: as of records, since a person's products add up to a matrix of a trace of Q at most, none below 0.
+    """
+
+    by_person: ClassVar[bool] = True
 
 
 class HeldWeights(HeldSum, WeightSum):

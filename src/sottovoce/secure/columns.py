@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.people import ROOT_BITS
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.secure import ring
 from sottovoce.secure.ring import FACTOR_BITS, FINE, LEVELS, ROW_BITS, UNIT_BITS, Bits, LookUp, Projection, Signed
@@ -86,6 +87,8 @@ class Columns:
         self._names, self._first = names, place.name == names[0]  # the first adds what one of them has to add
         self._seed, self._usable = seed, np.asarray(usable, dtype=bool)
         self._own: NDArray[np.int16] = np.ascontiguousarray(rows, dtype=np.int16)
+        self._scored = self._own  # what scores are made of: rows without weights
+        self._roots: Signed | None = None  # of the weights, where people have several records
         self._columns = places(place.widths)[place.name]
         self._masked: Signed = np.empty((len(rows), sum(place.widths.values())), dtype=np.int64)
         self.pieces = column_pieces(len(rows), place.widths)
@@ -94,6 +97,16 @@ class Columns:
         self._nulls: dict[Piece, Bits] = {}  # shares of [the record is null at a party]
         self._weights: dict[tuple[str, Piece], tuple[MaskedNumber, Signed]] = {}  # n and f, and shares of n y' and f y'
         self._second: dict[Piece, MaskedNumber] = {}  # y', of classes
+
+    def weigh(self, piece: Piece, roots: Signed, rows: Signed) -> None:
+        """Of people with several records: roots u of the weights, and rows times u / U. From then on sums have u^2."""
+        if self._roots is None:
+            self._roots, self._own = np.full(self.records, -1, dtype=np.int64), np.zeros_like(self._scored)
+        self._roots[slice(*piece)], self._own[slice(*piece)] = roots, rows
+
+    def weighed(self, piece: Piece) -> bool:
+        """Whether the weights of these records are known."""
+        return self._roots is not None and bool((self._roots[slice(*piece)] >= 0).all())
 
     def columns(self, piece: Piece) -> Fields:
         """D_m, (records, own columns): masked it is E_m."""
@@ -175,6 +188,7 @@ class Columns:
         like = dealt_like("length", piece, self.place)
         *clip, noise = self._shares(dealt, asked.label("length dealt", piece), like)
         words = yield from self._clipped(piece, projection, clip)
+        words = words if self._roots is None else words * self._roots[slice(*piece), None] ** 2
         return np.asarray((words.sum(axis=0) << UNIT_BITS) + noise)
 
     def look_up(
@@ -193,15 +207,18 @@ class Columns:
             raise RefusedError(f"round {asked.number} was asked for a sum before its {lookup.weight!r} was shared.")
         weight, labels = self._weights[lookup.weight, piece]
         (opened,) = yield (self._scores(asked, piece, lookup, weights),)
-        levels = np.asarray(opened.astype(np.int64) & 0xFF) >> FINE
+        levels = np.asarray(opened.astype(np.int64) & ((lookup.chances.shape[1] << FINE) - 1)) >> FINE
         bits = ring.looked_up(table, np.zeros(count, dtype=np.uint8), levels)
         (packed,) = yield (np.packbits(bits, axis=0),)
         c = np.unpackbits(packed, axis=0, count=count).astype(np.int64)  # t xor gamma; `words` is a share of v t
         words = c * weight.share[:, None] + (1 - 2 * c) * (weight.opened[:, None] * gamma + product)
         words = 2 * words - weight.share[:, None] if lookup.twice else words
+        words = words if lookup.nodes is None else words[:, : len(lookup.scales)] - words[:, len(lookup.scales) :]
+        roots = np.ones(count, dtype=np.int64) if self._roots is None else self._roots[slice(*piece)]
         if lookup.matrix == "one":
+            words = words * roots[:, None] ** 2
             return np.asarray((words * lookup.scales).sum(axis=0) + noise)
-        slopes = words[:, 0] - labels if lookup.minus_label else words[:, 0]
+        slopes = (words[:, 0] - labels if lookup.minus_label else words[:, 0]) * roots  # rows have the other root
         (e,) = yield (slopes,)
         self._check_complete()
         (rho,) = stream_fields(self._seed, asked.label("look-up 2", piece), (e,))
@@ -232,6 +249,9 @@ class Columns:
             part += np.einsum("ij,ij->i", seen, seen) if self._first else 0
             own[start - piece[0] : stop - piece[0]] = part
         squares, bits = squares + own, self._nulls[piece]
+        if self._roots is not None:  # of the row without its weight: n <= floor(U^2 / u^2), and that times |x|^2 fits
+            roots = self._roots[slice(*piece)]
+            squares = squares * np.where(roots > 0, 4**ROOT_BITS // np.maximum(roots, 1) ** 2, 0)
         # of an index, the top 16 bits, the first party adds what the others' low bits may carry, and rounds up
         more = len(self._names) - 1 + (1 << BELOW) - 1 if self._first else 0
         for modulus, table in ((exponent + COARSE, coarse), (exponent + CLOSE, fine)):
@@ -241,10 +261,8 @@ class Columns:
             bits = ring.looked_up(table, np.unpackbits(packed, axis=0, count=count)[:, 0], levels)
         return (yield from self._share_bits(bits, gamma))
 
-    def _scores(
-        self, asked: RoundLabels, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]
-    ) -> NDArray[np.int8]:
-        """2^-8 D_m w_m 2^q / h rounded, modulo 2^8, 0 where not finite; the holder adds what label or table need.
+    def _scores(self, asked: RoundLabels, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]) -> NDArray[Any]:
+        """2^-8 D_m w_m 2^q / h rounded, modulo 2^q L, 0 where not finite; the holder adds what label or table need.
 
         A public dither rounds it, of party m u + 2^8 m / M, u one public number of each record and round. Rounded to
         the nearest instead, a part that has few values, as one-hot codes have, would be off by the same in all records.
@@ -256,17 +274,20 @@ class Columns:
             raise RefusedError(f"weights of shape {weights.shape}: must be {self._own.shape[1]} finite numbers.")
         steps = 2.0**FINE / lookup.level
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as 0
-            values = ring.score_rows(self._own[slice(*piece)], weights) * (steps * 2.0**-ROW_BITS)
+            values = ring.score_rows(self._scored[slice(*piece)], weights) * (steps * 2.0**-ROW_BITS)
             if self._labels is not None:  # the centre of the table; of its half for the label; or less the label
                 labels, centre = self._labels[slice(*piece)], float(LEVELS << FINE) / 2
-                if lookup.index == "label":
+                if lookup.nodes is not None and lookup.index == "label":
+                    drawn = stream(_PUBLIC, asked.label("label dither", piece), len(labels), np.uint8)
+                    values += ring.section_centres(labels, lookup.nodes, drawn)
+                elif lookup.index == "label":
                     values += np.where(labels > 0, centre / 2, -centre / 2)
                 else:
                     values += centre - labels * steps if lookup.index == "residual" else centre
         dithers = stream(_PUBLIC, asked.label("dither", piece), piece[1] - piece[0], np.uint8)
         dithers = dithers + np.uint8(256 * self._names.index(self.place.name) // len(self._names))
-        found = ring.wrapped(values, dithers)
-        return found + np.int8((1 << FINE) - 1) if self._first else found
+        kind = np.int8 if lookup.nodes is None else np.int16  # what holds the score
+        return np.asarray(ring.wrapped(values, dithers) + self._first * ((1 << FINE) - 1), dtype=np.int64).astype(kind)
 
     def _open_weight(
         self, label: list[Any], share: Signed, product: Signed, second: MaskedNumber | None
@@ -311,7 +332,8 @@ def said_like(program: str, piece: Piece, place: Place, lookup: LookUp | None = 
     if program == "length":
         return clip, clip, (bit,)
     assert lookup is not None, program  # noqa: S101
-    said: tuple[Fields, ...] = (flags,), (_like(np.uint8, bytes_of_bits, len(lookup.chances)),)
+    scores = flags if lookup.nodes is None else _like(np.int16, count)
+    said: tuple[Fields, ...] = (scores,), (_like(np.uint8, bytes_of_bits, len(lookup.chances)),)
     return said if lookup.matrix == "one" else (*said, (word,))
 
 
@@ -331,11 +353,11 @@ def dealt_like(program: str, piece: Piece, place: Place, lookup: LookUp | None =
     if program == "length":
         return *clip, _like(bits, count, 2, 1, FINE_LEVELS // 8), words, _like(np.int64, 1)
     assert lookup is not None, program  # noqa: S101
-    width = outputs = len(lookup.chances)
+    outputs, width = len(lookup.chances), len(lookup.scales)
     if lookup.matrix != "one":
         width = sum(place.widths.values()) if lookup.projection is None else lookup.projection.shape[1]
     words = _like(np.int64, count, outputs)
-    return _like(bits, count, 1, outputs, LEVELS // 8), words, words, _like(np.int64, width)
+    return _like(bits, count, 1, outputs, lookup.chances.shape[1] // 8), words, words, _like(np.int64, width)
 
 
 def _like(kind: type[Any], *shape: int) -> NDArray[Any]:

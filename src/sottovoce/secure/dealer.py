@@ -108,13 +108,13 @@ class ColumnDealer:
         """The table, what bits are multiplied with, and what the sum lacks."""
         count, outputs = piece[1] - piece[0], len(lookup.chances)
         (index,) = self._masks("look-up", 0, asked, piece, lookup)
-        shifts = (index.astype(np.int64) & 0xFF) >> FINE
+        shifts = (index.astype(np.int64) & ((lookup.chances.shape[1] << FINE) - 1)) >> FINE
         uniform = np.frombuffer(coins.bytes(2 * count * outputs), dtype="<u2").reshape(count, outputs)
         table = ring.tables(lookup.chances[None], uniform, shifts, np.zeros(count, dtype=np.uint8))
         gamma = self._gammas("look-up", 1, asked, piece, lookup)
         (weight,) = self._masks(lookup.weight, -1, self._asked[lookup.weight], piece)
         product = gamma * weight[:, None]
-        exact = np.zeros(outputs, dtype=np.int64)
+        exact = np.zeros(len(lookup.scales), dtype=np.int64)
         if lookup.matrix != "one":
             (rho,) = self._masks("look-up", 2, asked, piece, lookup)
             exact = ring.sum_weighted(self._masks_of_columns()[slice(*piece)], rho)

@@ -31,11 +31,11 @@ from sottovoce.plan.release import Release
 Signed = NDArray[np.int64]
 Entries = NDArray[Any]  # int32 or int64
 Bits = NDArray[np.uint8]
-Scores = NDArray[np.int8]
+Scores = NDArray[np.int16]
 
 TAIL: Final = 64.0  # standard deviations that an opened sum has room for
 _WRAPS = 2.0**62  # a score beyond it is no int64
-_PERIOD = 2.0**8
+_PERIOD = 2.0**16
 _CHUNK = 2048  # records whose products are added together: what is read twice stays in the cache
 _LANES = 16  # columns that the innermost loop takes at a time
 
@@ -110,13 +110,13 @@ def score_rows(rows: Entries, weights: NDArray[np.float64]) -> NDArray[np.float6
 
 @njit(cache=True, fastmath=False, error_model="numpy")
 def wrapped(values: NDArray[np.float64], dithers: NDArray[np.uint8]) -> Scores:
-    """floor(v + (u + 1/2) / 2^8) modulo 2^8, u the dither; 0 for what is not finite."""
-    found = np.empty(len(values), dtype=np.int8)
+    """floor(v + (u + 1/2) / 2^8) modulo 2^16, u the dither; 0 for what is not finite."""
+    found = np.empty(len(values), dtype=np.int16)
     for n in range(len(values)):
         value = np.floor(values[n] + (dithers[n] + 0.5) / 256.0)
         if not abs(value) < _WRAPS:
             value = np.fmod(value, _PERIOD) if abs(value) < np.inf else 0.0
-        found[n] = np.int8(np.int64(value) & 0xFF)
+        found[n] = np.int16(np.int64(value) & 0xFFFF)
     return found
 
 
@@ -160,7 +160,9 @@ LENGTH, GRADIENT = "length", "gradient"  # names of the sums over whitened rows,
 WORDS: Final = (32, 40, 48)  # bits
 _MARGIN = 1 + 2.0**-30  # of an eigenvalue in floating point
 LEVELS: Final = 64  # L, of a table: 32 are too coarse where scores are spread
-FINE: Final = 2  # q: bits of a score, modulo 2^8, below its level
+WIDE: Final = 256  # of one for counts
+SECTIONS: Final = 16  # of such a table, each for the counts around a node
+FINE: Final = 2  # q: bits of a score, modulo 2^q L, below its level
 CHANCE_BITS: Final = 16  # a chance is a multiple of 2^-16
 WIDENINGS: Final = (1, 2, 4, 8)
 _NEAR, _FAR = 3.0, 4.0  # deviations of scores, and of residuals, that a table has to reach
@@ -177,15 +179,15 @@ def factors() -> NDArray[np.int64]:
     return np.minimum(MOST_FACTOR, np.sqrt(squares).astype(np.int64))  # of such numbers the root is exact from below
 
 
-def step_of(exponent: int) -> float:
-    """The grid of gradients of whitened rows."""
-    return float(2.0 ** -(exponent // 2 + 6))
+def step_of(exponent: int, roots: int = 0) -> float:
+    """The grid of gradients of whitened rows; `roots` are the bits of the roots of weights."""
+    return float(2.0 ** -(exponent // 2 + 6 + roots))
 
 
 def exponent_of(plan: Plan) -> int:
     """The g of a plan, by the grid of its gradients; a plan of another grid is refused."""
     share, power = math.frexp(plan.release(GRADIENT).step)
-    exponent = -2 * power - 10
+    exponent = -2 * (power + plan.root_bits) - 10
     if share != 0.5 or exponent < EXPONENTS[0]:
         raise RefusedError(
             f"the plan opens gradients of whitened rows on the grid {plan.release(GRADIENT).step!r}, which must be a "
@@ -224,13 +226,14 @@ def ring_bits(plan: Plan) -> int:
     )
 
 
-def finest_exponent(problem: Problem, release: Release) -> int:
-    """The largest g whose gradients, with the noise of this release, fit in words of 40 bits, or else of 48."""
+def finest_step(problem: Problem, release: Release) -> float:
+    """The grid of the largest g whose gradients, with the noise of this release, fit in words of 40 or else 48 bits."""
     for bits, least in ((WORDS[1], FEWEST), (WORDS[2], EXPONENTS[0])):
         for exponent in range(EXPONENTS[1], least - 1, -2):
-            if has_room(problem, (release.model_copy(update={"step": step_of(exponent)}),), bits):
-                return exponent
-    return EXPONENTS[0]
+            step = step_of(exponent, problem.root_bits)
+            if has_room(problem, (release.model_copy(update={"step": step}),), bits):
+                return step
+    return step_of(EXPONENTS[0], problem.root_bits)
 
 
 class Projection(NamedTuple):
@@ -244,11 +247,11 @@ class Projection(NamedTuple):
 class LookUp:
     """Bits t_io with the means chances_o at the level of record i, and the sum that they are for.
 
-    `index` says what the holder of the labels adds: "label" picks the half of the table that is for the label, "score"
-    is centred, "residual" is the score less the label.
+    `index` says what the holder of the labels adds: "label" picks the half of the table that is for the label, or with
+    `nodes` its section, "score" is centred, "residual" is the score less the label.
     """
 
-    chances: NDArray[np.int64]  # (outputs, levels), of 2^16
+    chances: NDArray[np.int64]  # (outputs, L), of 2^16; with nodes two rows of bits, t - t', for each
     level: float  # h, the distance of two levels in units of the score
     index: Literal["label", "score", "residual"]
     weight: Literal["null", "factor"]  # v: n or f
@@ -257,10 +260,14 @@ class LookUp:
     minus_label: bool  # v t - v y'
     scales: NDArray[np.int64]  # of each output, where the matrix is "one"
     projection: NDArray[np.int64] | None = None  # P, where it is "projected"
+    nodes: Array | None = None  # of counts: rising labels, of which each has a section of the table
 
     def __post_init__(self) -> None:
-        if self.chances.shape != (len(self.scales), LEVELS):
-            raise InputError(f"chances of shape {self.chances.shape}: must be (outputs, {LEVELS} levels).")
+        shape = (len(self.scales), LEVELS) if self.nodes is None else (2 * len(self.scales), WIDE)
+        if self.chances.shape != shape:
+            raise InputError(f"chances of shape {self.chances.shape}: must be {shape}, bits and levels.")
+        if self.nodes is not None and not np.all(np.diff(self.nodes) > 0):
+            raise RefusedError("the labels of the sections of a table have to rise.")
 
 
 def chances_of(means: Array) -> NDArray[np.int64]:
@@ -285,6 +292,17 @@ def slope_chances(loss: Loss, most: float, level: float) -> NDArray[np.int64]:
     )
 
 
+def section_centres(labels: Array, nodes: Array, dithers: NDArray[np.uint8]) -> Array:
+    """The middle of a section, in units of 2^-q levels: that of one of the two nodes beside a label, by the dither.
+
+    The nearer is the likelier, so that what the table has is interpolated between nodes.
+    """
+    below = np.clip(np.searchsorted(nodes, labels, side="right") - 1, 0, len(nodes) - 2)
+    shares = (labels - nodes[below]) / (nodes[below + 1] - nodes[below])
+    places = below + ((dithers + 0.5) / 256.0 < shares)
+    return np.asarray((places + 0.5) * float((WIDE << FINE) // SECTIONS))
+
+
 def slope_level(loss: Loss, most: float, spread: float) -> float:
     """h: the least of 1, 2, 4 and 8 times the finest with which a table reaches beyond scores of that deviation.
 
@@ -293,7 +311,8 @@ def slope_level(loss: Loss, most: float, spread: float) -> float:
     if loss.kind == "regression":
         finest, reach, far = most / 4, LEVELS // 2 - 1, _FAR
     else:
-        finest, reach, far = min(max(0.25 / loss.curvature_bound, 0.25), 1.0), LEVELS // 4 - 1, _NEAR
+        levels = LEVELS // 2 if loss.kind == "classification" else WIDE // SECTIONS
+        finest, reach, far = min(max(0.25 / loss.curvature_bound, 0.25), 1.0), levels // 2 - 1, _NEAR
     for wide in WIDENINGS[:-1]:
         if wide * finest * reach >= far * spread:
             return finest * wide
@@ -301,11 +320,11 @@ def slope_level(loss: Loss, most: float, spread: float) -> float:
 
 
 def check_slopes(loss: Loss) -> None:
-    """Refuse a loss whose slopes are not bits: of classes they fall with the margin, of numbers they are residuals."""
-    fits = loss.outputs == 1
+    """Refuse a loss whose slopes are not bits: of classes falling by margin, of numbers residuals, of counts any."""
+    fits = loss.outputs == 1 and loss.kind != "time"
     if fits and loss.kind == "regression":
         fits = type(loss) in (Squared, Huber)
-    elif fits:
+    elif fits and loss.kind == "classification":
         margins, labels = np.tile(np.linspace(-32.0, 32.0, 257), 2), np.repeat([-1.0, 1.0], 257)
         slopes = labels * loss.derivative(labels * margins, labels)
         fits = bool(np.all(np.isfinite(slopes)) and np.max(slopes) <= 0.0)

@@ -494,10 +494,12 @@ def score_recipe(problem: Problem) -> Preparation:
     """By columns: how the holder of the labels prepares the scores, as rows of one column.
 
     What is beyond the bound counts as at it in any case: scores at the end nodes, residuals of the label's half-width.
+    Those of counts are logarithms.
     """
     low, high, declared = problem.bounds.label_low, problem.bounds.label_high, Bounds.declare(row_norm=WIDE)
     if problem.classes is None and low is not None and high is not None:
-        declared = Bounds.declare(row_norm=max(-low, high) + high - low, label_bound=(low, high))
+        most = WIDE if problem.preparation.counts else max(-low, high) + high - low
+        declared = Bounds.declare(row_norm=most, label_bound=(low, high))
     return replace(problem.preparation, bounds=declared, features=1)
 
 

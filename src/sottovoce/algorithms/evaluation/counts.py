@@ -84,6 +84,7 @@ class EvaluatedCounts(_Evaluation):
 
     form: ClassVar[str] = "counts"
     title: ClassVar[str] = "private evaluation: deviances, scores and residuals of counts in cells"
+    splits = ("central", "rows", "columns")
     kinds: ClassVar[tuple[Kind, ...]] = ("count",)
     people: ClassVar[bool | None] = False
     needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: isinstance(loss, LogMeanLoss), "tells counts, not {!r}"),)

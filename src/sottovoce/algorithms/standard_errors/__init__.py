@@ -394,7 +394,7 @@ class ColumnsStandardErrors(PrivateStandardErrors):
         count = (1 + MIDDLE) * 2 * (problem.dimension - len(options.fixed))
         first = Release.at_mu(gram, 0, 1, math.sqrt(OF_GRAM) * problem.mu, problem.relation)
         release = Release.at_mu(gradient, 1, count, math.sqrt(1 - OF_GRAM) * problem.mu, problem.relation)
-        step = ring.step_of(ring.finest_exponent(problem, release))
+        step = ring.finest_step(problem, release)
         numbers = ColumnsStandardErrorsNumbers(weights=tuple(options.weights.tolist()), fixed=options.fixed)
         releases = (first, release.model_copy(update={"dropped": 0, "step": step}))
         return Design(rounds=1 + count, numbers=numbers, releases=releases)

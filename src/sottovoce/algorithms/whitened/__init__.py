@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.whitened.classes import ExactClasses, ExactWhitened, PrivateClasses
-from sottovoce.algorithms.whitened.columns import ColumnsWhitened
+from sottovoce.algorithms.whitened.columns import ColumnsCounts, ColumnsPeople, ColumnsWhitened
 from sottovoce.algorithms.whitened.counts import PrivateCounts
 from sottovoce.algorithms.whitened.ordinal import ExactOrdinal, PrivateOrdinal
 from sottovoce.algorithms.whitened.people import PeopleClasses, PeopleWhitened
@@ -21,6 +21,8 @@ FORMS: tuple[Algorithm, ...] = (
     PrivateCounts(),
     PrivateHazards(),
     ColumnsWhitened(),
+    ColumnsCounts(),
+    ColumnsPeople(),
     PeopleWhitened(),
     PeopleClasses(),
 )

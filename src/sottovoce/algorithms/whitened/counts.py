@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 
@@ -33,9 +33,7 @@ class PrivateCounts(PrivateWhitened):
     kinds: ClassVar[tuple[Kind, ...]] = ("count",)
 
     def label_numbers(self, plan: Problem) -> list[Query]:
-        if plan.bounds.label_high is None:
-            raise InputError("label_bound=None: declare the range of the counts, such as (0, 20); larger ones are cut.")
-        found: list[Query] = [CountSum(plan.bounds.label_high)]
+        found: list[Query] = [CountSum(largest(plan))]
         if plan.bounds.exposure_bound is not None:
             found.append(ExposureSum(plan.bounds.exposure_bound))
         return [*found, CountResidualSum(plan.dimension)]
@@ -64,4 +62,6 @@ class PrivateCounts(PrivateWhitened):
 
 def largest(problem: Problem) -> float:
     """The largest label, as declared."""
-    return cast("float", problem.bounds.label_high)
+    if problem.bounds.label_high is None:
+        raise InputError("label_bound=None: declare the range of the counts, such as (0, 20); larger ones are cut.")
+    return problem.bounds.label_high

@@ -303,7 +303,10 @@ class PrivateWhitened(Algorithm):
             projection = np.column_stack([projection, one / score.constant])
         size = projection.shape[1]
         penalised = functools.partial(score.penalised, unit=unit, regulariser=plan.scaled_regulariser)
-        most, wider = float(plan.most_records or 1), replace(units, tolerance=units.rescale * units.tolerance)
+        most, wider = (
+            float(1 if plan.secure_columns else plan.most_records or 1),
+            replace(units, tolerance=units.rescale * units.tolerance),
+        )
         clips = Clips(1.0, units.slope).widened(wider, self.noise(plan, query), size, rule.FAR, most)
         # what clips leave of the mean squares of rows (t, 1), t ~ N(0, 1), or (t)
         rows = np.column_stack([rule.NORMAL, np.ones_like(rule.NORMAL)])[:, :size]
@@ -340,7 +343,7 @@ class PrivateWhitened(Algorithm):
         No row is longer than sqrt q; what is left is on average.
         """
         first, longest = Clips(rule.CUT * white.length, white.units.slope), math.sqrt(white.q.max())
-        noise, most = self.noise(plan, "gradient"), float(plan.most_records or 1)
+        noise, most = self.noise(plan, "gradient"), float(1 if plan.secure_columns else plan.most_records or 1)
         clips = first.widened(white.units, noise, float(white.squares.sum()), longest, most)
         return clips, min(1.0, clips.cut / white.length)
 

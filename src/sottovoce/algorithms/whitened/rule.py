@@ -103,13 +103,14 @@ class Units:
     loss: Loss
     weight: float = 1.0  # of a record, on average
     rescale: float = 1.0  # so much more of the loss may go to wider clips of the rescale
+    known: KnownLabels | None = None  # what it follows from
 
     @classmethod
     def of(cls, loss: Loss, known: KnownLabels) -> Units:
         """As the loss says."""
         loss = loss.knowing(known)
         slope, steepest, variance, curvature, spread, rescale, amount = loss.units(known)
-        return cls(slope, steepest, variance, curvature, TOLERANCE * spread, loss, amount, rescale)
+        return cls(slope, steepest, variance, curvature, TOLERANCE * spread, loss, amount, rescale, known)
 
     @property
     def sizes(self) -> Sizes:

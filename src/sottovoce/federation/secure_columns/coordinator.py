@@ -41,6 +41,7 @@ LOOK_UP: Final = "look-up"
 GRAM: Final = "gram"  # sums without a program
 OWN: Final = "own"
 DEALT: Final = "dealt"  # arrays of messages: what one party was dealt
+ROOTS: Final = "roots"  # of the weights of records, where people have several
 TOTAL: Final = "total"  # the sum of a message over all parties, from the one that added
 ENVELOPE: Final = "envelope"
 _TRANSCRIPT: Final = "transcript"
@@ -245,6 +246,10 @@ class ColumnSums:
             if name != holder:
                 first[name] = {"group": envelope_of(holder, envelopes, str(place))}
         for piece in column_pieces(self._plan.records, widths_of(self._plan)):
+            if self._plan.most_records is not None:
+                told = self._say([holder], Stage(ROOTS, piece))[holder].frame.arrays
+                for name in set(names) - {holder}:
+                    first[name] = {**first.get(name, {}), ROOTS: envelope_of(holder, told, ENVELOPE)}
             replies = self._say(names, Stage("columns", piece), each=first)
             self._say(names, Stage("receive", piece), each=self._to_others(replies))
             first = {}

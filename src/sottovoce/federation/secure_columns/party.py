@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from sottovoce.data.block import Block
+from sottovoce.data.people import ROOT_BITS
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.federation.replies import Envelopes
 from sottovoce.federation.secure_columns.coordinator import (
@@ -18,7 +19,9 @@ from sottovoce.federation.secure_columns.coordinator import (
     GRAM,
     LENGTH,
     OWN,
+    ROOTS,
     TOTAL,
+    Array,
     ProgramPiece,
     Stage,
     Wholes,
@@ -80,8 +83,16 @@ class ColumnRun:
     def __init__(self, plan: Plan, masker: ColumnMasker, rows: Block, gate: SecureGate, randomness: Randomness) -> None:
         self._place = place_of(plan, masker.name)
         coins = labelled(masker.noise(randomness), ["rounding"])
-        integers, labels = round_to_integers(rows, plan, masker.name, coins), rows.labels if masker.holder else None
+        self._most = int(4.0**ROW_BITS * float(plan.row_shares()[plan.names.index(masker.name)]))
+        exact, labels = rows.dense_rows(widths_of(plan)[masker.name]), rows.labels if masker.holder else None
+        integers = round_to_integers(exact, 2.0**ROW_BITS, self._most, coins)
         self._engine = Columns(self._place, integers, rows.usable_rows, labels, masker.seed)
+        self._rows, self._coins = integers, functools.partial(labelled, masker.noise(randomness))
+        self._roots: Wholes | None = None  # at the party that knows whose each record is
+        if plan.most_records is not None and masker.holder:
+            if rows.shares is None:
+                raise LeakError("the rows of people have no weights; nothing was released.")
+            self._roots = np.rint(np.sqrt(rows.shares) * 2**ROOT_BITS).astype(np.int64)
         self._plan, self._masker, self._gate = plan, masker, gate
         self._others = dict(zip(plan.names, map(str, range(len(plan.names))), strict=True))  # by name, their places
         del self._others[masker.name]
@@ -99,6 +110,8 @@ class ColumnRun:
             raise RefusedError(
                 "a party has the key of the parties' envelopes before all else; send it with its columns."
             )
+        if stage.name == ROOTS:
+            return self._tell_roots(stage.piece)
         if stage.name in ("columns", "receive"):
             return self._columns(stage, frame.arrays)
         told, sent = split_told(frame.arrays, stage.said)
@@ -145,15 +158,38 @@ class ColumnRun:
         if piece not in self._engine.pieces:
             raise RefusedError(f"piece={list(piece)} is not of the records as the plan has them cut.")
         label = SET_UP.label("columns", piece)
+        if stage.name == "columns" and "group" in arrays:
+            self._masker.open_group(self._plan.label_party_name, arrays["group"])
+        if self._plan.most_records is not None and not self._engine.weighed(piece):
+            self._weigh(piece, arrays)
         if stage.name == "columns":
-            if "group" in arrays:
-                self._masker.open_group(self._plan.label_party_name, arrays["group"])
             return self._gate.masked("columns", label, functools.partial(self._engine.columns, piece))[0]
         like: dict[str, Fields] = {}
         for name, width in widths.items():
             like[name] = (np.broadcast_to(np.int64(0), (piece[1] - piece[0], width)),)
         self._engine.receive_columns(self._opened(label, arrays, like), piece)
         return None
+
+    def _tell_roots(self, piece: Piece) -> Masked:
+        """The roots of the weights of its records, for the other parties."""
+        if self._roots is None or piece not in self._engine.pieces:
+            raise RefusedError("the party that knows whose each record is tells their weights, and nobody else.")
+        return self._gate.roots(SET_UP.label(ROOTS, piece), self._roots[slice(*piece)])
+
+    def _weigh(self, piece: Piece, arrays: Envelopes) -> None:
+        """Give its rows their weights, of which the party that knows whose each record is tells the others."""
+        if self._roots is not None:
+            roots = self._roots[slice(*piece)]
+        elif ROOTS in arrays:
+            like: Fields = (np.broadcast_to(np.int16(0), (piece[1] - piece[0],)),)
+            sender, label = self._plan.label_party_name, SET_UP.label(ROOTS, piece)
+            roots = self._masker.opened(label, sender, arrays[ROOTS], like)[0].astype(np.int64)
+        else:
+            raise RefusedError("rows of people leave with their weights, which were not told.")
+        if roots.size and not 0 <= int(roots.min()) <= int(roots.max()) <= 2**ROOT_BITS:
+            raise RefusedError(f"the roots of weights are from 0 to {2**ROOT_BITS}, and others were told.")
+        share, rows, coins = roots / 2.0**ROOT_BITS, self._rows[slice(*piece)], self._coins(["roots", *piece])
+        self._engine.weigh(piece, roots, round_to_integers(rows, share, np.floor(self._most * share**2), coins))
 
     def _say(self, work: ProgramPiece, message: int, sent: Envelopes) -> Masked | None:
         """The next message of a program, or the last once more."""
@@ -267,21 +303,21 @@ class ColumnRun:
         return self._masker.dealt(label, sent[DEALT], like) if DEALT in sent else None
 
 
-def round_to_integers(rows: Block, plan: Plan, party: str, coins: Randomness) -> Wholes:
-    """Prepared rows as whole numbers of 2^-8, rounded at random; none is longer than the party's share of a row.
+def round_to_integers(rows: Array | Wholes, factors: Array | float, most: Array | int, coins: Randomness) -> Wholes:
+    """Rows times factors as whole numbers, rounded at random; the square of none is longer than `most`.
 
     A row that this makes longer than its bound is rounded toward zero instead.
     """
-    width, share = widths_of(plan)[party], float(plan.row_shares()[plan.names.index(party)])
-    most, exact = int(4.0**ROW_BITS * share), rows.dense_rows(width)
-    found = np.empty(exact.shape, dtype=np.int64)
-    for start in range(0, len(exact), _CHUNK):
-        scaled = exact[start : start + _CHUNK] * 2.0**ROW_BITS
+    found = np.empty(rows.shape, dtype=np.int64)
+    factors, most = np.broadcast_to(factors, len(rows)), np.broadcast_to(most, len(rows))
+    for start in range(0, len(rows), _CHUNK):
+        own = slice(start, start + _CHUNK)
+        scaled = rows[own] * factors[own, None]
         drawn = np.frombuffer(coins.bytes(4 * scaled.size), dtype="<u4").reshape(scaled.shape)
         rounded = np.floor(scaled + drawn * 2.0**-32)
-        longer = (rounded**2).sum(axis=1) > most
+        longer = (rounded**2).sum(axis=1) > most[own]
         rounded[longer] = np.trunc(scaled[longer])
-        if np.any((rounded**2).sum(axis=1) > most):
+        if np.any((rounded**2).sum(axis=1) > most[own]):
             raise LeakError("a part of a row is longer than the plan allows; nothing was released.")
-        found[start : start + _CHUNK] = rounded
+        found[own] = rounded
     return found
