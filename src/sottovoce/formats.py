@@ -30,11 +30,11 @@ class Numbered(NamedTuple):
 
 _SAME: Final = "Install the same version of sottovoce at both ends."
 FRAME: Final = Numbered("frames", 5, _SAME)
-PLAN: Final = Numbered("plans", 8, _SAME)
+PLAN: Final = Numbered("plans", 9, _SAME)
 LEDGER: Final = Numbered("ledgers", 4, "Use the version of sottovoce that wrote it.")
-JOURNAL: Final = Numbered("states of runs", 10, "Let the version of sottovoce that began the run end it.")
-MODEL: Final = Numbered("models", 10, "Use the version of sottovoce that wrote it, or fit the model again.")
-PARTIAL_MODEL: Final = Numbered("partial models", 7, "Use the version of sottovoce that wrote it, or train again.")
+JOURNAL: Final = Numbered("states of runs", 11, "Let the version of sottovoce that began the run end it.")
+MODEL: Final = Numbered("models", 11, "Use the version of sottovoce that wrote it, or fit the model again.")
+PARTIAL_MODEL: Final = Numbered("partial models", 8, "Use the version of sottovoce that wrote it, or train again.")
 SCHEMA: Final = Numbered("schemas", 4, "Draft it anew with `sottovoce schema`.")
 ALIGNMENT: Final = Numbered("alignments", 1, "Delete it, start the party, and align again (`sottovoce align`).")
 
