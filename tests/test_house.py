@@ -12,7 +12,7 @@ def test_the_package_does_not_grow() -> None:
 
 
 def test_files_are_short() -> None:
-    assert len(house.long_files()) <= 7, house.long_files()
+    assert len(house.long_files()) <= 8, house.long_files()
 
 
 def test_names_stand_in_one_module() -> None:
@@ -49,11 +49,11 @@ def test_algorithms_read_like_their_papers() -> None:
 @pytest.mark.parametrize(
     ("name", "functions", "files"),
     [
-        ("central fit", 415, 53),
-        pytest.param("by rows over gRPC, coordinator", 262, 41, marks=pytest.mark.slow),
-        pytest.param("by columns, secure products", 640, 67, marks=pytest.mark.slow),
-        pytest.param("sottovoce fit job.toml", 655, 76, marks=pytest.mark.slow),
-        pytest.param("evaluate", 312, 47, marks=pytest.mark.slow),
+        ("central fit", 417, 53),
+        pytest.param("by rows over gRPC, coordinator", 263, 41, marks=pytest.mark.slow),
+        pytest.param("by columns, secure products", 642, 67, marks=pytest.mark.slow),
+        pytest.param("sottovoce fit job.toml", 657, 76, marks=pytest.mark.slow),
+        pytest.param("evaluate", 315, 47, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_takes_no_longer_way(name: str, functions: int, files: int) -> None:
