@@ -141,3 +141,10 @@ def test_a_party_refuses_a_plan_that_lies() -> None:
     for lie in ({"rates": [1.0] * 10**5}, {"rates": [-1.0] * 3}, {"bend": 0.0}, {"bend": math.nan}, {"longest": -1.0}):
         with pytest.raises((InputError, ValueError), match=next(iter(lie))):
             _ = problem().changed(loss=Named(name="hazard", parameters={"periods": CUTS, **lie})).scaled_loss
+
+
+@pytest.mark.parametrize("bend", [5e-324, 1e-101])
+def test_an_information_whose_inverse_is_no_number_is_refused(bend: float) -> None:
+    """With it a null row would have counted: 0 times the inverse is NaN."""
+    with pytest.raises(InputError, match="bend"):
+        get("hazard", periods=[0, 1, 2], bend=bend)

@@ -85,7 +85,7 @@ def test_rate_ratios_have_the_robust_errors_of_the_textbook(epsilon: float) -> N
     assert np.all(errors > 1.2 * usual)
 
 
-@pytest.mark.parametrize("epsilon", [math.inf, 300.0])
+@pytest.mark.parametrize("epsilon", [math.inf, 1000.0])
 def test_ratios_of_means_have_the_robust_errors_of_the_textbook(epsilon: float) -> None:
     X, y, _ = costs()
     plain = sv.PrivateGammaRegressor(math.inf).fit(X, y)

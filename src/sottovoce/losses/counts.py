@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.errors import InputError
 from sottovoce.losses import kernels
 from sottovoce.losses.base import Kind, KnownLabels, Loss, Sizes, Vector, check_positive, register
 
@@ -26,6 +27,7 @@ FIRST = 0.75  # the slope at which those of counts are cut; a count of 1 where m
 VARIANCE = 0.5  # of the scores, before anything is known
 WIDEST = 3.0  # a variance of scores beyond which curvatures say nothing
 FARTHEST = 12.0  # mean residuals from the mean, beyond which counts are all far; of amounts the square
+LEAST = 1e-100  # information of a record whose inverse is a number
 STRETCH = 4.0  # times the mean information, beyond which a record weighs less in standard errors
 ORDINARY = 0.5  # slope of counts there, at least: 5 of them are not cut
 WIDER = 4.0  # a clip of slopes moves the mean first, so the rescale may have so much more noise
@@ -94,6 +96,13 @@ def _within(u: Vector) -> Vector:
     return np.clip(np.asarray(u, dtype=np.float64), -REACH, REACH)
 
 
+def powers_of_e(u: Vector) -> Vector:
+    """exp(u) within REACH, the same on every machine."""
+    u = np.ascontiguousarray(u, dtype=np.float64)
+    kernels.fill_powers_of_e(u.reshape(-1), (found := np.empty(u.shape)).reshape(-1))
+    return found
+
+
 @register
 class Count(LogMeanLoss):
     """l'(s, y) = (E e^s - y) / (1 + q), q = sqrt(phi e^s): Poisson's likelihood for phi = 0.
@@ -121,6 +130,10 @@ class Count(LogMeanLoss):
         check_positive("longest", self.longest, "it is the largest exposure")
         if self.bend != math.inf:
             check_positive("bend", self.bend, "it is the largest information of a record")
+            if self.bend < LEAST:
+                raise InputError(
+                    f"bend={self.bend} must be {LEAST} at least; it is the largest information of a record."
+                )
 
     def parameters(self) -> dict[str, Any]:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -163,7 +176,7 @@ class Count(LogMeanLoss):
             return np.asarray(np.fmin(self.bend / (self.longest * self._rate(u)), 1.0))
 
     def _rate(self, u: Vector) -> Vector:
-        rate = np.exp(_within(u))
+        rate = powers_of_e(u)
         return np.asarray(rate / (1 + np.sqrt(self.phi * rate)))
 
     def for_errors(self, known: Sizes) -> Self:
@@ -219,6 +232,9 @@ class Positive(LogMeanLoss):
     """l'(s, y) = 1 - y e^-s: the likelihood of the gamma law, whatever its shape is."""
 
     deviation: float = 1.0  # of slopes, for standard errors alone
+
+    def __post_init__(self) -> None:
+        check_positive("deviation", self.deviation, "it is that of slopes")
 
     name: ClassVar[str] = "gamma"
     power: ClassVar[float] = 2.0

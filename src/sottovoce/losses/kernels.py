@@ -79,6 +79,13 @@ def power_of_e(t: float) -> float:
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def fill_powers_of_e(exponents: Array, powers: Array) -> None:
+    """Overwrite powers with those of e, the same on every machine."""
+    for i in range(len(powers)):
+        powers[i] = power_of_e(exponents[i])
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def count_slope(score: float, count: float, exposure: float, phi: float) -> float:
     """(E e^s - y) / (1 + sqrt(phi e^s))."""
     rate = power_of_e(score)

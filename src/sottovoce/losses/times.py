@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sottovoce.arguments import is_number
 from sottovoce.errors import InputError
 from sottovoce.losses.base import Kind, KnownLabels, Sizes, Vector, register
-from sottovoce.losses.counts import STRETCH, VARIANCE, Count, _within
+from sottovoce.losses.counts import STRETCH, VARIANCE, Count, _within, powers_of_e
 
 MOST_PERIODS = 64
 
@@ -72,7 +72,7 @@ class Hazard(Count):
     def part_slopes(self, u: Vector, y: NDArray[Any]) -> tuple[Vector, Vector]:
         """By periods the slopes in the logarithms of the rates, E_j e^s - event_j, and E_j e^s, both over 1 + q."""
         rate, slopes, seen = self._rate(u), np.empty((len(y), self.parts)), np.empty((len(y), self.parts))
-        tau = 1 + np.sqrt(self.phi * np.exp(_within(u)))
+        tau = 1 + np.sqrt(self.phi * powers_of_e(u))
         for place, (own, (start, stop)) in enumerate(zip(self.rates, pairwise(self.periods), strict=True)):
             seen[:, place] = own * self.within(y, start, stop) * rate
             slopes[:, place] = seen[:, place] - self.event_within(y, start, stop) / tau

@@ -167,14 +167,14 @@ class Clips:
         Noise of the standard deviation s on a mean gradient of rows of the mean square `size` costs s^2 size / (2 k).
         Only squares bend alike along all directions: of other losses one may bend `size` times less. Slopes come
         first: a cut of them is a bias, and one of rows a weight. What is left when no row and no slope is clipped lets
-        the sum of a person grow, up to `most` records.
+        the sum of a person grow, as that of ordinary records does: by its root, up to `most` records.
         """
         costs = noise * (math.sqrt(size) if units.loss.kind == "regression" else size)
         growth = max(1.0, math.sqrt(2 * units.tolerance * units.curvature) / costs / (self.cut * self.slope))
         steeper = min(units.steepest / self.slope, growth)
         cut = min(self.cut * growth / steeper, max(longest, self.cut))
         left = growth / (steeper * cut / self.cut)
-        return Clips(cut, self.slope * steeper, min(max(left, 1.0), most))
+        return Clips(cut, self.slope * steeper, min(math.sqrt(max(left, 1.0)), most))
 
 
 @dataclass
