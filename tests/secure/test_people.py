@@ -20,7 +20,7 @@ from sottovoce.data.beside import NOBODY, labels_with
 from sottovoce.data.block import Block
 from sottovoce.data.people import ROOT_BITS, root_weights
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.federation.secure_columns.coordinator import ColumnSums, Stage
+from sottovoce.federation.secure_columns.coordinator import NULL, ColumnSums, ProgramPiece, Stage, envelope_of
 from sottovoce.federation.secure_columns.party import round_to_integers
 from sottovoce.gate.query import Round
 from sottovoce.queries.pricing import queries_of
@@ -343,3 +343,50 @@ def test_a_party_that_may_not_tell_takes_no_such_plan() -> None:
 def test_what_is_not_served_is_refused_with_the_reason(about: Any, fit: Any, changed: Any, text: str) -> None:
     with pytest.raises((InputError, RefusedError), match=text):
         model(**changed).fit(federation(*visits(40), **about), **fit)
+
+
+def test_nothing_is_said_of_records_that_have_no_weights_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that leaves the columns out: without weights a person would move a sum by all records."""
+    monkeypatch.setattr(ColumnSums, "set_up", without_columns)
+    with pytest.raises(RefusedError, match="no weights yet"):
+        model().fit(federation(*visits(30)), most_records=8)
+
+
+def without_columns(self: Any) -> None:
+    """The key of the group at all parties, and then the first program."""
+    names, holder = self._plan.names, self._plan.label_party_name
+    keys = self._say([holder], Stage("group"))[holder].frame.arrays
+    for place, name in enumerate(names):
+        if name != holder:
+            sent = {name: {"group": envelope_of(holder, keys, str(place))}}
+            with pytest.raises(RefusedError, match="were not told"):  # it has opened the key by then
+                self._say([name], Stage("columns", (0, self._plan.records)), each=sent)
+    self._play(ProgramPiece(NULL))
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_party_that_knows_whose_records_are_whose_compares_weights(alike: bool) -> None:
+    X, y, who = visits(40)
+    others = who if alike else np.arange(len(who)) // 4
+    policy = sv.Policy(secure=True, dealer="coordinator", tell_classes=True, colluding=1, tell_records=True)
+    parties = [
+        sv.Party(name, part, sv.labels_with(y, person=own), policy=policy)
+        for name, part, own in (("a", X[:, :2], who), ("b", X[:, 2:], others))
+    ]
+    wire: Any = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y).transport.__class__(parties)
+    remote = sv.Federation.connect(wire, split="columns", labels="shared", products="secure")
+    if alike:
+        assert model(insecure_seed=None).fit(remote, most_records=8).plan_.people == 40
+        return
+    with pytest.raises(RefusedError, match="other people's records"):
+        model(insecure_seed=None).fit(remote, most_records=8)
+
+
+def test_by_rows_people_are_counted_whatever_a_policy_for_columns_lets_be_told() -> None:
+    X, y, who = visits(60)
+    for tells, told in ((False, set()), (True, {len(who)})):
+        own = sv.Party("a", X, sv.labels_with(y, person=who), policy=sv.Policy(tell_records=tells, tell_classes=True))
+        facts = {fact.name: fact.value for fact in own.facts(classes=False)}
+        assert (facts["records"], {facts[name] for name in facts if name == "all_records"}) == (60, told)
+        wire: Any = sv.Federation.central(X, y).transport.__class__([own])
+        assert model(insecure_seed=None).fit(sv.Federation.connect(wire), most_records=8).plan_.records == 60

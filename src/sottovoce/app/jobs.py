@@ -67,7 +67,9 @@ class PolicyTable(tables.JobTable):
     )
     tell_budget: tables.Flag = key("true: tell the coordinator what the account has, for the report of a fit", False)
     tell_records: tables.Flag = key(
-        "true: where people have several records, over columns tell the other parties how many each has", False
+        "true: over columns, tell the other parties how many records each person has, and whoever asks how many there "
+        "are; keep it off by rows",
+        False,
     )
     approve_models: tables.Flag = key("true: use models that nobody approved, for a coordinator that is trusted", False)
     secure: tables.Flag = key("true: accept secure aggregation, whose guarantee rests on more than noise", False)

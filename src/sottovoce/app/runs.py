@@ -44,6 +44,7 @@ class PartyFacts:
     feature_names: tuple[str, ...] = ()
     classes: tuple[Any, ...] = ()
     solvers: tuple[str, ...] | None = None  # that its rows serve where they are stored; None: every one
+    people: int | None = None  # over columns, of how many its records are, where it says so
 
 
 @dataclass(frozen=True)
@@ -164,14 +165,14 @@ def ask_facts(
     known = state.journal.about["facts"] if state is not None and state.journal.begun else ()
     answers = {fact["party"]: fact for fact in known}
     if not answers:
-        answers = federation.coordinator().facts(classes=classes)
+        answers = federation.coordinator().facts(classes=classes, columns=federation.split.same_people)
         if federation.split.same_people:
             check_aligned(answers)
     facts, declared = list[PartyFacts](), dict[str, dict[str, Any]]()
     for party, told in answers.items():
         served = None if told.get("solvers") is None else tuple(told["solvers"])
         names, labels = tuple(told["feature_names"]), tuple(told.get("classes", ()))
-        facts.append(PartyFacts(party, told["records"], told["features"], names, labels, served))
+        facts.append(PartyFacts(party, told["records"], told["features"], names, labels, served, told.get("people")))
         declared[party] = asdict(facts[-1])
     if isinstance(job, Job):
         check_facts(job, facts)

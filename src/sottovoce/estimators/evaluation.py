@@ -286,7 +286,7 @@ def evaluate(  # noqa: PLR0913
         resumable=isinstance(federation.journal, Journal) and epsilon != math.inf,  # a file of that name is of fits
     )
     with session.lending():
-        facts = federation.declared or session.coordinator.facts(classes=False)
+        facts = federation.declared or session.coordinator.facts(classes=False, columns=by_columns)
         columns: dict[str, Any] = {"aggregation": federation.aggregation() if epsilon != math.inf else None}
         if by_columns:  # who has which columns, as in the fit, and who has the labels of the test people
             columns = {"columns": fit.columns, "norms": fit.norms, "labels": federation.labels}

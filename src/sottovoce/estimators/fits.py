@@ -264,7 +264,8 @@ class Fit:
         )
         with contextlib.ExitStack() as unless_made, session.lending():
             unless_made.callback(session.coordinator.journal.close)
-            facts = federation.declared or session.coordinator.facts(classes=model.known_classes is None)
+            asked: Any = {"classes": model.known_classes is None, "columns": federation.split.same_people}
+            facts = federation.declared or session.coordinator.facts(**asked)
             names = federation.feature_names
             self.names = common_names(facts, federation.split) if names is None else names
             problem = model.problem(federation, facts, self.names)

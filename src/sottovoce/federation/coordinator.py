@@ -24,7 +24,15 @@ from sottovoce.federation.answering import CHECK
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.prediction import COORDINATOR, check_aligned, predict_jointly
-from sottovoce.federation.replies import RECEIPT, CheckedReply, check_reply, crossed_offers, pack_receipt, read_answer
+from sottovoce.federation.replies import (
+    RECEIPT,
+    CheckedReply,
+    check_reply,
+    crossed_offers,
+    over_columns,
+    pack_receipt,
+    read_answer,
+)
 from sottovoce.federation.rounds import Answers, Each, Queries, Resumed, make_sums
 from sottovoce.federation.run_keys import PAIR, key_purpose, known_keys
 from sottovoce.gate.frames import Frame, encode
@@ -144,10 +152,14 @@ class Coordinator:
     def counts(self) -> dict[str, Any]:
         return {"uplink": dict(self.uplink), "helped": self.helped, "bytes": self.byte_counts}
 
-    def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
-        """What each party declares public: records, features, names and, if asked for, its class labels."""
+    def facts(self, *, classes: bool, columns: bool = False) -> dict[str, dict[str, Any]]:
+        """What each party declares public: records, features, names and, if asked for, its class labels.
+
+        Over columns records are rows, whoever they are of, and `people` says how many these are.
+        """
         replies = self.exchange(self._parties, Frame("hello", 0, query="classes" if classes else ""))
-        return dict(zip(replies, map(attrgetter("facts"), replies.values()), strict=True))
+        found = dict(zip(replies, map(attrgetter("facts"), replies.values()), strict=True))
+        return {name: over_columns(facts) for name, facts in found.items()} if columns else found
 
     def settle(self, made: Plan) -> Plan:
         """The plan that is about to be shown, proposed and run: of an interrupted run of this fit, the one that it had.

@@ -168,15 +168,15 @@ class Party(Answering):
 
         Row counts do not differ between neighbours.
         """
-        count = int(self.rows.shape[0]) if self.policy.tell_records else self.records
         facts = [
-            declare_public("records", count, reason="the count is the same for neighbours"),
+            declare_public("records", self.records, reason="the count is the same for neighbours"),
             declare_public("features", int(self.rows.shape[1]), reason="the schema is public"),
             declare_public("feature_names", list(map(str, self.feature_names)), reason="the schema is public"),
             *self.alignment_fact(),
         ]
         if self.of_people and self.policy.tell_records:
-            facts.append(declare_public("people", self.records, reason="whose a record is is the same for neighbours"))
+            reason = "its holder lets them be told; over columns they are the same for neighbours"
+            facts.append(declare_public("all_records", int(self.rows.shape[0]), reason=reason))
         kind = kind_of_rows(self.resources, by_pieces=isinstance(self.rows, Dataset))
         if kind is not RecordRows:
             reason = "where the rows lie is the holder's choice"

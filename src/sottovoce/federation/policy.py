@@ -57,7 +57,8 @@ class Policy:
     cheap. The cost is taken under `relation` (None: the plan's own), of secure sums against the worst adversary that
     the plan declares. `tell_classes` lets a coordinator ask which labels occur, without noise; `tell_budget` lets it
     report what the account had before a plan and has after it. `tell_records` is for columns, where people have several
-    records: it lets a party tell how many there are and, to the other parties alone, how many each person has.
+    records: it lets a party tell whoever asks how many there are and, over columns, the other parties how many each
+    person has. A party that also serves by rows keeps it off: there these numbers are private.
 
     `predict_for` names who may learn joint predictions about the people here: parties, or "coordinator". No epsilon
     covers them, and counts of them leave under a plan alone. With `trains=False` these people are predicted for and

@@ -49,7 +49,7 @@ class Introduced(ReplyFacts):
     """Who a party is."""
 
     records: Count
-    people: Count | None = None
+    all_records: Count | None = None  # of so many people, where a holder lets it be told
     features: Annotated[Count, Field(le=MOST_COLUMNS)]
     feature_names: list[str]
     aligned: Digest | None = None
@@ -143,6 +143,14 @@ class CheckedReply:
 Exchange = Callable[
     [Iterable[str], Frame, Mapping[str, Envelopes]], dict[str, CheckedReply]
 ]  # a message, and what goes to each
+
+
+def over_columns(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a party over columns is: its records are rows, of so many people where it says so."""
+    return {
+        **facts,
+        **({"records": facts["all_records"], "people": facts["records"]} if facts.get("all_records") else {}),
+    }
 
 
 def check_reply(party: str, said: Frame, data: bytes, *, alone: bool = False) -> CheckedReply:

@@ -37,7 +37,9 @@ class PublicName(NamedTuple):
 # What a party may say without noise. A name that is not here cannot leave.
 PUBLIC_NAMES: Final[Mapping[str, PublicName]] = {
     "records": PublicName("row counts are fixed between neighbours", (int,)),
-    "people": PublicName("over columns, how many people rows are of: told where the policy says so", (int,)),
+    "all_records": PublicName(
+        "how many records people have together: told where the policy says so, for columns", (int,)
+    ),
     "features": PublicName("the schema is public", (int,)),
     "feature_names": PublicName("the schema is public", most=10**9),
     "classes": PublicName("the class labels are schema", (bool, int, float, str), MOST_CLASSES),

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from sottovoce.data.block import Block
-from sottovoce.data.people import ROOT_BITS
+from sottovoce.data.people import ROOT_BITS, root_weights
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.federation.replies import Envelopes
 from sottovoce.federation.secure_columns.coordinator import (
@@ -88,11 +88,11 @@ class ColumnRun:
         integers = round_to_integers(exact, 2.0**ROW_BITS, self._most, coins)
         self._engine = Columns(self._place, integers, rows.usable_rows, labels, masker.seed)
         self._rows, self._coins = integers, functools.partial(labelled, masker.noise(randomness))
-        self._roots: Wholes | None = None  # at the party that knows whose each record is
-        if plan.most_records is not None and masker.holder:
-            if rows.shares is None:
-                raise LeakError("the rows of people have no weights; nothing was released.")
-            self._roots = np.rint(np.sqrt(rows.shares) * 2**ROOT_BITS).astype(np.int64)
+        self._roots: Wholes | None = None  # at a party that knows whose each record is
+        if plan.most_records is not None and "person" in rows.beside:
+            self._roots = root_weights(rows.beside["person"], plan.most_records)
+        if plan.most_records is not None and masker.holder and (self._roots is None or rows.shares is None):
+            raise LeakError("the rows of people have no weights; nothing was released.")
         self._plan, self._masker, self._gate = plan, masker, gate
         self._others = dict(zip(plan.names, map(str, range(len(plan.names))), strict=True))  # by name, their places
         del self._others[masker.name]
@@ -133,6 +133,7 @@ class ColumnRun:
         call = Call.read(frame.text)
         told, sent = split_told(frame.arrays, call.said)
         labels = self._transcript.after(query.name, round.number, told)
+        self._check_weighed(*cut_records(self._plan))
         if isinstance(query, JointSum):
             turn = self._turn
             if turn is not None and (turn.labels, turn.message) == (labels, turn.messages - 1):
@@ -170,15 +171,20 @@ class ColumnRun:
         self._engine.receive_columns(self._opened(label, arrays, like), piece)
         return None
 
+    def _check_weighed(self, *pieces: Piece) -> None:
+        """Of people nothing is said of records that have no weights yet."""
+        if self._plan.most_records is not None and not all(map(self._engine.weighed, pieces)):
+            raise RefusedError("rows of people have no weights yet; begin with the columns.")
+
     def _tell_roots(self, piece: Piece) -> Masked:
         """The roots of the weights of its records, for the other parties."""
-        if self._roots is None or piece not in self._engine.pieces:
+        if self._roots is None or not self._masker.holder or piece not in self._engine.pieces:
             raise RefusedError("the party that knows whose each record is tells their weights, and nobody else.")
         return self._gate.roots(SET_UP.label(ROOTS, piece), self._roots[slice(*piece)])
 
     def _weigh(self, piece: Piece, arrays: Envelopes) -> None:
         """Give its rows their weights, of which the party that knows whose each record is tells the others."""
-        if self._roots is not None:
+        if self._roots is not None and self._masker.holder:
             roots = self._roots[slice(*piece)]
         elif ROOTS in arrays:
             like: Fields = (np.broadcast_to(np.int16(0), (piece[1] - piece[0],)),)
@@ -188,6 +194,8 @@ class ColumnRun:
             raise RefusedError("rows of people leave with their weights, which were not told.")
         if roots.size and not 0 <= int(roots.min()) <= int(roots.max()) <= 2**ROOT_BITS:
             raise RefusedError(f"the roots of weights are from 0 to {2**ROOT_BITS}, and others were told.")
+        if self._roots is not None and not np.array_equal(roots, self._roots[slice(*piece)]):
+            raise RefusedError("the party with the labels has other people's records than this one.")
         share, rows, coins = roots / 2.0**ROOT_BITS, self._rows[slice(*piece)], self._coins(["roots", *piece])
         self._engine.weigh(piece, roots, round_to_integers(rows, share, np.floor(self._most * share**2), coins))
 
@@ -224,6 +232,7 @@ class ColumnRun:
     def _begun(self, work: ProgramPiece, sent: Envelopes) -> _Turn:
         """A program over a piece, from its first message on."""
         work.check(self._plan)
+        self._check_weighed(work.piece)
         if work.program in (GRAM, OWN):
             raise RefusedError(f"{work.program!r} is no program: nothing is said in it, and its sum is asked for.")
         if work.query is not None:
