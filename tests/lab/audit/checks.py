@@ -95,6 +95,7 @@ COUNTS = {
     "fit_intercept": True,
     "regulariser": Named(name="none"),
 }
+COUNTED_ENTRIES = {**COUNTS, "bounds": Bounds.declare(entry_bound=1.0, label_bound=(0, 3))}
 ORDERED = {
     **SEVERAL,
     "loss": Named(name="ordinal", parameters={"classes": 3.0}),
@@ -127,7 +128,10 @@ FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what onl
         }
         for split in ("central", "rows")
     },
-    ("evaluation", "columns"): {"classes": {**EVALUATED["classes"], "bounds": Bounds.declare(entry_bound=1.0)}},
+    ("evaluation", "columns"): {
+        "classes": {**EVALUATED["classes"], "bounds": Bounds.declare(entry_bound=1.0)},
+        "counts": COUNTED_ENTRIES,
+    },
     ("sgd", "rows"): {"one party a round": {"schedule": "one-party", "rounds": 8}},
     ("scd-sequential", "central"): {"lots of one": {"lot": 1}},
     ("cd", "central"): {"curvatures known": {"curvatures": (0.3, 0.2), "order": "shuffled"}},
@@ -201,6 +205,9 @@ def secure_cases() -> dict[str, Case]:
                 found.append(Case(f"{solver}, {split}, secure, intercept", solver, split, more))
                 more = {**fields, **LOGISTIC}
                 found.append(Case(f"{solver}, {split}, secure, classes", solver, split, more))
+                if any("count" in form.kinds and split in form.secure for form in noisy):
+                    more = {**fields, **COUNTED_ENTRIES}
+                    found.append(Case(f"{solver}, {split}, secure, counts", solver, split, more))
     return {case.name: case for case in found}
 
 
