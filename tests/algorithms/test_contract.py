@@ -52,6 +52,7 @@ RECORDS, FEATURES = 48, 4  # of a small plan
 BUDGETS = (0.1, 1.0, 4.0)
 MARK = 1.2345678901234567e-77  # a number that no run has
 RIDGE = Named(name="l2", parameters={"alpha": 0.05})
+COUNTED_ENTRIES = Bounds.declare(entry_bound=1.0, label_bound=(0, 9))
 
 
 @dataclass(frozen=True)
@@ -311,7 +312,7 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
     if plan.classes is not None:
         y = np.array(plan.classes)[np.digitize(y, np.linspace(-0.2, 0.2, len(plan.classes) + 1)[1:-1])]
     if plan.most_records is not None:
-        y = labels_with(y, person=np.arange(len(y)))
+        y = labels_with(y, person=np.arange(len(y)) * (plan.people or len(y)) // len(y))
     if plan.preparation.until is not None:
         y = sv.labels_with(rng.integers(0, 2, plan.records), time=rng.uniform(0, 5, plan.records))
     elif plan.preparation.counts:
@@ -324,7 +325,8 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
         part, rows = plan.part(name), slice(ends[place], ends[place + 1])
         mine = (X[:, part.start : part.stop], y) if plan.split == "columns" else (X[rows], y[rows])
         labels = mine[1] if part.preparation.labelled else None
-        policy, source = Policy(allow_without_privacy=True, secure=True), SeededRandomness(seed, name)
+        policy = Policy(allow_without_privacy=True, secure=True, tell_records=True)
+        source = SeededRandomness(seed, name)
         found.append(give_scores(Party(name, mine[0], labels, policy=policy, randomness=source), plan))
     return found
 
@@ -674,12 +676,14 @@ class TestWhitened(RowsContract, AlgorithmContract):
         "exact-classes": SEVERAL,
         "people": {"most_records": 2},
         "people-classes": {**SEVERAL, "most_records": 2},
+        "columns-people": {"most_records": 2, "people": RECORDS // 2},
         "ordinal": ORDERED,
         "exact-ordinal": ORDERED,
         "counts": {
             "loss": Named(name="poisson"),
             "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9), exposure_bound=1.0, weight_bound=2.0),
         },
+        "columns-counts": {"loss": Named(name="poisson"), "bounds": COUNTED_ENTRIES},
         "hazards": {
             "loss": Named(name="hazard", parameters={"periods": [0.0, 1.0, 2.0, 4.0]}),
             "bounds": Bounds.declare(row_norm=1.0),
@@ -806,7 +810,7 @@ class TestEvaluation(AlgorithmContract):
             "bounds": Bounds.declare(row_norm=1.0),
             "fit_intercept": True,
         },
-        "counts": {"loss": Named(name="poisson"), "bounds": Bounds.declare(row_norm=1.0, label_bound=(0, 9))},
+        "counts": {"loss": Named(name="poisson"), "bounds": COUNTED_ENTRIES},
     }
 
 

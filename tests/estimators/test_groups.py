@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ def test_of_a_regressor_and_of_several_classes() -> None:
     assert set(found.groups["m"].by_class) == {0, 1, 2}
 
 
-def test_groups_are_told_side_by_side(model: Any) -> None:
+def test_groups_are_told_side_by_side(model: Any, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="the group 'x' has about") as caught:
         found = sv.evaluate(model, TEST, epsilon=1.0, by="sex", insecure_seed=1)
     assert {warning.filename for warning in caught} == {__file__}
@@ -136,8 +137,12 @@ def test_groups_are_told_side_by_side(model: Any) -> None:
     assert told["by"] == "sex"
     assert told["groups"][3]["metrics"]["accuracy"]["value"] is None
     assert len(found.plot().axes) == len(found.metrics) + 1
-    card = list(page._describe_evaluation(told))
+    card = list(page.describe_evaluation(told))
     assert any(isinstance(part, page.CardTable) and part.heads[1:] == ("f", "m", "x", "none of these") for part in card)
+    sv.write_page(found, tmp_path / "groups.html")
+    text = (tmp_path / "groups.html").read_text(encoding="utf-8")
+    heads = [re.findall(r"<th[^>]*>(.*?)</th>", row) for row in text.split("</tr>")]
+    assert ["", "f", "m", "x", "none of these"] in heads
 
 
 @pytest.mark.parametrize(

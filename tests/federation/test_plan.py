@@ -129,6 +129,7 @@ def test_every_field_is_in_the_digest(small_plan: MakePlan) -> None:
         {"classes": (0, 2)},
         {"class_weight": (0.5, 1.0)},
         {"most_records": 3, "protects": "person"},
+        {"people": 20},
         {"loss": {"name": "hinge"}},
         {"regulariser": {"name": "l2", "parameters": {"alpha": 0.1}}},
         {"bounds": {"row_norm": 2.0}},

@@ -34,7 +34,8 @@ def in_subset(name: str) -> bool:
     if parts[0] in ("auto", "predict", "classes", "bought"):
         return True
     if parts[0] == "secure":
-        return parts[1] in ("leaving", "ledger", "predict") or (parts[-1] == "zero-out" and "public" not in parts)
+        several = parts[1] in ("leaving", "ledger", "predict", "people", "counts")
+        return several or (parts[-1] == "zero-out" and "public" not in parts)
     chosen = parts[0] in golden.SOLVERS and parts[-1] == "zero-out" and "squared" in parts
     return chosen and "public" not in parts and "held" not in parts and name not in SLOW
 

@@ -510,7 +510,13 @@ def make_data(records: int = 120, features: int = 6, seed: int = 0) -> Data:
     return Data(X, y, (y > 0.3).astype(np.int64))
 
 
+def counts_of(data: Data) -> np.ndarray:
+    return np.maximum(0.0, np.rint(1.0 + data.y))
+
+
 DATA = make_data()
+COUNTS = counts_of(DATA)
+WHOSE = np.arange(len(DATA.y)) // 5  # of people with several records
 SPOILT = DATA.X.copy()
 SPOILT[[3, 77], [1, 5]] = np.nan, np.inf
 ROWS = {2: (70, 50), 3: (50, 40, 30)}
@@ -1009,6 +1015,11 @@ def classifier(solver: str = "auto", options: Any = None, **parameters: Any) -> 
     return estimator("PrivateLogisticRegression", solver, options or {}, **base | parameters)
 
 
+def counter(options: Any = None, **parameters: Any) -> Any:
+    base = {"epsilon": 9.0, "entry_bound": 1.0, "label_bound": (0, 6), "insecure_seed": SEED}
+    return estimator("PrivatePoissonRegressor", "whitened", options or {"rounds": 4}, **base | parameters)
+
+
 def path_scene(where: str, **parameters: Any) -> Record:
     X, y = DATA.X, DATA.y
     data: tuple[Any, ...] = (X, y) if where == "arrays" else (federation_of(where, y),)
@@ -1122,11 +1133,20 @@ def bought_scene(model: Any, split: str, y: Any, **where: Any) -> Record:
     return tape.record() | model_record(model) | {"extra": extra}
 
 
+def fit_scene(model: Any, split: str, y: Any, *, most_records: int | None = None, **where: Any) -> Record:
+    """A fit to labels that other cases do not have: counts, or records of people who have several."""
+    federation = federation_of(split, y, **where)
+    tape = Tape(federation)
+    model.fit(federation, most_records=most_records)
+    return tape.record() | model_record(model) | {"extra": [model.plan_.form, str(model.privacy_)]}
+
+
 def evaluation_scene(model: Any, split: str, y: Any, *, people: str = "others", **where: Any) -> Record:
     """A fit, then its evaluation on other people."""
     model.fit(federation_of(split, y, **where))
     other = make_data(seed=4)
-    test = federation_of(split, other.y if y is DATA.y else other.classes, X=other.X, **where)
+    labels = other.y if y is DATA.y else counts_of(other) if y is COUNTS else other.classes
+    test = federation_of(split, labels, X=other.X, **where)
     tape = Tape(test)
     found = sv.evaluate(model, test, epsilon=1.0, people=people, insecure_seed=SEED)
     extra = [
@@ -1240,6 +1260,24 @@ def secure_scenes() -> Iterator[Scene]:
             lambda w=split, r=recipient: prediction_scene(
                 classifier("whitened", few), DATA.classes, w, r, products="secure"
             ),
+        )
+    for split in ("columns2", "columns3"):
+        held: dict[str, Any] = {"products": "secure", "labels": "held", "label_party": 1}
+        people = {"most_records": 8, **held}
+        for name, (make, y) in {
+            "numbers": (lambda: regressor("whitened", options=few, epsilon=9.0), DATA.y),
+            "classes": (lambda: classifier("whitened", few, epsilon=9.0), DATA.classes),
+        }.items():
+            of_people = sv.labels_with(y, person=WHOSE)
+            yield Scene(
+                f"secure/people/whitened/{split}/{name}",
+                lambda m=make, n=of_people, w=split, o=people: fit_scene(m(), w, n, **o),
+            )
+        yield Scene(
+            f"secure/counts/whitened/{split}/poisson", lambda w=split, o=held: fit_scene(counter(), w, COUNTS, **o)
+        )
+        yield Scene(
+            f"secure/counts/evaluation/{split}", lambda w=split, o=held: evaluation_scene(counter(), w, COUNTS, **o)
         )
 
 

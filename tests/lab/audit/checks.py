@@ -37,7 +37,7 @@ from plans import ONE_VS_REST, OPTIONS, SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Rounds
-from sottovoce.data.beside import labels_with
+from sottovoce.data.beside import labels_of, labels_with
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.files import read_table
@@ -95,6 +95,7 @@ COUNTS = {
     "fit_intercept": True,
     "regulariser": Named(name="none"),
 }
+COUNTED_ENTRIES = {**COUNTS, "bounds": Bounds.declare(entry_bound=1.0, label_bound=(0, 3))}
 ORDERED = {
     **SEVERAL,
     "loss": Named(name="ordinal", parameters={"classes": 3.0}),
@@ -127,7 +128,10 @@ FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what onl
         }
         for split in ("central", "rows")
     },
-    ("evaluation", "columns"): {"classes": {**EVALUATED["classes"], "bounds": Bounds.declare(entry_bound=1.0)}},
+    ("evaluation", "columns"): {
+        "classes": {**EVALUATED["classes"], "bounds": Bounds.declare(entry_bound=1.0)},
+        "counts": COUNTED_ENTRIES,
+    },
     ("sgd", "rows"): {"one party a round": {"schedule": "one-party", "rounds": 8}},
     ("scd-sequential", "central"): {"lots of one": {"lot": 1}},
     ("cd", "central"): {"curvatures known": {"curvatures": (0.3, 0.2), "order": "shuffled"}},
@@ -141,6 +145,7 @@ FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what onl
     },
 }
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {"sgd": {"rounds": 24, "rate": None}}  # what these forms do not take: None
+PEOPLE = {"most_records": 4, "people": RECORDS // 4}  # weights of 1/4, which are as they are meant
 LOGISTIC = {"loss": Named(name="logistic"), "classes": (-1, 1), "fit_intercept": True}
 
 
@@ -201,6 +206,13 @@ def secure_cases() -> dict[str, Case]:
                 found.append(Case(f"{solver}, {split}, secure, intercept", solver, split, more))
                 more = {**fields, **LOGISTIC}
                 found.append(Case(f"{solver}, {split}, secure, classes", solver, split, more))
+                if any("count" in form.kinds and split in form.secure for form in noisy):
+                    more = {**fields, **COUNTED_ENTRIES, "epsilon": 20.0}  # with more noise all rows are left out
+                    found.append(Case(f"{solver}, {split}, secure, counts", solver, split, more))
+                if any(form.people and split in form.secure for form in noisy):
+                    for name, kind in {"people": {"fit_intercept": True}, "people, classes": LOGISTIC}.items():
+                        more = {**fields, **PEOPLE, **kind}
+                        found.append(Case(f"{solver}, {split}, secure, {name}", solver, split, more))
     return {case.name: case for case in found}
 
 
@@ -243,24 +255,42 @@ def draw_data(plan: Plan, seed: int) -> Data:
             y = labels_with(rng.integers(0, 2, count), time=rng.uniform(0, 5, count), entry=rng.uniform(0, 1, count))
         elif plan.preparation.counts:
             y = rng.poisson(1.0, size=count).astype(float)
+        if plan.people is not None:
+            y = labels_with(np.asarray(y, dtype=np.float64), person=np.arange(count) * plan.people // count)
         return X, y
 
     if plan.split != "columns":
         return {name: some(count) for name, count in plan.parties}
     X, y = some(plan.records)
-    return {name: (X[:, plan.part(name).start : plan.part(name).stop], y) for name, _ in plan.parties}
+    alone = labels_of(y) if plan.people is not None else y  # what the others are told of people
+    found = {}
+    for name, _ in plan.parties:
+        part = plan.part(name)
+        found[name] = X[:, part.start : part.stop], y if part.preparation.labelled else alone
+    return found
 
 
 def with_record(plan: Plan, data: Data, record: np.ndarray) -> Data:
-    """The data with `record` (features and label) in the first place of the first party, by columns of all parties."""
+    """The data with `record` (features and label) in the first place of the first party, by columns of all parties.
+
+    Where people have several records, all those of the first person are such.
+    """
     changed = dict(data)
     for place, (name, _) in enumerate(plan.parties):
         if place == 0 or plan.split == "columns":
             part = plan.part(name)
-            X, y = np.array(data[name][0]), np.array(data[name][1])
-            X[0], y[0] = record[part.start : part.stop], record[-1]
-            changed[name] = (X, y)
+            changed[name] = _first_replaced(plan, data[name], record[part.start : part.stop], record[-1])
     return changed
+
+
+def _first_replaced(
+    plan: Plan, data: tuple[np.ndarray, np.ndarray], row: np.ndarray | float, label: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first record of one party, or all those of the first person."""
+    X, y = map(np.array, data)
+    count = 1 if plan.people is None else plan.records // plan.people
+    X[:count], (y["label"] if y.dtype.names else y)[:count] = row, label
+    return X, y
 
 
 def extreme(plan: Plan, sign: float) -> np.ndarray:
@@ -512,7 +542,7 @@ def secure_sensitivity(case: Case) -> dict[str, float]:
     for seed, relation in enumerate(RELATIONS):
         plan, keys = with_keys(case.plan(relation), lambda name, seed=seed: SeededRandomness(seed, name))  # type: ignore[misc]
         without, others = neighbours(plan, seed)
-        blanked = [without_part(data, name) for name in plan.names for data in others]
+        blanked = [without_part(plan, data, name) for name in plan.names for data in others]
         every, count = [quiet_columns(plan, data) for data in (*others, *without, *blanked)], len(others)
         drawn = {name: SeededRandomness(seed, name) for name in (*plan.names, COORDINATOR)}
         opened = every[0].secure_play(plan, keys, drawn)
@@ -538,11 +568,11 @@ def _louder(side: SecureColumns, one: OpenedSum, louder: float) -> OpenedSum:
     return one if wrong is not None else dataclasses.replace(one, told=told)
 
 
-def without_part(data: Data, name: str) -> Data:
+def without_part(plan: Plan, data: Data, name: str) -> Data:
     """The data with one party's part of the first record left blank."""
-    X, y = np.array(data[name][0]), np.array(data[name][1], dtype=np.float64)
-    X[0], y[0] = math.nan, math.nan
-    return {**data, name: (X, y)}
+    X, y = data[name]
+    y = y if y.dtype.names else np.array(y, dtype=np.float64)
+    return {**data, name: _first_replaced(plan, (X, y), math.nan, math.nan)}
 
 
 def quiet_columns(plan: Plan, data: Data) -> SecureColumns:
@@ -956,7 +986,7 @@ def labels(case: Case) -> float:
     holder, moved = plan.label_party_name, 0.0
     for seed in (13, 14):
         base = draw_data(plan, seed)
-        record = records(plan, seed)[1][seed % 2]
+        record = records(plan, seed)[1][2 * (seed % 2)]  # as far out as the bounds allow, on either side
         sides = [side_of(plan, with_record(plan, base, np.append(record[:-1], label))) for label in (low, high)]
         transcript = sides[0].play(sources(plan, seed))
         made = [notes(side, transcript) for side in sides]

@@ -58,8 +58,9 @@ def test_every_solver_split_and_form_has_a_case() -> None:
     every = (*CASES.values(), *PUBLISHED.values(), *SECURE.values())
     reached = {type(algorithms.of(case.plan())) for case in every}
     assert set(map(type, noisy)) == checks.forms_with_noise()
-    # neighbours that are whole people are in tests/algorithms/test_people.py; times are not drawn here
-    assert reached == {type(form) for form in noisy if not form.people and "time" not in form.kinds}
+    # by rows neighbours that are whole people are in tests/algorithms/test_people.py; times are not drawn here
+    elsewhere = {type(form) for form in noisy if (form.people and "columns" not in form.secure) or "time" in form.kinds}
+    assert reached == {type(form) for form in noisy} - elsewhere
 
 
 def test_a_new_solver_is_covered_without_a_line_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +95,9 @@ def test_no_record_moves_a_secure_sum_further_than_was_charged() -> None:
     for case in SECURE.values():
         if case.split == "columns":
             for query, share in checks.secure_sensitivity(case).items():
+                assert share > 0.9, f"{case.name}: {query} moved by {share:.3g} of its bound"
                 found[query] = max(found.get(query, 0.0), share)
     assert {query for query, share in found.items() if share > 0.99} >= {"GramMatrix", "JointGradient"}
-    assert min(found.values()) > 0.3, found
 
 
 @pytest.mark.slow
