@@ -51,7 +51,7 @@ def test_algorithms_read_like_their_papers() -> None:
     [
         ("central fit", 417, 53),
         pytest.param("by rows over gRPC, coordinator", 263, 41, marks=pytest.mark.slow),
-        pytest.param("by columns, secure products", 642, 67, marks=pytest.mark.slow),
+        pytest.param("by columns, secure products", 645, 67, marks=pytest.mark.slow),
         pytest.param("sottovoce fit job.toml", 657, 76, marks=pytest.mark.slow),
         pytest.param("evaluate", 315, 47, marks=pytest.mark.slow),
     ],
