@@ -27,10 +27,11 @@ from sottovoce.transports.identity import local_identities
 NAMES = ("party 1", "party 2", "party 3")
 
 
-def secure(split: Any, parties: int = 3, **numbers: Any) -> Plan:
+def secure(split: Any, parties: int = 3, *, solver: str = "gradient", about: Any = None, **numbers: Any) -> Plan:
     """A small plan whose sums are secure."""
     aggregation = SecureAggregation(**{"colluding": parties - 1, **numbers})
-    return audit_plan("gradient", split, parties, aggregation=aggregation, labels="held", relation="zero-out", rounds=2)
+    asked = {"labels": "held", "relation": "zero-out", "rounds": 2, **(about or {})}
+    return audit_plan(solver, split, parties, aggregation=aggregation, **asked)
 
 
 def known(*names: str, unaligned: bool = False) -> Known:
@@ -56,6 +57,9 @@ CASES = {
     "protocol": Case(secure("rows"), ALL, {"secure": True}, {}),
     "keys": Case(secure("rows"), known("party 2"), {"max_epsilon_colluding": 1e6}),
     "order": Case(secure("columns"), known(*NAMES, unaligned=True), {"unaligned": True}),
+    "people": Case(
+        secure("columns", solver="whitened", about={"most_records": 2, "people": 6}), ALL, {"tell_records": True}
+    ),
     "computing": Case(secure("rows"), ALL, {"secure": True}, {}),
 }
 

@@ -238,7 +238,8 @@ def test_reports_accounts_and_the_model_are_of_people(tmp_path: Path) -> None:
     report = fitted.privacy_
     assert report.weakest.unit == "person"
     assert "all records of that person" in str(report)
-    assert any("how many records each person has" in line for line in report.assumptions)
+    assert any("how many records each person has" in line for line in report.weakest.assumes)
+    assert any("how many records each person has" in line for line in books[0].balance().rests_on)
     assert not any("with one party" in line for line in report.assumptions)
     for book in books:
         assert book.balance().spent > 0

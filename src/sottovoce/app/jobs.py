@@ -67,8 +67,7 @@ class PolicyTable(tables.JobTable):
     )
     tell_budget: tables.Flag = key("true: tell the coordinator what the account has, for the report of a fit", False)
     tell_records: tables.Flag = key(
-        "true: over columns, tell the other parties how many records each person has, and whoever asks how many there "
-        "are; keep it off by rows",
+        "true: over columns, tell the parties how many records each person has, and anybody their sum; off by rows",
         False,
     )
     approve_models: tables.Flag = key("true: use models that nobody approved, for a coordinator that is trusted", False)

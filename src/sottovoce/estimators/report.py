@@ -23,8 +23,6 @@ ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
     ("protects", "record"): "each person has one record (one with several is protected less)",
     ("protects", "person"): "every record of a person has the same identifier; a record without one counts for nothing",
     ("people by rows", True): "all records of a person are with one party",
-    ("people by columns", True): "all parties know how many records each person has; whose a record is, the party with "
-    "the labels says truly",
     ("any number", True): "bounds, classes and all other numbers declared were not taken from these data",
     ("any use", True): "the same people's data are used nowhere else, outside the ledger or in another data set",
     ("any draw", True): "the operating system of each party draws good random numbers",
@@ -86,7 +84,6 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "models": plan.models if plan.numbers.result == "model" else None,
         "protects": plan.protects,
         "people by rows": plan.protects == "person" and plan.split == "rows",
-        "people by columns": plan.protects == "person" and plan.split.same_people,
         "classes": plan.classes is not None,
         "named records": plan.numbers.names_records,
         "prior": None if prior is None else (prior.source, prior.people),

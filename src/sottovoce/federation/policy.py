@@ -118,11 +118,6 @@ class Policy:
             for key, demand in DEMANDS.items():
                 if key in keys and (reason := demand(proposal)):
                     return reason
-        tells = plan.most_records is not None and plan.split.same_people and plan.label_party_name == party
-        if tells and not self.tell_records:
-            return (
-                "the plan tells the other parties how many records each person has; Policy(tell_records=True) allows it"
-            )
         counted = isinstance(plan.numbers, Described)  # codes, in cells: nothing is cut by the plan's bounds
         named = (plan.bounds, plan.part(party).preparation.bounds)
         if self.bounds is not None and not counted and self.bounds not in named:
@@ -248,12 +243,19 @@ def _demand_alignment(proposal: Proposal) -> str | None:
     )
 
 
+def _demand_records(proposal: Proposal) -> str | None:
+    if proposal.policy.tell_records or proposal.plan.label_party_name != proposal.party:
+        return None
+    return "the plan tells the other parties how many records each person has; Policy(tell_records=True) allows it"
+
+
 DEMANDS: Final[Mapping[str, Callable[[Proposal], str | None]]] = {
     "secure": _demand_consent,
     "dealer": _demand_dealer,
     "colluding": _demand_noise,
     "max_epsilon_colluding": _demand_pins,
     "unaligned": _demand_alignment,
+    "tell_records": _demand_records,
 }
 
 

@@ -332,6 +332,7 @@ ASSUMPTIONS: Final = {
     "protocol": "secure",
     "keys": "max_epsilon_colluding",
     "order": "unaligned",
+    "people": "tell_records",
     "computing": "secure",
 }
 
@@ -361,6 +362,11 @@ def made_assumptions(plan: Plan, pinned: bool | None = None) -> dict[str, str]:
     )
     if channel.products and not aggregation.aligned:
         words["order"] = "every party has the same people in the same order (they were not aligned)"
+    if channel.products and plan.most_records is not None:
+        words["people"] = (
+            "all parties know how many records each person has, which is the same for neighbours; whose a record is, "
+            "the party with the labels says truly"
+        )
     return {**words, "computing": COMPUTING}
 
 
