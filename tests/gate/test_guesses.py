@@ -56,7 +56,7 @@ NOT_PLAYED = {
     "total": "the sum of messages of three parties or more, each of which is played",
     "budget": "of plans",
     "solvers": "whether the rows are in memory",
-    "roots": "of how many records people have, for the other parties, as its holder allows: in the envelopes of columns",
+    "roots": "how many records people have, for the other parties, as its holder allows, in envelopes as columns",
     "all_records": "how many records people have in all, as its holder allows",
 }
 
