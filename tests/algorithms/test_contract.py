@@ -325,7 +325,7 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
         part, rows = plan.part(name), slice(ends[place], ends[place + 1])
         mine = (X[:, part.start : part.stop], y) if plan.split == "columns" else (X[rows], y[rows])
         labels = mine[1] if part.preparation.labelled else None
-        policy = Policy(allow_without_privacy=True, secure=True, tell_records=True)
+        policy = Policy(allow_without_privacy=True, secure=True, tell_records=plan.split == "columns")
         source = SeededRandomness(seed, name)
         found.append(give_scores(Party(name, mine[0], labels, policy=policy, randomness=source), plan))
     return found

@@ -23,10 +23,12 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.formats import PLAN
 from sottovoce.gate.query import Query
+from sottovoce.lab.audit.runner import audit_plan
 from sottovoce.penalties.base import ScaledRegulariser
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.release import ROUNDING, Release, grid_step
+from sottovoce.plan.split import SecureAggregation
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import Gaussian, PoissonGaussian, Selection, Unbounded, inside
@@ -129,7 +131,6 @@ def test_every_field_is_in_the_digest(small_plan: MakePlan) -> None:
         {"classes": (0, 2)},
         {"class_weight": (0.5, 1.0)},
         {"most_records": 3, "protects": "person"},
-        {"people": 20},
         {"loss": {"name": "hinge"}},
         {"regulariser": {"name": "l2", "parameters": {"alpha": 0.1}}},
         {"bounds": {"row_norm": 2.0}},
@@ -156,13 +157,19 @@ def test_every_field_is_in_the_digest(small_plan: MakePlan) -> None:
         {"aggregation": {"colluding": 1, "colluding_with_dealer": 1}},
         *({"releases": (release | {name: value},)} for name, value in _RELEASE_CHANGES.items()),
     ]
-    assert {key for change in changes for key in change} == set(Plan.model_fields) - {"format"}
+    assert {key for change in changes for key in change} == set(Plan.model_fields) - {"format", "people"}
     digests = {plan.model_copy(update=change).digest for change in changes}
     assert len(digests) == len(changes)
     assert plan.digest not in digests
     assert set(Release.model_fields) == {*_RELEASE_CHANGES, "batches"}
     alone = plan.model_copy(update={"parties": (("anna", 40),)})
     assert alone.model_copy(update={"releases": (release | {"batches": 2},)}).digest != alone.digest
+    pairs: dict[str, Any] = {"labels": "held", "most_records": 2, "aggregation": SecureAggregation(colluding=1)}
+    counted = audit_plan("whitened", "columns", 2, rounds=2, people=6, **pairs)
+    assert counted.model_copy(update={"people": 5}).digest != counted.digest
+    for people in (counted.records + 1, 0):
+        with pytest.raises(ValidationError, match="people"):
+            counted.model_copy(update={"people": people})
 
 
 _RELEASE_CHANGES = {

@@ -383,11 +383,15 @@ def test_a_party_that_knows_whose_records_are_whose_compares_weights(alike: bool
         model(insecure_seed=None).fit(remote, most_records=8)
 
 
-def test_by_rows_people_are_counted_whatever_a_policy_for_columns_lets_be_told() -> None:
+def test_who_tells_how_many_records_there_are_takes_no_plan_about_people_with_whole_rows() -> None:
     X, y, who = visits(60)
     for tells, told in ((False, set()), (True, {len(who)})):
         own = sv.Party("a", X, sv.labels_with(y, person=who), policy=sv.Policy(tell_records=tells, tell_classes=True))
         facts = {fact.name: fact.value for fact in own.facts(classes=False)}
         assert (facts["records"], {facts[name] for name in facts if name == "all_records"}) == (60, told)
         wire: Any = sv.Federation.central(X, y).transport.__class__([own])
-        assert model(insecure_seed=None).fit(sv.Federation.connect(wire), most_records=8).plan_.records == 60
+        if tells:
+            with pytest.raises(RefusedError, match="tell_records tells it"):
+                model(insecure_seed=None).fit(sv.Federation.connect(wire), most_records=8)
+        else:
+            assert model(insecure_seed=None).fit(sv.Federation.connect(wire), most_records=8).plan_.records == 60

@@ -450,7 +450,7 @@ def _describe_coefficients(model: PrivateLinearModel) -> Iterable[Part]:
             (f"intercept, above {name}", text) for name, text in zip(model.plan_.classes or (), texts, strict=False)
         ]
     table += last
-    if (ratio := getattr(model, "ratio", None)) is not None:
+    if (ratio := getattr(model, "ratio_name", None)) is not None:
         heads, columns = (*heads, ratio), [*(rows[0, j] for j in order), intercepts[0]]
         table = [(*row, f"{np.exp(min(value, 690.0)):.6g}") for row, value in zip(table, columns, strict=True)]
     yield CardTable(heads, tuple(table))

@@ -472,7 +472,7 @@ class PrivateLinearModel(WithShapes, WithExports, BaseEstimator):  # type: ignor
             label_party=federation.label_party,
             aggregation=federation.aggregation() if private else None,
             most_records=people,
-            people=counted if counted and columns else None,
+            people=counted if counted and columns and people else None,
         )
 
     def _bounds_beside(self) -> dict[str, float | None]:

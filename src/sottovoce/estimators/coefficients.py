@@ -91,22 +91,24 @@ class CoefficientTable:
     """
 
     rows: tuple[Coefficient, ...]
-    ratio: str  # what exp of a coefficient is, such as "odds ratio"; empty: nothing
+    ratio_name: str  # what exp of a coefficient is, such as "odds ratio"; empty: nothing
     knots: tuple[Coefficient, ...] = ()
     level: float = LEVEL  # of the intervals
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]], *, ratio: str) -> CoefficientTable:
+    def of(cls, rows: Iterable[Mapping[str, Any]], *, ratio_name: str) -> CoefficientTable:
         """The table of rows as a model file has them."""
         several = [Coefficient(**row) for row in rows]
-        return cls(tuple(row for row in several if not row.curve), ratio, tuple(row for row in several if row.curve))
+        return cls(
+            tuple(row for row in several if not row.curve), ratio_name, tuple(row for row in several if row.curve)
+        )
 
     def at(self, level: float) -> CoefficientTable:
         """The same table with intervals of another level."""
         if not (is_number(level) and 0 < level < 1):
             raise InputError(f"level={level!r} must be a number between 0 and 1, such as 0.95 or 0.9.")
         rows, knots = (tuple(row.at(level) for row in several) for several in (self.rows, self.knots))
-        return CoefficientTable(rows, self.ratio, knots, float(level))
+        return CoefficientTable(rows, self.ratio_name, knots, float(level))
 
     def __getitem__(self, name: str) -> Coefficient:
         for row in self.rows:
@@ -135,7 +137,13 @@ class CoefficientTable:
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """The table as people read it: titles, and a row of texts for each coefficient."""
         interval = [f"{100 * self.level:g}% from", "to"]
-        titles = ["estimate", "std. error", *interval, "p-value", *([self.ratio, *interval] if self.ratio else [])]
+        titles = [
+            "estimate",
+            "std. error",
+            *interval,
+            "p-value",
+            *([self.ratio_name, *interval] if self.ratio_name else []),
+        ]
         rows = []
         for row in self.rows:
             numbers = [f"{getattr(row, column):.4g}" for column in self._columns] if row.identified else [LOST]
@@ -147,7 +155,7 @@ class CoefficientTable:
     def __str__(self) -> str:
         titles, rows = self.cells()
         width = max(len(name) for name, *_ in rows)
-        wide = max(12, len(self.ratio) + 2)
+        wide = max(12, len(self.ratio_name) + 2)
         lines = [" " * width + "".join(f"{title:>{wide}}" for title in titles[1:])]
         for name, *numbers in rows:
             lines.append(
@@ -168,7 +176,7 @@ class CoefficientTable:
         """
         shown = [row for row in self.rows if row.name != INTERCEPT][::-1]
         ax = axes_for(ax, figsize=(6.4, 1.2 + 0.28 * len(shown)))
-        columns = ("ratio", "ratio_low", "ratio_high") if self.ratio else ("estimate", "low", "high")
+        columns = ("ratio", "ratio_low", "ratio_high") if self.ratio_name else ("estimate", "low", "high")
         for height, row in enumerate(shown):
             if not row.identified:
                 at = {"xycoords": ("axes fraction", "data"), "ha": "center", "va": "center"}
@@ -177,22 +185,24 @@ class CoefficientTable:
             middle, low, high = (getattr(row, column) for column in columns)
             ax.plot([low, high], [height, height], color="C0", lw=1.6)
             ax.plot(middle, height, "o", color="C0", ms=4)
-        ax.axvline(1.0 if self.ratio else 0.0, color="gray", lw=0.8, ls="--")
-        if self.ratio:
+        ax.axvline(1.0 if self.ratio_name else 0.0, color="gray", lw=0.8, ls="--")
+        if self.ratio_name:
             ax.set_xscale("log")
             for axis in (ax.xaxis.set_major_formatter, ax.xaxis.set_minor_formatter):
                 axis("{x:g}")  # not as powers of ten
         ax.set_yticks(range(len(shown)), [row.name for row in shown])
         ax.set_ylim(-0.7, len(shown) - 0.3)
-        ax.set_xlabel(f"{self.ratio or 'coefficient'}, {100 * self.level:g}% interval")
+        ax.set_xlabel(f"{self.ratio_name or 'coefficient'}, {100 * self.level:g}% interval")
         return ax.figure
 
     @property
     def _columns(self) -> tuple[str, ...]:
         plain = ("estimate", "standard_error", "low", "high", "p_value")
-        kind = "odds" if self.ratio == ODDS else "ratio"
+        kind = "odds" if self.ratio_name == ODDS else "ratio"
         return (
-            (*plain, "odds_ratio" if kind == "odds" else kind, f"{kind}_low", f"{kind}_high") if self.ratio else plain
+            (*plain, "odds_ratio" if kind == "odds" else kind, f"{kind}_low", f"{kind}_high")
+            if self.ratio_name
+            else plain
         )
 
 
@@ -324,11 +334,11 @@ class StandardErrors(Purchase):
 
 def ratio_of(model: Any, plan: Plan) -> str:
     """What exp of its coefficients is."""
-    return str(getattr(model, "ratio", ODDS if plan.loss.name == "logistic" else ""))
+    return str(getattr(model, "ratio_name", ODDS if plan.loss.name == "logistic" else ""))
 
 
 def tabulate(
-    plan: Plan, sums: Sums, names: tuple[str, ...], schema: Schema | None = None, ratio: str = ODDS
+    plan: Plan, sums: Sums, names: tuple[str, ...], schema: Schema | None = None, ratio_name: str = ODDS
 ) -> CoefficientTable:
     """The table that the sums of a plan give, in the units of the columns and the label.
 
@@ -351,10 +361,12 @@ def tabulate(
         value, error, identified = step.estimate(np.append(direction, rates), own)
         row = Coefficient(name, None, None, None, None, curve=curve)
         if identified:
-            odds = 1.0 if ratio == ODDS else None
+            odds = 1.0 if ratio_name == ODDS else None
             row = replace(row, estimate=value + float(way @ zero), standard_error=error, odds_ratio=odds).at(LEVEL)
         rows.append(row)
-    return CoefficientTable(tuple(row for row in rows if not row.curve), ratio, tuple(row for row in rows if row.curve))
+    return CoefficientTable(
+        tuple(row for row in rows if not row.curve), ratio_name, tuple(row for row in rows if row.curve)
+    )
 
 
 def _contrasts(plan: Plan, names: tuple[str, ...], schema: Schema | None) -> Iterator[tuple[str, Array, str]]:

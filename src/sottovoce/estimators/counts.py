@@ -36,7 +36,7 @@ class _MeanRegressor(WithStandardErrors, RegressorMixin, PrivateLinearModel):  #
     _metric: ClassVar[str] = "d2_tweedie_score"
     _power: ClassVar[float]
     _name: ClassVar[str]
-    ratio: ClassVar[str] = "ratio of means"  # what exp of a coefficient is
+    ratio_name: ClassVar[str] = "ratio of means"  # what exp of a coefficient is
 
     label_bound: Any = None
 
@@ -122,7 +122,7 @@ class PrivatePoissonRegressor(_MeanRegressor):
     _plain: ClassVar[str] = "sklearn.linear_model.PoissonRegressor"
     _power: ClassVar[float] = 1.0
     _name: ClassVar[str] = "poisson"
-    ratio: ClassVar[str] = "rate ratio"
+    ratio_name: ClassVar[str] = "rate ratio"
 
     exposure_bound: float | None = None
 

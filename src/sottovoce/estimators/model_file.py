@@ -186,7 +186,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     if content.estimated_ranges:
         model.ranges_ = content.estimated_ranges
     if content.coefficients is not None and isinstance(model, WithStandardErrors):
-        model.coefficients_ = CoefficientTable.of(content.coefficients, ratio=ratio_of(model, plan))
+        model.coefficients_ = CoefficientTable.of(content.coefficients, ratio_name=ratio_of(model, plan))
     model.score_spread_, model.label_scale_ = content.score_spread, content.label_scale
     if content.baseline_hazard is not None and isinstance(model, PrivateCoxRegressor):
         model._set_baseline(np.array(content.baseline_hazard))

@@ -42,7 +42,7 @@ class PrivateCoxRegressor(WithStandardErrors, PrivateLinearModel):
     """
 
     _plain: ClassVar[str] = "sklearn.linear_model.PoissonRegressor"  # with exposures that its baseline makes
-    ratio: ClassVar[str] = "hazard ratio"
+    ratio_name: ClassVar[str] = "hazard ratio"
 
     periods: Any = None
 

@@ -28,8 +28,8 @@ from sottovoce.federation.replies import (
     RECEIPT,
     CheckedReply,
     check_reply,
+    count_rows,
     crossed_offers,
-    over_columns,
     pack_receipt,
     read_answer,
 )
@@ -159,7 +159,7 @@ class Coordinator:
         """
         replies = self.exchange(self._parties, Frame("hello", 0, query="classes" if classes else ""))
         found = dict(zip(replies, map(attrgetter("facts"), replies.values()), strict=True))
-        return {name: over_columns(facts) for name, facts in found.items()} if columns else found
+        return {name: count_rows(facts) for name, facts in found.items()} if columns else found
 
     def settle(self, made: Plan) -> Plan:
         """The plan that is about to be shown, proposed and run: of an interrupted run of this fit, the one that it had.

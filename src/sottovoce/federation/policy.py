@@ -58,7 +58,7 @@ class Policy:
     the plan declares. `tell_classes` lets a coordinator ask which labels occur, without noise; `tell_budget` lets it
     report what the account had before a plan and has after it. `tell_records` is for columns, where people have several
     records: it lets a party tell whoever asks how many there are and, over columns, the other parties how many each
-    person has. A party that also serves by rows keeps it off: there these numbers are private.
+    person has. Where parties have whole rows these numbers are private: such a party takes no plan about people there.
 
     `predict_for` names who may learn joint predictions about the people here: parties, or "coordinator". No epsilon
     covers them, and counts of them leave under a plan alone. With `trains=False` these people are predicted for and
@@ -118,6 +118,8 @@ class Policy:
             for key, demand in DEMANDS.items():
                 if key in keys and (reason := demand(proposal)):
                     return reason
+        if self.tell_records and plan.most_records is not None and not plan.split.same_people:
+            return "where parties have whole rows it is private how many records people have, and tell_records tells it"
         counted = isinstance(plan.numbers, Described)  # codes, in cells: nothing is cut by the plan's bounds
         named = (plan.bounds, plan.part(party).preparation.bounds)
         if self.bounds is not None and not counted and self.bounds not in named:

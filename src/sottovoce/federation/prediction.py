@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from sottovoce.errors import InputError, RefusedError, WireError
-from sottovoce.federation.replies import MASKED, Exchange, crossed_offers, over_columns
+from sottovoce.federation.replies import MASKED, Exchange, count_rows, crossed_offers
 from sottovoce.federation.run_keys import known_keys
 from sottovoce.gate.frames import Frame
 from sottovoce.plan.plan import Plan
@@ -237,7 +237,7 @@ def predict_jointly(
             f"{', '.join(connected)}; a joint prediction needs the same parties, by their names."
         )
     replies = exchange(parties, Frame("hello", 0, query="predict"), {})
-    counts = {name: over_columns(reply.facts)["records"] for name, reply in replies.items()}
+    counts = {name: count_rows(reply.facts)["records"] for name, reply in replies.items()}
     check_people(counts)
     check_aligned({name: reply.facts for name, reply in replies.items()})
     told = [{name: reply.facts[what] for name, reply in replies.items()} for what in ("public_key", "signature")]

@@ -145,12 +145,11 @@ Exchange = Callable[
 ]  # a message, and what goes to each
 
 
-def over_columns(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a party over columns is: its records are rows, of so many people where it says so."""
-    return {
-        **facts,
-        **({"records": facts["all_records"], "people": facts["records"]} if facts.get("all_records") else {}),
-    }
+def count_rows(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a party over columns: its records are rows, of so many people where it says so."""
+    if facts.get("all_records") is None:
+        return dict(facts)
+    return {**facts, "records": facts["all_records"], "people": facts["records"]}
 
 
 def check_reply(party: str, said: Frame, data: bytes, *, alone: bool = False) -> CheckedReply:

@@ -112,6 +112,11 @@ class Problem(Frozen):
         each = 1 if self.split.same_people else self.most_records or 1
         if self.most_records is not None and self.records * each >= 2**31:
             raise ValueError(f"{self.records} people with {self.most_records} records each are too many")
+        counted = self.split.same_people and self.most_records is not None
+        if self.people is not None and not (counted and self.people <= self.records):
+            raise ValueError(
+                f"people={self.people} needs several records a person over columns; {self.records} at most"
+            )
         if self.most_records is not None and {self.bounds.weight_bound, self.bounds.exposure_bound} != {None}:
             raise ValueError("people with several records are counted without weights and exposures")
         classes, joint = self.classes or (), self.loss.name in losses.SEVERAL
